@@ -39,7 +39,7 @@ def asyncapi_document(
 ) -> JsonObject:
     """What ``bus`` receives and sends, as an AsyncAPI 3.0.0 document: plain data, in the same order each time.
 
-    ``title``: of the document, the bus's ``client_id`` unless it is said; ``version``: of the contract. ``url``: a
+    ``title``: of the document, by default the service (or the client_id); ``version``: of the contract. ``url``: a
     ``kafka://`` URL to name as its server, in place of the bus's own; other logs are no servers. No password and no
     user name is part of it. The bus need not run, and nobody is asked.
 
@@ -66,7 +66,7 @@ def asyncapi_document(
             writer.recovers(handler, handler.spec.retry)
     servers, schemes = servers_of(url or bus.url, bus.configuration.settings.log)
     components: JsonObject = {"schemas": _sorted(writer.payloads.schemas), "securitySchemes": schemes}
-    info: JsonObject = {"title": title or bus.client_id, "version": version}
+    info: JsonObject = {"title": title or bus.service_name, "version": version}
     if description:
         info["description"] = description
     document: JsonObject = {

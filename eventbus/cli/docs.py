@@ -41,7 +41,7 @@ def register(subcommands: Subcommands) -> None:
 
 def _takes_a_bus(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="MODULE:BUS", help="as in app:bus")
-    parser.add_argument("--title", help="default: the bus's client_id")
+    parser.add_argument("--title", help="default: the bus's service")
     parser.add_argument("--api-version", default="1.0.0", metavar="VERSION", help="of the contract; default 1.0.0")
 
 

@@ -24,7 +24,9 @@ def make_bus(request: pytest.FixtureRequest, tmp_path: Path) -> MakeBus:
         if request.param == "memory":
             return EventBus("memory://", **config)
         fsync = "os" if request.param == "file-os" else "commit"
-        return EventBus(f"file://{tmp_path / 'log'}", **{"fsync": fsync, **config})
+        return EventBus(
+            f"file://{tmp_path / 'log'}", **{"fsync": fsync, "service": config.get("client_id", "eventbus"), **config}
+        )
 
     return make
 
