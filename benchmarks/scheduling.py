@@ -46,7 +46,7 @@ async def lateness(url: str, pending: int) -> tuple[float, float]:
     """Records put by in a second, and the milliseconds by which one in a hundred came later."""
     late: list[float] = []
     all_came = anyio.Event()
-    bus = EventBus(url)
+    bus = EventBus(url, service="bench")
     bus.topic("far")
 
     @bus.consumer("near", group="g")
@@ -74,7 +74,7 @@ async def lateness(url: str, pending: int) -> tuple[float, float]:
 
 async def backlog(url: str, count: int) -> float:
     """Records a second."""
-    bus = EventBus(url)
+    bus = EventBus(url, service="bench")
     bus.topic("t")
     async with bus:
         due_ms = bus.now_ms() + 3_000 + count // 10

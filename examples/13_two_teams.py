@@ -23,7 +23,7 @@ badges: list[str] = []
 
 
 def payroll() -> EventBus:
-    bus = EventBus(URL, client_id="payroll")
+    bus = EventBus(URL, service="payroll")
 
     @bus.consumer("hires", group="payroll")
     async def pay(hire: Hire) -> None:
@@ -33,7 +33,7 @@ def payroll() -> EventBus:
 
 
 def gate() -> EventBus:
-    bus = EventBus(URL, client_id="gate")
+    bus = EventBus(URL, service="gate")
 
     @bus.consumer("hires", group="badges")
     async def print_badge(hire: Hire) -> None:

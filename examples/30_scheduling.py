@@ -22,7 +22,7 @@ got: list[str] = []
 beats: list[Firing] = []
 done, two_beats = anyio.Event(), anyio.Event()
 
-bus = EventBus(log_url("memory://"), client_id="reminders")
+bus = EventBus(log_url("memory://"), service="reminders")
 bus.topic("reminders", temporary=True)
 bus.topic("_scheduled.reminders", partitions=1, configs={"cleanup.policy": "compact"}, temporary=True)
 bus.topic("_every.reminders.beat", partitions=1, temporary=True)  # both are made by themselves, and stay, otherwise

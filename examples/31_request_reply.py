@@ -27,7 +27,7 @@ class Refusal(msgspec.Struct, tag=True):
 
 
 PRICES = {"bike": 60_000, "bell": 900}
-bus = EventBus(log_url("memory://"), client_id="shop")  # replies go to "shop.replies": a name for each service
+bus = EventBus(log_url("memory://"), service="shop")  # replies go to "shop.replies"
 bus.topic("quotes", partitions=3, temporary=True)
 bus.topic("nobody-reads", temporary=True)
 bus.topic("shop.replies", partitions=1, temporary=True)  # made by the first request, if nobody declares it

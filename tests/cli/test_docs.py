@@ -32,8 +32,8 @@ class Strict(msgspec.Struct):
     id: str
     amount: int
 
-bus = EventBus("file://./data", client_id="shop")
-strict = EventBus("file://./data", client_id="shop")
+bus = EventBus("file://./data", service="shop")
+strict = EventBus("file://./data", service="shop")
 
 @bus.consumer("orders")
 async def bill(order: Order) -> None:

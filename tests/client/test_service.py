@@ -74,7 +74,7 @@ async def test_the_group_prefix_of_a_router_names_no_service() -> None:
     async def weigh(order: str) -> None: ...
 
     bus.include(router)
-    with pytest.raises(ConfigError, match="handler 'weigh'.* has no group"):
+    with pytest.raises(ConfigError, match=r"handler 'weigh'.* has no group"):
         await bus.start()
 
 

@@ -205,6 +205,16 @@ async def test_another_log_is_asked_over_its_backend() -> None:
         assert log is not None and log.topics == {"orders": 6} and log.problem == ""
 
 
+def test_a_durable_bus_with_a_handler_without_a_group_cannot_start() -> None:
+    bus = EventBus("file://./data")
+
+    @bus.consumer("orders")
+    async def handle(order: str) -> None: ...
+
+    findings = [one for one in examine(facts_of(bus)).findings if one.severity == "error"]
+    assert [one.code for one in findings] == ["cannot-start"] and "'handle'" in findings[0].text
+
+
 def test_a_function_that_is_called_at_times_is_no_reader_whose_records_are_lost() -> None:
     bus = EventBus("file://./data", service="shop")
 

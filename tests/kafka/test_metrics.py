@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 30
 
 
 async def test_clients_tell_what_they_count(served: Node) -> None:
-    bus = EventBus(bus_url(served.bootstrap, **{"statistics.interval.ms": "100"}), client_id="shop")
+    bus = EventBus(bus_url(served.bootstrap, **{"statistics.interval.ms": "100"}), service="shop")
     topic = f"counted-{id(bus)}"
     bus.topic(topic, partitions=2)
 

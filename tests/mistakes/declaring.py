@@ -209,6 +209,32 @@ def no_parentheses(at: At) -> None:
 
 
 @DECORATORS.mistake(
+    "neither `group=` nor `service=` on `file://` or `kafka://`", '`EventBus(url, service="billing")`, or `group=`',
+    "handler 'handle' (", "has no group", 'EventBus(..., service="billing")', 'group="billing"',
+)  # fmt: skip
+async def no_group(at: At) -> None:
+    bus = EventBus("file://./data")
+
+    @bus.consumer("orders")
+    async def handle(order: Order) -> None: ...
+
+    await bus.start()
+
+
+@DECORATORS.mistake(
+    "`@bus.every(...)` on `file://` or `kafka://` without `service=`", '`EventBus(url, service="billing")`',
+    "@bus.every: 'tick' needs the service's name", 'EventBus(..., service="billing")', 'service="eventbus"',
+)  # fmt: skip
+async def no_service(at: At) -> None:
+    bus = EventBus("file://./data")
+
+    @bus.every(seconds=30)
+    async def tick() -> None: ...
+
+    await bus.start()
+
+
+@DECORATORS.mistake(
     "a decorator of one's own between, which returns nothing", "`return function`",
     "@consumer('orders') decorates a function", "it got None", "does not return the function",
 )  # fmt: skip

@@ -79,7 +79,7 @@ class Bank(msgspec.Struct, kw_only=True):
 def build_bank(url: str, names: Names, between: Callable[[Transfer], Awaitable[None]], **config: Any) -> EventBus:
     """The service: what the handler sends, and that it has handled the transfer, is one transaction."""
     # What a dead service has left open holds up readers for as long at most, whatever becomes of it.
-    bus = EventBus(url, client_id="demo", transaction_timeout_ms=10_000, **config)
+    bus = EventBus(url, service="demo", transaction_timeout_ms=10_000, **config)
     for topic in names.of_the_bank:
         bus.topic(topic, partitions=_PARTITIONS)
 

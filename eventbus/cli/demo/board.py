@@ -122,7 +122,7 @@ def build_board(
     url: str, names: Names, retry: Any, towers: Towers, landed_at: Callable[[int], clock_time], **config: Any
 ) -> EventBus:
     """The service."""
-    bus = EventBus(url, client_id="demo", **config)
+    bus = EventBus(url, service="demo", **config)
     bus.topic(names.arrivals, partitions=_PARTITIONS)
     bus.topic(names.board, partitions=_PARTITIONS)
 

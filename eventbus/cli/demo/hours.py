@@ -79,7 +79,7 @@ def _key(hour: HourDelays) -> str:
 def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) -> int:
     """Run the stream until it has read all of the flights in the directory ``source``. How many it has read."""
     names = places.names
-    bus = EventBus(places.url, client_id="demo-hours")
+    bus = EventBus(places.url, service="demo-hours")
     bus.topic(names.hours, partitions=1, configs=_KEEP)
     with bus.blocking() as blocking:
         write_back = WriteBack(blocking, names, str(places.checkpoint))

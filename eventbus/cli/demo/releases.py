@@ -39,7 +39,7 @@ def _texts(registry: SchemaClient, subject: str) -> dict[int, str]:
 
 async def _refusal(url: str, names: Names) -> str:
     """A service is told at its start, before it has written anything."""
-    bus = EventBus(url, client_id="demo-third-release", serdes={GateFlight: Avro("log")})
+    bus = EventBus(url, service="demo-third-release", serdes={GateFlight: Avro("log")})
 
     @bus.producer(names.flights)
     def export(flight: GateFlight) -> GateFlight:

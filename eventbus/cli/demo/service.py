@@ -56,7 +56,7 @@ def build_bus(url: str, names: Names, avro: Avro, on_delay: Callable[[], None]) 
 
     The handler knows the exporter's first release, and so it reads what the second one writes.
     """
-    bus = EventBus(url, client_id="demo", serdes={FirstFlight: avro, Flight: avro})
+    bus = EventBus(url, service="demo", serdes={FirstFlight: avro, Flight: avro})
     bus.topic(names.flights, partitions=PARTITIONS, configs=_KEEP)
     bus.topic(names.delays, partitions=PARTITIONS, configs=_KEEP)
 

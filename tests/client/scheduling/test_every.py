@@ -108,7 +108,7 @@ async def test_one_firing_in_two_instances_and_whoever_is_left_goes_on() -> None
     clock, url, calls = FakeClock(), f"memory://every-{next(LOGS)}", list[tuple[str, int]]()
 
     def service(name: str) -> EventBus:
-        bus = EventBus(url, client_id="shop", clock=clock)
+        bus = EventBus(url, service="shop", clock=clock)
 
         @bus.every(seconds=1)
         async def tick(firing: Firing) -> None:
@@ -116,7 +116,7 @@ async def test_one_firing_in_two_instances_and_whoever_is_left_goes_on() -> None
 
         return bus
 
-    async with EventBus(url, client_id="keeper", clock=clock), life(service("one")) as one:
+    async with EventBus(url, service="keeper", clock=clock), life(service("one")) as one:
         async with life(service("two")):
             await clock.advance(seconds=20)
         await clock.advance(seconds=10)
@@ -131,7 +131,7 @@ async def test_a_service_that_comes_back(file_url: str, missed: Missed, fired: l
     clock, calls = FakeClock(), list[int]()
 
     def service() -> EventBus:
-        bus = EventBus(file_url, clock=clock)
+        bus = EventBus(file_url, service="shop", clock=clock)
 
         @bus.every(seconds=10, missed=missed)
         async def tick(firing: Firing) -> None:
@@ -229,7 +229,7 @@ async def test_other_times_take_effect_as_the_service_starts() -> None:
     clock, url, calls = FakeClock(), f"memory://every-{next(LOGS)}", list[tuple[int, int]]()
 
     def service(seconds: int) -> EventBus:
-        bus = EventBus(url, client_id="shop", clock=clock)
+        bus = EventBus(url, service="shop", clock=clock)
 
         @bus.every(seconds=seconds)
         async def tick(firing: Firing) -> None:
@@ -237,7 +237,7 @@ async def test_other_times_take_effect_as_the_service_starts() -> None:
 
         return bus
 
-    async with EventBus(url, client_id="keeper", clock=clock):
+    async with EventBus(url, service="keeper", clock=clock):
         for seconds in (10, 10, 4):
             async with service(seconds) as bus:
                 await bus.drain()
@@ -268,7 +268,7 @@ async def test_cancelled_it_stays_away_until_the_next_start() -> None:
 
 @pytest.mark.system
 async def test_an_applications_functions_fire_under_a_clock_that_stands_still() -> None:
-    app, calls, clock = EventBus("file://./nowhere", client_id="app"), list[int](), FakeClock()
+    app, calls, clock = EventBus("file://./nowhere", service="app"), list[int](), FakeClock()
 
     @app.every("0 3 * * *", timezone="Europe/Berlin")
     async def nightly(firing: Firing) -> None:

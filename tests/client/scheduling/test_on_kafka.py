@@ -17,8 +17,8 @@ async def test_records_and_functions_over_two_instances_and_a_restart(real: Real
     got: list[int] = []
     came = anyio.Event()
 
-    def service(client_id: str = "timely") -> EventBus:
-        bus = EventBus(bus_url(real.bootstrap), client_id=client_id)
+    def service(name: str = "timely") -> EventBus:
+        bus = EventBus(bus_url(real.bootstrap), service=name)
         bus.topic("timely.in", partitions=2)
 
         @bus.every(seconds=0.5)

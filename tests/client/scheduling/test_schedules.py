@@ -122,7 +122,7 @@ async def test_handlers_get_what_is_delivered_and_drain_follows() -> None:
 
 
 async def test_an_applications_bus_under_a_clock_that_stands_still() -> None:
-    app = EventBus("file://./nowhere", auto_create_topics=True)
+    app = EventBus("file://./nowhere", service="app", auto_create_topics=True)
     got: list[bytes] = []
 
     @app.consumer("t", group="g")
@@ -150,7 +150,7 @@ async def test_a_clock_that_is_set_forward_is_noticed(bus: TestBus) -> None:
 
 
 async def test_what_waits_survives_a_restart(file_url: str) -> None:
-    make_bus, clock = partial(EventBus, file_url), FakeClock()
+    make_bus, clock = partial(EventBus, file_url, service="shop"), FakeClock()
     async with make_bus(clock=clock) as bus:
         await bus.admin.create_topic("t")
         await bus.send("t", b"soon", delay=0)
@@ -192,15 +192,15 @@ async def both(first: Life, second: Life, clock: FakeClock, wanted: Callable[[],
 
 async def test_two_instances_deliver_once_and_one_takes_over() -> None:
     clock, url = FakeClock(), f"memory://scheduled-{next(LOGS)}"
-    async with EventBus(url, client_id="keeper", clock=clock) as keeper:
+    async with EventBus(url, service="keeper", clock=clock) as keeper:
         await keeper.admin.create_topic("t")
         await keeper.admin.create_topic("_scheduled.shop", 2)
 
         async def count() -> int:
             return len(await stored(keeper))
 
-        async with life(EventBus(url, client_id="shop", clock=clock)) as one:
-            async with life(EventBus(url, client_id="shop", clock=clock)) as two:
+        async with life(EventBus(url, service="shop", clock=clock)) as one:
+            async with life(EventBus(url, service="shop", clock=clock)) as two:
                 for number in range(40):
                     await (one if number % 2 else two).bus.send("t", b"%d" % number, delay=number / 10)
                 await both(one, two, clock, count, 20)
@@ -210,15 +210,15 @@ async def test_two_instances_deliver_once_and_one_takes_over() -> None:
 
 async def test_an_instance_that_began_when_nothing_was_scheduled_takes_over_too() -> None:
     clock, url = FakeClock(), f"memory://scheduled-{next(LOGS)}"
-    async with EventBus(url, client_id="keeper", clock=clock) as keeper:
+    async with EventBus(url, service="keeper", clock=clock) as keeper:
         await keeper.admin.create_topic("t")
 
         async def count() -> int:
             return len(await stored(keeper))
 
-        async with life(EventBus(url, client_id="shop", clock=clock)) as one:
+        async with life(EventBus(url, service="shop", clock=clock)) as one:
             await clock.advance(seconds=1)
-            async with EventBus(url, client_id="shop", clock=clock) as two:
+            async with EventBus(url, service="shop", clock=clock) as two:
                 await two.send("t", b"later", delay=5)
             await both(one, one, clock, count, 1)
 
@@ -557,7 +557,7 @@ async def test_numbers_of_what_waits(bus: TestBus) -> None:
 
 
 def test_from_a_plain_thread(tmp_path: Path) -> None:
-    with EventBus(f"file://{tmp_path}/log").blocking() as bus:
+    with EventBus(f"file://{tmp_path}/log", service="shop").blocking() as bus:
         bus.admin.create_topic("t")
         one = bus.send("t", b"x", delay=3600)
         assert bus.cancel_scheduled(one) is True

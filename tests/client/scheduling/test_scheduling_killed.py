@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 def work(url: str, first: int, pipe: int) -> None:
     async def main() -> None:
-        bus = EventBus(url)
+        bus = EventBus(url, service="shop")
         bus.topic("t")
         async with bus:
             for number in range(first, first + 100_000):
@@ -35,7 +35,7 @@ def test_killed_again_and_again(tmp_path: Path, lives: int) -> None:
         told += map(int, lines.rsplit(b"\n", 1)[0].split())
 
     async def delivered() -> list[int]:
-        async with EventBus(url) as bus:
+        async with EventBus(url, service="shop") as bus:
             await bus.drain()
             await anyio.sleep(0.05)  # the last ones are due within 7 ms: real time, as the process that was killed had
             await bus.drain()

@@ -90,7 +90,7 @@ async def test_dead_letters_are_found_whatever_their_topic_is_called(tmp_path: P
     service = EventBus(f"file://{tmp_path}")
     service.topic("orders")
 
-    @service.consumer("orders", dead_letter="failed-orders")
+    @service.consumer("orders", group="billing", dead_letter="failed-orders")
     async def bill(record: ConsumerRecord) -> None:
         raise ValueError("no price")
 
