@@ -22,6 +22,8 @@ OUTAGES: Final = "eb-retry-outages"
 ERROR: Final = "eb-retry-error"
 DONE: Final = "eb-retry-done"
 """Its record is no entry: its value tells which of the entries before it are finished."""
+OWNER: Final = "eb-retry-group"
+"""The group that has written it, in a topic that `Retry.topic` names: several services may name the same one."""
 REDRIVE: Final = "eb-redrive-"
 HOPS: Final = "eb-redrive-hops"
 """How often the record came back from the dead letters."""
@@ -66,21 +68,33 @@ _write_numbers = msgspec.msgpack.encode
 
 
 def retry_entry(
-    record: ConsumerRecord, *, attempt: int, due_ms: int, first_failed_ms: int, error: str, outages: int = 0
+    record: ConsumerRecord,
+    *,
+    attempt: int,
+    due_ms: int,
+    first_failed_ms: int,
+    error: str,
+    outages: int = 0,
+    owner: str | None = None,
 ) -> Record:
     """The entry of a record that was tried ``attempt`` times. ``error``: what the last try met; cut to 1 KiB.
+    ``owner``: see `OWNER`.
 
     ``record`` stands where it was read first; what its headers say of earlier tries is replaced.
     """
     headers: list[Header] = [(FIRST_FAILED, b"%d" % first_failed_ms), (ERROR, text_bytes(error, MOST_ERROR_BYTES))]
     if outages:
         headers.append((OUTAGES, b"%d" % outages))
-    return _entry(record, attempt, due_ms, headers)
+    return _entry(record, attempt, due_ms, (*headers, *_owned_by(owner)))
 
 
-def entry_behind(record: ConsumerRecord) -> Record:
+def entry_behind(record: ConsumerRecord, owner: str | None = None) -> Record:
     """The entry of a record that was not tried: it may go as soon as nothing of its key is ahead of it."""
-    return _entry(record, 0, 0)
+    return _entry(record, 0, 0, _owned_by(owner))
+
+
+def _owned_by(owner: str | None) -> tuple[Header, ...]:
+    return () if owner is None else ((OWNER, owner.encode()),)
 
 
 def attempts_of(record: ConsumerRecord) -> Tried:
@@ -128,7 +142,7 @@ def _entry(record: ConsumerRecord, attempt: int, due_ms: int, headers: Iterable[
 # marks ---------------------------------------------------------------------------------------------------------------
 
 
-def done_mark(offsets: Iterable[int]) -> Record:
+def done_mark(offsets: Iterable[int], owner: str | None = None) -> Record:
     """Says that the entries at ``offsets``, which rise, are finished.
 
     The value: a version, then numbers in MessagePack: by turns how many offsets are passed over, and how many told.
@@ -138,7 +152,7 @@ def done_mark(offsets: Iterable[int]) -> Record:
     for start, stop in _runs(offsets):
         numbers += (start - passed, stop - start)
         passed = stop
-    return Record(None, _MARK_VERSION + _write_numbers(numbers), ((DONE, b"1"),))
+    return Record(None, _MARK_VERSION + _write_numbers(numbers), ((DONE, b"1"), *_owned_by(owner)))
 
 
 def read_mark(value: bytes | None) -> list[range] | None:

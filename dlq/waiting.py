@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
-from dlq.entries import ATTEMPT, DONE, DUE, ROOT, done_mark, read_mark, read_root
+from dlq.entries import ATTEMPT, DONE, DUE, OWNER, ROOT, done_mark, read_mark, read_root
 from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, WaitingEntry, packed, rank_of
 from dlq.texts import MAX_INT32, number_of
 from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
@@ -32,6 +32,8 @@ class WaitingEntries:
 
     A new entry of a record takes the place of the earlier one, which nobody needs to be told of: whoever reads that one
     reads this one, too. If it was not tried more often, it is the new one that is finished, and told.
+    In a topic that several groups may write to, ``owner`` is this one's, and entries and marks of others are passed
+    over: their owner reads them too. What has no owner was written before, or by hand, and is taken.
     Records that are neither entries nor marks are passed over and counted in `foreign`. An entry is what says where its
     record comes from: without that nobody could handle it in its order, nor find it again. What else it fails to say
     costs no record: it is due, and was tried once.
@@ -40,8 +42,12 @@ class WaitingEntries:
     an entry that was finished because its record moved on comes back only with a new `WaitingEntries`.
     """
 
-    def __init__(self, order: RetryOrder, *, max_waiting: int = 200_000, max_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self, order: RetryOrder, *, owner: str | None = None, max_waiting: int = 200_000, max_bytes: int = 256 << 20
+    ) -> None:
         self._order = order
+        self._owner = owner
+        self._owners = None if owner is None else frozenset((None, owner.encode()))
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
         self.foreign = 0
@@ -74,6 +80,9 @@ class WaitingEntries:
                 continue
             given = () if headers is None else headers[index]
             found = dict(given)
+            if self._owners is not None and found.get(OWNER) not in self._owners:
+                self.foreign += 1
+                continue
             root = read_root(found.get(ROOT))
             if root is not None:
                 attempt = number_of(found.get(ATTEMPT), MAX_INT32)
@@ -213,7 +222,7 @@ class WaitingEntries:
             return None
         next_offset = self._first_open(finished)
         told = sorted(offset for offset in finished if offset >= next_offset)
-        return Plan(next_offset, done_mark(told) if told else None)
+        return Plan(next_offset, done_mark(told, self._owner) if told else None)
 
     def stored(self, plan: Plan) -> None:
         self._finished = {offset for offset in self._finished if offset >= plan.next_offset}

@@ -12,7 +12,7 @@ import pytest
 from dlq import DeadLetters, Reject, Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.errors import ConfigError, HandlerError
-from eventbus.testing import TestBus
+from eventbus.testing import FakeClock, TestBus
 from eventbus.types import TopicPartition
 
 
@@ -131,3 +131,33 @@ async def test_a_record_alone_that_takes_too_long_takes_nobody_along() -> None:
         await bus.log.drain()
         assert calls == [[b"slow", b"two", b"three"], [b"slow"], [b"two", b"three"]]
         assert (await bus.admin.group_offsets("billing"))[TopicPartition("orders", 0)].offset == 3
+
+
+async def test_services_that_name_one_retry_topic_do_not_get_each_others_records() -> None:
+    """Nor does the mark of one finish what waits for the other: both read and write the same partitions."""
+    url, clock, calls, names = "memory://one-retry-topic", FakeClock(), list[tuple[str, bytes]](), ("billing", "mailer")
+
+    def service(name: str) -> EventBus:
+        bus = EventBus(url, clock=clock)
+
+        @bus.consumer(f"for-{name}", group=name, retry=Retry(immediate=0, delays=["5s"], topic="later"))
+        async def handle(value: bytes) -> None:
+            calls.append((name, value))
+            if calls.count((name, value)) == 1:
+                raise ValueError("not yet")
+
+        return bus
+
+    async with EventBus(url, clock=clock) as keeper:
+        for name in names:
+            await keeper.admin.create_topic(f"for-{name}", 1)
+        async with service("billing") as billing, service("mailer") as mailer:
+            for name in names:
+                await keeper.send(f"for-{name}", name.encode())
+            await billing.drain()
+            await mailer.drain()
+        await clock.advance(seconds=10)
+        for name in names:  # one after the other: the second reads the marks of the first
+            async with service(name) as bus:
+                await bus.drain()
+    assert calls == [(name, name.encode()) for name in (*names, *names)]

@@ -438,3 +438,16 @@ def test_an_entry_of_a_clock_that_was_wrong_waits_for_its_own_delay(caplog: pyte
     assert places(waiting.take(now - 3_540_000, 10)) == [3, 1]
     waiting.correct(now - 3_540_000)
     assert len(caplog.records) == 2
+
+
+def test_entries_and_marks_of_another_group_in_a_shared_topic_are_passed_over() -> None:
+    def failed_of(owner: str | None, place: int) -> Record:
+        record = source_record(place, b"%d" % place)
+        return retry_entry(record, attempt=1, due_ms=0, first_failed_ms=0, error="", owner=owner)
+
+    waiting = WaitingEntries("none", owner="billing")
+    add(waiting, failed_of("billing", 1), failed_of("mailer", 2), failed_of(None, 3), done_mark([0, 2], "mailer"))
+    assert places(taken := waiting.take(1, 10)) == [1, 3], "the mark is about the mailer's entries"
+    assert waiting.foreign == 2
+    waiting.finish(taken[1])
+    assert waiting.plan() == Plan(0, done_mark([2], "billing"))
