@@ -447,7 +447,8 @@ def test_entries_and_marks_of_another_group_in_a_shared_topic_are_passed_over() 
 
     waiting = WaitingEntries("none", owner="billing")
     add(waiting, failed_of("billing", 1), failed_of("mailer", 2), failed_of(None, 3), done_mark([0, 2], "mailer"))
-    assert places(taken := waiting.take(1, 10)) == [1, 3], "the mark is about the mailer's entries"
+    taken = waiting.take(1, 10)
+    assert places(taken) == [1, 3], "the mark is about the mailer's entries"
     assert waiting.foreign == 2
     waiting.finish(taken[1])
     assert waiting.plan() == Plan(0, done_mark([2], "billing"))
