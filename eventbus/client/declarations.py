@@ -223,7 +223,7 @@ class Declarations(Declares, TableDeclarations):
 
     @property
     def service_name(self) -> str:
-        """The name before groups and topics that the bus names by itself: the service, else the client_id."""
+        """Return the name before the groups and topics that a bus names: the service, else the client_id."""
         return self.service or self.client_id
 
     @contextmanager

@@ -39,8 +39,8 @@ def check_groups(members: Sequence[tuple[Handler[Any, Any], str]], topics: Colle
 def check_named_groups(handlers: Sequence[Handler[Any, Any]], client_id: str) -> None:
     """Refuse handlers whose group only a default would name. Raises ConfigError naming all of them.
 
-    Two services with a function of one name would be one group, each with a part of the records, and a function that is
-    renamed would begin its topic again. Functions of ``@bus.every`` are checked by `unnamed_service`.
+    Two services that both have a function ``handle`` would be one group, each with a part of the records, and a renamed
+    function would begin its topic again. Functions of ``@bus.every`` are checked by `unnamed_service`.
     """
     unnamed = [one for one in handlers if one.spec.group is None]
     if not unnamed:

@@ -144,7 +144,7 @@ async def test_a_durable_bus_that_a_test_runs_in_memory_is_refused_as_in_product
 
 @pytest.mark.parametrize("group", [{}, {"group": "own"}])
 async def test_a_durable_log_refuses_functions_at_times_of_a_bus_without_a_service(group: dict[str, str]) -> None:
-    """A group of its own is not enough: the schedule and the topic of the calls would still be shared."""
+    """Nor is ``group=`` enough: services would still share the schedule and the topic of the calls."""
     bus = EventBus(NOT_OPENED)
 
     @bus.every(seconds=30, **group)

@@ -129,7 +129,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     is_firing: bool = False
     """Of ``@bus.every``: the function need not take the record."""
     group_prefix: str = ""
-    """Of its router: comes before the function's name in the group of a handler that has none."""
+    """Comes before the function's name in the default group. Its router sets it."""
 
     @property
     def exactly_once(self) -> bool:

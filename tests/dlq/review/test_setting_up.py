@@ -134,7 +134,7 @@ async def test_a_record_alone_that_takes_too_long_takes_nobody_along() -> None:
 
 
 async def test_services_that_name_one_retry_topic_do_not_get_each_others_records() -> None:
-    """Nor does the mark of one finish what waits for the other: both read and write the same partitions."""
+    """Nor does a service's mark finish an entry of another service, although all of them are in one partition."""
     url, clock, calls, names = "memory://one-retry-topic", FakeClock(), list[tuple[str, bytes]](), ("billing", "mailer")
 
     def service(name: str) -> EventBus:
@@ -157,7 +157,7 @@ async def test_services_that_name_one_retry_topic_do_not_get_each_others_records
             await billing.drain()
             await mailer.drain()
         await clock.advance(seconds=10)
-        for name in names:  # one after the other: the second reads the marks of the first
+        for name in names:  # in turn: the mailer reads the marks that billing wrote
             async with service(name) as bus:
                 await bus.drain()
     assert calls == [(name, name.encode()) for name in (*names, *names)]
