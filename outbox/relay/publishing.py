@@ -233,13 +233,15 @@ async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> tupl
     return (0, []) if found is None else (found.offset, decode(found.metadata))
 
 
-async def create_receipts_topic(bus: EventBus, topic: str) -> None:
-    """Where it is not there."""
+async def create_receipts_topic(bus: EventBus, topic: str) -> str:
+    """Create the topic if it is missing. Return its id, which no other log has."""
     try:
-        await bus.admin.describe_topics([topic])
+        [found] = await bus.admin.describe_topics([topic])
     except UnknownTopicOrPartition:
         with contextlib.suppress(TopicAlreadyExists):  # another relay was faster
             await bus.admin.create_topic(topic)
+        [found] = await bus.admin.describe_topics([topic])
+    return found.topic_id
 
 
 async def fence(bus: EventBus, transactional_id: str) -> None:

@@ -106,8 +106,12 @@ class Slots:
 
     # entering and leaving --------------------------------------------------------------------------------------------
 
-    def identity(self, connection: Connection) -> str:
-        """The id of this database's outbox. Raises ConfigError for tables that are not those this program means."""
+    def identity(self, connection: Connection, log_id: str, is_gone: IsGone) -> str:
+        """Return the id of this database's outbox.
+
+        ``log_id``: of the log that this relay publishes to; empty if it does not matter. Raises ConfigError for tables
+        that are not those this program means, and while another relay publishes the outbox to another log.
+        """
         from sqlalchemy import select
 
         meta = self._tables.meta
@@ -119,7 +123,29 @@ class Slots:
         if identity is None:
             identity = secrets.token_hex(6)
             connection.execute(meta.insert(), {"name": "id", "value": identity})
+        if log_id and found.get("log") != log_id:
+            self._move_to(connection, log_id, found.get("log"), is_gone)
         return identity
+
+    def _move_to(self, connection: Connection, log_id: str, earlier_log_id: str | None, is_gone: IsGone) -> None:
+        """Record another log as the one that the outbox is published to, unless a relay of the earlier log is alive.
+
+        Two services whose outboxes have the default name in one database share rows and shards. If their logs differ,
+        each relay would publish events of the other service, and could not fence the other relay in its own log.
+        """
+        name, meta = self._tables.name, self._tables.meta
+        if earlier_log_id is not None:
+            now_ms, others = self._others(connection)
+            alive = [one for one in others if one.expires_at_ms > now_ms and not is_gone(one)]
+            if alive:
+                raise ConfigError(
+                    f"the outbox {name!r} is published to another log by the relay {alive[0].host}. Events would reach "
+                    "either log by chance. Give each service an outbox of its own, Outbox(engine, "
+                    f'name="billing_outbox"); to move this one to another log, stop its relays first'
+                )
+            logger.warning("outbox %r: its events were published to another log until now", name)
+        if not _count(connection, meta.update().where(meta.c.name == "log").values(value=log_id)):
+            connection.execute(meta.insert(), {"name": "log", "value": log_id})
 
     def enter(self, connection: Connection, host: str, is_gone: IsGone) -> Lease | None:
         """Take the lowest slot that nobody holds; None when all are held.

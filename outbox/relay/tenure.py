@@ -12,7 +12,7 @@ from eventbus.backends.clock import Timers
 from eventbus.types import TopicPartition
 from outbox.relay import hosts
 from outbox.relay.metrics import RelayMetrics
-from outbox.relay.publishing import fence, read_receipt, receipts_topic, transactional_id
+from outbox.relay.publishing import create_receipts_topic, fence, read_receipt, receipts_topic, transactional_id
 from outbox.relay.receipts import Part
 from outbox.relay.slots import Head, Lease, LeaseLost, Other, Slots, View, fair_change
 from outbox.relay.transactions import Transactions
@@ -116,11 +116,13 @@ class Tenure:
         """Get a slot. False: all are held."""
         from sqlalchemy.exc import IntegrityError
 
-        self.identity = await self._run(self._slots.identity)
+        log_id = ""
+        if self._settings.exactly_once:
+            log_id = await create_receipts_topic(self._bus, receipts_topic(self._name))
         try:
-            lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
+            lease = await self._run(self._enter, log_id)
         except IntegrityError:  # another relay was faster
-            lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
+            lease = await self._run(self._enter, log_id)
         if lease is None:
             return False
         hosts.lives(lease.token)
@@ -129,6 +131,10 @@ class Tenure:
         self._metrics.slot = lease.slot
         await self._at("entered")
         return True
+
+    def _enter(self, connection: Connection, log_id: str) -> Lease | None:
+        self.identity = self._slots.identity(connection, log_id, hosts.is_gone)
+        return self._slots.enter(connection, hosts.this_host(), hosts.is_gone)
 
     async def confirm(self) -> None:
         """Renew the lease right after the transactional id was taken: only now its epoch may be used. Raises LeaseLost.

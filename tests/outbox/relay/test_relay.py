@@ -285,6 +285,27 @@ async def test_two_outboxes_of_one_name_share_a_log(database: Database, new_data
         await relay.aclose()
 
 
+@ON_SQLITE
+async def test_services_with_logs_of_their_own_do_not_publish_each_others_events(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One database, and outboxes of the default name: the second relay publishes when the first one has left."""
+    async with running(database, outbox=outbox_in(database)) as one:
+        await one.relay.drain()
+        async with running(database, outbox=one.outbox) as two:
+            while two.relay.health().status == "ok":
+                await two.relay._quiet.wait()
+            for number in range(20):
+                one.publish("t", b"%d" % number, key=b"%d" % number)
+            assert len(await one.drained()) == 20
+            assert "to another log by the relay" in two.relay.health().reason
+            assert two.relay.metrics().published == 0
+    async with running(database, outbox=one.outbox) as moved:
+        moved.publish("t", b"after the move")
+        assert await moved.drained() == [b"after the move"]
+    assert "its events were published to another log until now" in caplog.text
+
+
 class Moves:
     """Of shards, among relays."""
 
