@@ -5,7 +5,7 @@
 - **later**: events with a time (``deliver_at``), moved into events when it has come.
 - **failed**: events that the log refuses, and those that wait behind one of their key.
 - **relays** and **shards**: who publishes what. A relay holds a *slot* for as long as it renews its lease.
-- **meta**: version and number of shards.
+- **meta**: version, number of shards, the id of the database's outbox and of the log it is published to.
 - **archive**, where it is asked for: what was published.
 """
 
