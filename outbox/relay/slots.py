@@ -128,7 +128,7 @@ class Slots:
         return identity
 
     def _move_to(self, connection: Connection, log_id: str, earlier_log_id: str | None, is_gone: IsGone) -> None:
-        """Record another log as the one that the outbox is published to, unless a relay of the earlier log is alive.
+        """Record ``log_id`` as the log that the outbox is published to, unless a relay of the earlier log is alive.
 
         Two services whose outboxes have the default name in one database share rows and shards. If their logs differ,
         each relay would publish events of the other service, and could not fence the other relay in its own log.
@@ -139,9 +139,9 @@ class Slots:
             alive = [one for one in others if one.expires_at_ms > now_ms and not is_gone(one)]
             if alive:
                 raise ConfigError(
-                    f"the outbox {name!r} is published to another log by the relay {alive[0].host}. Events would reach "
-                    "either log by chance. Give each service an outbox of its own, Outbox(engine, "
-                    f'name="billing_outbox"); to move this one to another log, stop its relays first'
+                    f"the outbox {name!r} is published to another log by the relay {alive[0].host}. Which log "
+                    "an event reaches would be chance. Give each service a separate outbox, Outbox(engine, "
+                    'name="billing_outbox"); to move this outbox to another log, stop its relays first'
                 )
             logger.warning("outbox %r: its events were published to another log until now", name)
         if not _count(connection, meta.update().where(meta.c.name == "log").values(value=log_id)):

@@ -235,6 +235,23 @@ async def no_service(at: At) -> None:
 
 
 @DECORATORS.mistake(
+    "`send(..., delay=60)` on `file://` or `kafka://` without `service=`", '`EventBus(url, service="billing")`',
+    "send('orders', ...) with a delay needs the service's name", 'EventBus(..., service="billing")',
+)  # fmt: skip
+async def delayed_without_a_service(at: At) -> None:
+    async with EventBus("file://./data", auto_create_topics=True) as bus:
+        await bus.send("orders", "o-1", delay=60)
+
+
+@DECORATORS.mistake(
+    '`EventBus(service="shop/eu")`', '`service="shop-eu"`',
+    "service='shop/eu' is not a service's name", "Choose 1 to 100 of a-z A-Z 0-9 . _ -",
+)  # fmt: skip
+def service_with_a_slash(at: At) -> None:
+    at.bus(service="shop/eu")
+
+
+@DECORATORS.mistake(
     "a decorator of one's own between, which returns nothing", "`return function`",
     "@consumer('orders') decorates a function", "it got None", "does not return the function",
 )  # fmt: skip
