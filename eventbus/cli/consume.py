@@ -24,7 +24,6 @@ from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import AsJson, add_schema, avro_of, parts_of
 from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
 from eventbus.cli.topics import matching
-from eventbus.client.restoring import CLAIM_CHECK
 from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -239,6 +238,8 @@ class _Printing:
         return found if args.group is None else []
 
     async def _print(self, records: list[ConsumerRecord]) -> None:
+        from eventbus.client.restoring import CLAIM_CHECK
+
         wrong = None
         if self.as_json is not None:
             from anyio.to_thread import run_sync

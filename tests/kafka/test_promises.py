@@ -115,8 +115,9 @@ def test_what_cannot_be_is_refused(served: Node, name: str) -> None:
         promise.check(on(served))
 
 
-def test_only_the_clock_is_missing() -> None:
+def test_only_the_clock_and_damage_are_missing() -> None:
     assert {promise.needs for promise in PROMISES} - {promise.needs for promise in promises_for(OnNode)} == {
-        frozenset({"clock"})
+        frozenset({"clock"}),
+        frozenset({"damage"}),
     }
     assert {promise.name for promise in PROMISES} > {*IMPOSSIBLE, *OF_ONE_BROKER}

@@ -50,9 +50,10 @@ def is_whole(record: ConsumerRecord) -> bool:
 def bus_of(folder: Path, which: str) -> TestBus:
     if which != "claims":
         return TestBus(
-            interceptors=[Changed("zip", zlib.compress, zlib.decompress), Changed("secret", flipped, flipped)]
+            auto_create_topics=True,
+            interceptors=[Changed("zip", zlib.compress, zlib.decompress), Changed("secret", flipped, flipped)],
         )
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(ClaimCheck(Directory(folder), above_bytes=100))
     return bus
 
@@ -152,7 +153,7 @@ async def test_a_consumer_goes_on_after_a_value_that_is_gone_and_waits_for_a_sto
                 raise OSError("the store does not answer")
             return super().get(name)
 
-    bus, store = TestBus(), Flaky(tmp_path)
+    bus, store = TestBus(auto_create_topics=True), Flaky(tmp_path)
     bus.include(ClaimCheck(store, above_bytes=100))
     async with bus, bus.new_consumer("t", value=str) as consumer:
         await bus.send_many("t", ["a", LARGE, "b" * 200, "c"])
@@ -171,7 +172,7 @@ async def test_a_consumer_goes_on_after_a_value_that_is_gone_and_waits_for_a_sto
 
 
 async def test_a_table_names_the_entry_whose_value_is_gone(tmp_path: Path) -> None:
-    bus, store = TestBus(), Directory(tmp_path)
+    bus, store = TestBus(auto_create_topics=True), Directory(tmp_path)
     bus.include(ClaimCheck(store, above_bytes=100))
     table = bus.table("entries", key=str, value=str)
     async with bus:
@@ -186,6 +187,6 @@ async def test_a_table_names_the_entry_whose_value_is_gone(tmp_path: Path) -> No
 
 
 async def test_an_interceptor_of_one_producer_that_no_reader_would_undo_is_refused() -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         with pytest.raises(ConfigError, match=r"readers of this bus would not undo .* EventBus\(interceptors="):
             bus.new_producer(interceptors=[Changed("zip", zlib.compress, zlib.decompress)])

@@ -230,7 +230,7 @@ def test_nothing_is_kept_of_what_is_over(database: Database) -> None:
             info = connection.info
             assert info
             ends()
-            assert info == {}
+            assert info.keys() == {"eventbus.outbox.process"}
     engine.dispose()
     gone = [weakref.ref(engine), weakref.ref(engine.dialect), weakref.ref(outbox)]
     del engine, outbox, connection, info, ends
