@@ -88,7 +88,8 @@ def failure(one: HandlerFacts) -> str:
     if one.problem:
         return f"cannot be said: {one.problem}"
     if one.retry is None:
-        return last
+        waits = one.delivery != "at-most-once" and not (one.is_firing and one.on_error == "skip")
+        return f"{last}; an outage is waited for in its place" if waits else last
     steps = _ladder(one.retry)
     if one.retry.dead_letter_topic is not None:
         steps.append(f"then to {one.retry.dead_letter_topic}")

@@ -76,8 +76,8 @@ def test_without_order_what_is_behind_a_gap_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "its partition stops, loudly; the others go on"),
-        ({"on_error": "skip"}, "the record is lost"),
+        ({}, "its partition stops, loudly; the others go on; an outage is waited for in its place"),
+        ({"on_error": "skip"}, "the record is lost; an outage"),
         ({"on_error": "crash"}, "the bus ends with the error"),
         (
             {"retry": RetryFacts(at_once=2, delays_ms=(5_000, 600_000), retry_topic="r", dead_letter_topic="d")},

@@ -56,12 +56,13 @@ def recovering_of(
 ) -> Recovering | None:
     """A handler's policy, put to work. Raises ConfigError for a handler that it does not suit.
 
-    Without a policy outages are waited out, and there is nothing to recover; at most once means no second call.
+    Without a policy outages are waited out, and there is nothing to recover. At most once means no second call, and a
+    function with a timetable is called at its next time, unless an error is to stop it.
     """
     spec = handler.spec
     policy: FailurePolicy | None = spec.retry
     if policy is None:
-        if spec.delivery != "at-most-once":
+        if spec.delivery != "at-most-once" and not (spec.is_firing and spec.on_error == "skip"):
             wait_out = WaitOut(handler.__name__)
             dispatch.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
         return None

@@ -174,14 +174,17 @@ async def test_with_skip_what_is_late_by_more_than_a_minute_is_left_out() -> Non
     assert calls == {"once": [3600, 7200], "skip": [7200]}
 
 
-async def test_a_function_that_raises_is_logged_and_called_at_the_next_time(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("never mind"), ConnectionError("never mind")])
+async def test_a_function_that_raises_is_logged_and_called_at_the_next_time(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     bus, calls = TestBus(), list[int]()
 
     @bus.every(seconds=10)
     async def tick(firing: Firing) -> None:
         calls.append(since(firing.scheduled_ms))
         if len(calls) == 1:
-            raise ZeroDivisionError("never mind")
+            raise error
 
     async with bus:
         with caplog.at_level(logging.WARNING):
