@@ -51,12 +51,13 @@ def _union_of(annotations: Sequence[Any]) -> Any:
     return union
 
 
-def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None) -> Serde:
+def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None, *, only_writes: bool = False) -> Serde:
     """The serde of an annotation: one that it names itself (``Annotated[Flight, avro]``), the user's own by type, then
     Kafka's byte formats, then what all others are written in, JSON by default.
 
     ``X | None`` and a NewType of X are read as X: that is how they are written. Raises TypeError when the annotation
     is no type that its serde can be checked against, and for a union whose values no single format can carry.
+    ``only_writes``: JSON that nothing here reads, so it need not be a type that it could be checked against.
     """
     annotation, _ = split_optional(annotation)
     while (meant := getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)) is not None:
@@ -70,7 +71,9 @@ def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None) -> Se
             return typed(found, annotation)
     base = _common_format(annotation)
     if base is None:
-        return typed(custom[Others], annotation) if custom and Others in custom else Json(annotation)
+        if custom and Others in custom:
+            return typed(custom[Others], annotation)
+        return Json(annotation, only_writes=only_writes)
     if isinstance(annotation, type):
         return BY_TYPE[base] if annotation is base else into(annotation, BY_TYPE[base])
     return into(_converter(annotation), BY_TYPE[base])
@@ -200,8 +203,9 @@ class Serdes(dict[type, Serde]):
     def declare(self, topic: str, annotation: Any, *, is_final: bool) -> None:
         """Write values of ``topic`` as this type. ``is_final``: whatever its producer functions return.
 
-        Without a final type, the topic holds what any of its producer functions returns. Raises TypeError as
-        `serde_for` does.
+        Without a final type, the topic holds what any of its producer functions returns. Their readers are elsewhere,
+        and may each read a part of it: two Structs without tags are one format too. Raises TypeError as `serde_for`
+        does.
         """
         if topic in self._is_final and not is_final:
             return
@@ -213,11 +217,15 @@ class Serdes(dict[type, Serde]):
             declared.clear()
         if annotation not in declared:
             declared.append(annotation)
-        whole = _union_of(declared)
-        if len(declared) > 1 and any(isinstance(serde_for(one, self), SchemaSerde) for one in declared):
+        # Bytes are stored as they are whatever is declared. A function that returns them passes on what is serialized.
+        written = declared if is_final else [one for one in declared if format_of(one, self) not in _RAW] or [bytes]
+        serdes = [serde_for(one, self, only_writes=not is_final) for one in written]
+        if len(written) > 1 and any(isinstance(one, SchemaSerde) for one in serdes):
             self.of_topics.pop(topic, None)  # each record names its schema: several may stand in a topic
+        elif len(written) == 1:
+            self.of_topics[topic] = serdes[0]
         else:
-            self.of_topics[topic] = serde_for(whole, self)
+            self.of_topics[topic] = serde_for(_union_of(written), self, only_writes=True)
 
 
 def encoder_for(value_type: type, topic: str, custom: Mapping[type, Serde] | None = None) -> Encode:

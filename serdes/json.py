@@ -7,6 +7,8 @@ the value back, a reader of plain data gets the text.
 
 from __future__ import annotations
 
+import types
+import typing
 from typing import Any, cast
 
 import msgspec
@@ -23,14 +25,14 @@ class Json:
     ``Json(Order)`` decodes into ``Order`` and refuses what does not fit, naming the field; ``Json()`` gives plain data.
     Raises TypeError for a type that nothing makes out of JSON: a class of one's own that is no Struct, dataclass,
     TypedDict, NamedTuple or pydantic model, or has such a thing within. Raises TypeError too for a type with a rule of
-    its own that reading would bypass.
+    its own that reading would bypass. ``only_writes``: raises it at the first read instead.
     """
 
-    def __init__(self, type: Any = Any) -> None:
+    def __init__(self, type: Any = Any, *, only_writes: bool = False) -> None:
         self.type = type
         self.is_pydantics = type is not Any and survey_of(type).is_pydantics
         """True if pydantic reads the type, and writes those of its values whose class is not pydantic's."""
-        self._decode = _decoder_of(type, self.is_pydantics)
+        self._decode = self._decode_first if only_writes else _decoder_of(type, self.is_pydantics)
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         return self.encoder_of(cast("Any", type(value)))(value)
@@ -38,13 +40,22 @@ class Json:
     def deserialize(self, topic: str, data: bytes) -> Any:
         return self._decode(data)
 
+    def _decode_first(self, data: bytes) -> Any:
+        self._decode = _decoder_of(self.type, self.is_pydantics)
+        return self._decode(data)
+
     def encoder(self, topic: str) -> Encode:
         return lambda value: self.encoder_of(cast("Any", type(value)))(value)
 
     def encoder_of(self, kind: type) -> Encode:
         """The function that writes values of this runtime type."""
-        if self.is_pydantics and not survey_of(kind).is_pydantics:
-            return pydantic_encoder_of(self.type)
+        if _never_holds(self.type, kind):
+            return _refuse(self.type, kind)
+        if self.is_pydantics and not survey_of(kind).is_pydantics and _may_hold(self.type, kind):
+            try:
+                return pydantic_encoder_of(self.type, warns=False)
+            except TypeError:  # a type that is only written, and has parts that pydantic cannot read
+                return encoder_of_class(kind)
         return encoder_of_class(kind)
 
     def decoder(self, topic: str) -> Decode:
@@ -52,6 +63,56 @@ class Json:
 
     def __repr__(self) -> str:
         return f"serdes.Json({getattr(self.type, '__name__', self.type)})"
+
+
+# writing -------------------------------------------------------------------------------------------------------------
+
+
+def _classes_of(annotation: Any) -> list[Any] | None:
+    """The classes that values of an annotation may have; None: they are not known."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _classes_of(annotation.__origin__)
+    meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+    if meant is not None and not isinstance(annotation, type):
+        return _classes_of(meant)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        arms = [_classes_of(arm) for arm in typing.get_args(annotation)]
+        return None if any(arm is None for arm in arms) else [one for arm in arms for one in arm or ()]
+    kind = dict if typing.is_typeddict(annotation) else typing.get_origin(annotation) or annotation
+    return [kind] if isinstance(kind, type) and kind is not object else None
+
+
+def _may_hold(annotation: Any, kind: type) -> bool:
+    """True if pydantic writes values of this class by the rules of the annotation, and not as what they are."""
+    classes = _classes_of(annotation)
+    return classes is None or any(issubclass(kind, one) for one in classes)
+
+
+_OBJECTS = ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__", "__attrs_attrs__")
+
+
+def _never_holds(annotation: Any, kind: type) -> bool:
+    """True for text where an object is declared: quoted, it is not read as one, and raw text is no JSON."""
+    classes = _classes_of(annotation) if issubclass(kind, str) else None
+    return bool(classes) and all(_is_object(one) for one in classes)
+
+
+def _is_object(kind: type[Any]) -> bool:
+    if "root" in getattr(kind, "__pydantic_fields__", ()):
+        return False
+    return kind in (dict, list, type(None)) or any(hasattr(kind, name) for name in _OBJECTS)
+
+
+def _refuse(annotation: Any, kind: type) -> Encode:
+    named = getattr(annotation, "__name__", annotation)
+
+    def refuse(value: Any) -> bytes:
+        raise TypeError(
+            f"the topic is declared as {named}, and a {kind.__name__} is none. Send text that is JSON already as "
+            "bytes: text.encode()"
+        )
+
+    return refuse
 
 
 # reading -------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ where a serde is made for it: a rule that neither library would apply is an erro
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import msgspec
 
 _PYDANTIC_PACKAGES = ("pydantic", "pydantic_core", "annotated_types")
 """pydantic's own constrained types, such as PositiveInt, are marked with objects of annotated_types."""
+_OF_MSGSPEC: tuple[type[Any], ...] = (msgspec.UnsetType, msgspec.Raw)
 _META_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
 
 INT32 = msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)
@@ -34,7 +36,7 @@ class Survey:
         self.rules: list[str] = []
         """Other parts of pydantic: dataclasses, constrained types, ``Field`` in ``Annotated`` or as a default."""
         self.msgspec_only: list[str] = []
-        """Structs and attrs classes, which pydantic cannot read."""
+        """Structs, attrs classes and others that pydantic cannot read."""
         self.metas: list[str] = []
         """Constraints of msgspec.Meta, which pydantic does not check."""
         self.bypassed: list[str] = []
@@ -50,8 +52,11 @@ class Survey:
 
     @property
     def is_pydantics(self) -> bool:
-        """True if pydantic reads and writes the whole annotation."""
-        return bool(self.models or self.rules) and not self.msgspec_only
+        """True if pydantic reads and writes the whole annotation.
+
+        Beside constraints of msgspec.Meta, which pydantic does not check, msgspec has it read the models alone.
+        """
+        return bool(self.rules or (self.models and not self.metas)) and not self.msgspec_only
 
     def problem(self) -> str:
         """The rule of the type that reading it from JSON would bypass, and what to do; empty if there is none."""
@@ -120,7 +125,12 @@ class Survey:
         elif hasattr(kind, "_fields") and tuple in kind.__mro__:
             if "_fields" not in vars(_maker(kind, "__new__")):
                 self.bypassed_by_msgspec.append(_not_run(f"{name}.__new__"))
-        elif not typing.is_typeddict(kind):
+        elif typing.is_typeddict(kind):
+            if sys.version_info < (3, 12) and type(kind).__module__ == "typing":
+                self.msgspec_only.append(f"the typing.TypedDict {name} (on Python < 3.12)")
+        else:
+            if kind in _OF_MSGSPEC:
+                self.msgspec_only.append(f"msgspec.{name}")
             return
         if hasattr(kind, "__pydantic_config__"):
             self.rules.append(name)

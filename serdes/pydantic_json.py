@@ -10,11 +10,12 @@ import json
 import math
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
 from serdes.base import Encode
+from serdes.json_engine import hints_of
 
 _MASK = b"**********"
 """The text that pydantic writes for a SecretStr."""
@@ -48,8 +49,10 @@ def _made(annotation: Any) -> Any:
         raise TypeError(f"pydantic: {str(error).splitlines()[0]}") from error
 
 
-def pydantic_encoder_of(annotation: Any) -> Encode:
+def pydantic_encoder_of(annotation: Any, *, warns: bool = True) -> Encode:
     """The function that writes values of an annotation, by the names that they are read by.
+
+    ``warns``: pydantic warns of what is not of the annotated class, such as a dict in the place of a model.
 
     It raises ValueError for a value that would be read as another one: not a number, a secret, or an object of a
     subclass, of which pydantic writes only the fields of the declared class.
@@ -60,7 +63,7 @@ def pydantic_encoder_of(annotation: Any) -> Encode:
 
     def encode(value: Any) -> bytes:
         try:
-            data: bytes = dump(value, by_alias=True)
+            data: bytes = dump(value, by_alias=True, warnings=warns)
         except ValueError as error:
             path = _undecodable(adapter.dump_python(value, by_alias=True), "")
             if path is None:
@@ -69,11 +72,16 @@ def pydantic_encoder_of(annotation: Any) -> Encode:
                 f"{path or 'it'} has bytes that are not UTF-8, as pydantic writes bytes. Use pydantic.Base64Bytes, or "
                 "model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
             ) from error
-        if b"null" in data or _MASK in data:
-            _check_values(adapter.dump_python(value, by_alias=True), json.loads(data))
+        if b"null" in data:
+            # In this mode the serializers of the user have run, those for JSON too: NaN as None may be their rule.
+            plain = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+            if _holds_no_number(plain):
+                _check_values(plain, json.loads(data))
+        if _MASK in data:
+            _check_values(adapter.dump_python(value, by_alias=True, warnings=False), json.loads(data))
         if may_lose_fields:
-            whole = dump(value, by_alias=True, serialize_as_any=True)
-            if whole != data:
+            whole = dump(value, by_alias=True, serialize_as_any=True, warnings=False)
+            if whole != data and _has_undeclared_class(value, annotation):
                 _check_fields(json.loads(whole), json.loads(data))
         return data
 
@@ -98,6 +106,62 @@ def _holds_models(annotation: Any) -> bool:
             yield from classes_of(argument)
 
     return holds(annotation) or (hasattr(annotation, "__dataclass_fields__"))
+
+
+_SERIALIZERS = ("PlainSerializer", "WrapSerializer")
+
+
+def _has_undeclared_class(value: Any, annotation: Any) -> bool:
+    """True if an object is of a subclass of what is declared for its place, and no serializer stands there.
+
+    A serializer of the user may leave fields out: that is a rule, not a loss.
+    """
+    if isinstance(value, dict):
+        return any(_has_undeclared_class(one, annotation) for one in cast("dict[Any, Any]", value).values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(_has_undeclared_class(one, annotation) for one in cast("list[Any]", value))
+    kind = cast("type[Any]", type(value))
+    fields = _fields_of(kind)
+    if not fields:
+        return False
+    declared = [one for one in _classes_in(annotation) if _fields_of(one)]
+    if kind not in declared and any(issubclass(kind, one) for one in declared):
+        return True
+    return any(_has_undeclared_class(getattr(value, name, None), hint) for name, hint in fields.items())
+
+
+def _fields_of(kind: Any) -> Mapping[str, Any]:
+    """The annotations of a class's fields, without those that have a serializer of their own."""
+    fields = cast("Mapping[str, Any] | None", getattr(kind, "__pydantic_fields__", None))
+    if fields is not None:
+        return {name: Any if _is_serialized(field.metadata) else field.annotation for name, field in fields.items()}
+    return hints_of(kind) if hasattr(kind, "__dataclass_fields__") else {}
+
+
+def _classes_in(annotation: Any) -> Iterator[type[Any]]:
+    """The classes that an annotation names, without those that a serializer of the user writes."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        if not _is_serialized(annotation.__metadata__):
+            yield from _classes_in(annotation.__origin__)
+        return
+    if isinstance(annotation, type):
+        yield annotation
+    meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+    for argument in (*typing.get_args(annotation), *([] if meant is None else [meant])):
+        yield from _classes_in(argument)
+
+
+def _is_serialized(marks: Iterable[Any]) -> bool:
+    return any(type(mark).__name__ in _SERIALIZERS for mark in marks)
+
+
+def _holds_no_number(value: Any) -> bool:
+    """True if plain data holds not-a-number or infinity."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(_holds_no_number(one) for one in cast("dict[Any, Any]", value).values())
+    return isinstance(value, list) and any(_holds_no_number(one) for one in cast("list[Any]", value))
 
 
 def _undecodable(value: Any, path: str) -> str | None:

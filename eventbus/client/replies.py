@@ -118,7 +118,7 @@ def _writer(annotation: Any, serdes: Mapping[type, Serde]) -> Callable[[str, Any
 
     By the class of the value, a handler that returns ``float`` would answer 3 in another format than 3.5.
     """
-    serde = None if annotation is None else serde_for(annotation, serdes)
+    serde = None if annotation is None else serde_for(annotation, serdes, only_writes=True)
     if serde is None or isinstance(serde, SchemaSerde):
         return lambda topic, result: result
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from typing import Any
 
 import msgspec
@@ -41,7 +43,7 @@ class Packed:
         (Any, ["text", 3], [b'"text"', b"3"]),
         (str, ["text", b"raw", None], [b"text", b"raw", None]),
         (int, [1], [(1).to_bytes(8, "big")]),
-        (Order, [Discount(1, 20), {"id": 2}, "text"], [b'{"id":1,"percent":20}', b'{"id":2}', b'"text"']),
+        (Order, [Discount(1, 20), {"id": 2}, b"raw"], [b'{"id":1,"percent":20}', b'{"id":2}', b"raw"]),
     ],
 )
 async def test_every_sender_writes_the_declared_type(declared: Any, values: list[Any], stored: list[Any]) -> None:
@@ -98,12 +100,50 @@ async def test_two_producer_functions_share_one_format() -> None:
     assert seen == [Order(1), "note"]
 
 
-async def test_a_value_of_another_type_is_refused_at_send() -> None:
+class Invoice(msgspec.Struct):
+    """Without a tag: no reader could be declared as Order | Invoice."""
+
+    number: int
+
+
+@dataclasses.dataclass
+class Basket:
+    cents: int
+    total: int = dataclasses.field(init=False, default=0)
+
+
+@pytest.mark.parametrize("value", [Invoice(1), {"number": 1}, Basket(1), (1,), datetime.date(2026, 1, 1), b"raw"])
+async def test_producer_functions_may_write_what_no_single_reader_reads(value: Any) -> None:
     bus = EventBus("memory://")
-    bus.topic("t", value=str)
+
+    @bus.producer("events")
+    async def order() -> Order:
+        return Order(1)
+
+    async def other() -> Any:
+        return value
+
+    other.__annotations__["return"] = type(value)
+    bus.producer("events")(other)
     async with bus:
-        with pytest.raises(SerializationError, match="expected str, got int"):
-            await bus.send("t", 3)
+        await order()
+        await bus.send("events", value)
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "message"),
+    [
+        (str, 3, "expected str, got int"),
+        (Order, '{"id": 1}', "declared as Order, and a str is none. Send text that is JSON already as bytes"),
+        (dict[str, int], "{}", r"declared as dict, and a str is none"),
+    ],
+)
+async def test_a_value_of_another_type_is_refused_at_send(declared: Any, value: Any, message: str) -> None:
+    bus = EventBus("memory://")
+    bus.topic("t", value=declared)
+    async with bus:
+        with pytest.raises(SerializationError, match=message):
+            await bus.send("t", value)
 
 
 async def test_a_reply_is_written_as_its_handler_declares() -> None:
@@ -116,6 +156,18 @@ async def test_a_reply_is_written_as_its_handler_declares() -> None:
 
     async with bus:
         assert await bus.request("ask", 6, returns=float) == 3.0
+
+
+async def test_a_reply_need_not_be_of_a_type_that_this_service_reads() -> None:
+    bus = EventBus("memory://")
+    bus.topic("ask")
+
+    @bus.consumer("ask", group="g", replies=True)
+    async def find(value: int) -> Basket:
+        return Basket(value)
+
+    async with bus:
+        assert await bus.request("ask", 6, returns=dict) == {"cents": 6}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import json
 import math
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import attrs
 import msgspec
@@ -216,6 +216,58 @@ def test_a_pydantic_value_that_would_change_is_refused(value: Any, message: str)
     with pytest.raises(ValueError) as caught:
         written(value)
     assert message in str(caught.value)
+
+
+class Item(msgspec.Struct):
+    a: int
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [{"a": 1}, Item(1), Base()])
+def test_where_a_model_is_declared_other_objects_are_written_as_they_are(value: Any) -> None:
+    assert Json(Base).serialize("t", value) == b'{"a":1}'
+    assert Json(list[Base] | None).serialize("t", [{"a": 1}]) == b'[{"a":1}]'
+    assert Json(list[Base]).serialize("t", (value,)) == b'[{"a":1}]'
+
+
+class Short(pydantic.BaseModel):
+    """What its own serializers leave out is no loss."""
+
+    inner: Annotated[Derived, pydantic.PlainSerializer(lambda one: {"a": one.a})] = Derived()
+    items: list[Base] = []
+    number: float = math.nan
+
+    @pydantic.field_serializer("number", when_used="json")
+    def finite(self, number: float) -> float | None:
+        return number if math.isfinite(number) else None
+
+
+def test_the_serializers_of_a_model_decide_what_is_written() -> None:
+    value = Short(items=[Base()])
+    assert json.loads(written(value) or b"") == {"inner": {"a": 1}, "items": [{"a": 1}], "number": None}
+
+
+class Marked(TypedDict):
+    base: Base
+
+
+@dataclasses.dataclass
+class Counted:
+    base: Base
+    count: Annotated[int, msgspec.Meta(gt=0)] = 1
+    note: str | msgspec.UnsetType = msgspec.UNSET
+
+
+@pytest.mark.parametrize(("kind", "value"), [(Counted, Counted(Base())), (Marked, Marked(base=Base()))])
+def test_msgspec_reads_models_within_what_pydantic_cannot_read(kind: Any, value: Any) -> None:
+    assert Json(kind).deserialize("t", Json(kind).serialize("t", value) or b"") == value
+    with pytest.raises(ValueError):
+        Json(kind).deserialize("t", b'{"base":{"a":"x"}}')
+
+
+def test_constraints_of_msgspec_hold_beside_models() -> None:
+    with pytest.raises(ValueError):
+        Json(Counted).deserialize("t", b'{"base":{"a":1},"count":0}')
 
 
 @pytest.mark.parametrize("value", [Payment(cents=5), Receipt(Payment(cents=5)), Derived(), Letter(inner=Base())])
