@@ -11,6 +11,7 @@ import msgspec
 
 from eventbus.backends.base import Backend
 from eventbus.broker import TopicSpec
+from eventbus.client.configuration.choose import SERVICE_NAME
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
@@ -46,11 +47,12 @@ def check_named_groups(handlers: Sequence[Handler[Any, Any]], client_id: str) ->
     if not unnamed:
         return
     first = unnamed[0]
+    former = f"{client_id}.{first.spec.group_prefix}{first.__name__}"
     others = f" (and {', '.join(repr(one.__name__) for one in unnamed[1:])})" if len(unnamed) > 1 else ""
     raise ConfigError(
         f"{_named(first)}{others} has no group, which a durable log requires. Services that have a function of this "
         f"name would share a default, and each would get a part of the records. {_name_the_service(client_id)}; or "
-        f'give the handler a group: @bus.consumer(..., group="billing"). {_stored_so_far(client_id)}'
+        f'give the handler a group: @bus.consumer(..., group="billing").{_stored_so_far(client_id, former)}'
     )
 
 
@@ -58,17 +60,22 @@ def unnamed_service(what: str, client_id: str) -> ConfigError:
     """Return the error for something that is stored under the service's name by a bus without one."""
     return ConfigError(
         f"{what} needs the service's name on a durable log. Services without one would share its topic, and replace "
-        f"and cancel each other's entries. {_name_the_service(client_id)}. {_stored_so_far(client_id)}"
+        f"and cancel each other's entries. {_name_the_service(client_id)}.{_stored_so_far(client_id)}"
     )
 
 
 def _name_the_service(client_id: str) -> str:
-    name = "billing" if client_id == "eventbus" else client_id
+    is_name = client_id != "eventbus" and SERVICE_NAME.fullmatch(client_id)
+    name = client_id if is_name else "billing"
     return f'Name the service: EventBus(..., service="{name}"), EVENTBUS_SERVICE={name} or service = "{name}" in a file'
 
 
-def _stored_so_far(client_id: str) -> str:
-    return f'What a log holds of it from before is found again with service="{client_id}"'
+def _stored_so_far(client_id: str, group: str | None = None) -> str:
+    """``group``: what the handler's was until now."""
+    if SERVICE_NAME.fullmatch(client_id):
+        return f' What a log holds of it from before is found again with service="{client_id}"'
+    # A client_id may have any characters.
+    return "" if group is None else f" What a log holds of it from before is found again with group={group!r}"
 
 
 def _shared_topic(one: Handler[Any, Any], other: Handler[Any, Any], topics: Collection[str]) -> str | None:

@@ -52,6 +52,13 @@ async def test_a_durable_log_refuses_a_handler_without_a_group(url: str) -> None
     assert not bus.is_running
 
 
+async def test_a_client_id_that_is_no_service_name_is_not_proposed_as_one() -> None:
+    with pytest.raises(ConfigError) as error:
+        await bus_on(NOT_OPENED, client_id="my shop/1").start()
+    assert 'service="my shop' not in str(error.value)
+    assert "found again with group='my shop/1.handle'" in str(error.value)
+
+
 def test_the_group_is_the_handlers_own_or_its_routers_or_the_services() -> None:
     bus = bus_on("file://./orders", service="billing")
     team, others = Router(group="team"), Router(prefix="eu.")

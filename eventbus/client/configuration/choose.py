@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.config")
 
 DEFAULT_URL = "file://./data"
-_SERVICE = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+SERVICE_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 """Two services whose names differ must not get one topic, so no character is replaced."""
 _warned: set[str] = set()
 """Variables that were warned of in this process: it may make many buses."""
@@ -128,7 +128,7 @@ def _not_said(said: Mapping[str, Said], keywords: Mapping[str, Any], url: str) -
 
 def _check(chosen: Mapping[str, Any], given: Mapping[str, Said]) -> None:
     service = chosen["service"]
-    if service is not None and (not isinstance(service, str) or not _SERVICE.fullmatch(service)):
+    if service is not None and (not isinstance(service, str) or not SERVICE_NAME.fullmatch(service)):
         place = f"{given['service'].source.place}: " if "service" in given else ""
         raise ConfigError(
             f"{place}service={service!r:.300} is not a service's name. It becomes part of the names of groups and "
