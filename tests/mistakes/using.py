@@ -251,6 +251,20 @@ async def number_without_form(at: At) -> None:
 
 
 @SENDING.mistake(
+    "`bus.send(topic, json.dumps(...))`, and the topic is declared with `value=dict`",
+    "the object, or `json.dumps(...).encode()`",
+    "declared as dict",
+    "baskets",
+    "text.encode()",
+)
+async def text_for_an_object(at: At) -> None:
+    bus = at.bus()
+    bus.topic("baskets", value=dict)
+    async with bus:
+        await bus.send("baskets", '{"id": "o-1"}')
+
+
+@SENDING.mistake(
     "`bus.send(topic, 3)`, and the handler takes `float`", '`bus.topic("degrees", value=float)`', "8 bytes", "value="
 )
 async def undeclared_type(at: At) -> None:
