@@ -92,7 +92,7 @@ _OBJECTS = ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__", 
 
 
 def _never_holds(annotation: Any, kind: type) -> bool:
-    """True for text where an object is declared: quoted, it is not read as one, and raw text is no JSON."""
+    """True for text where an object is declared: no reader of the declared type could read it."""
     classes = _classes_of(annotation) if issubclass(kind, str) else None
     return bool(classes) and all(_is_object(one) for one in classes)
 

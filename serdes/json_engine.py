@@ -54,7 +54,7 @@ class Survey:
     def is_pydantics(self) -> bool:
         """True if pydantic reads and writes the whole annotation.
 
-        Beside constraints of msgspec.Meta, which pydantic does not check, msgspec has it read the models alone.
+        pydantic does not check constraints of msgspec.Meta. Next to these, msgspec has it read the models alone.
         """
         return bool(self.rules or (self.models and not self.metas)) and not self.msgspec_only
 

@@ -103,7 +103,7 @@ def encode_json(value: Any) -> bytes:
     """Any JSON-able value to bytes. Raises ValueError for not-a-number and infinity."""
     data = to_json(value)
     # rfind is the fastest search that Python has for this. A null is mostly a None: whether the value holds a number
-    # that is not finite too, its MessagePack shows without a look at each value. There, single bytes are found several
+    # that is not finite too, its MessagePack shows without a check of each value. There, single bytes are found several
     # times as fast as the pattern, and mostly no float is found, or none like these.
     if data.rfind(_NULL) >= 0:
         packed = _to_msgpack(value)

@@ -231,7 +231,7 @@ def test_where_a_model_is_declared_other_objects_are_written_as_they_are(value: 
 
 
 class Short(pydantic.BaseModel):
-    """What its own serializers leave out is no loss."""
+    """Its own serializers leave fields out."""
 
     inner: Annotated[Derived, pydantic.PlainSerializer(lambda one: {"a": one.a})] = Derived()
     items: list[Base] = []
