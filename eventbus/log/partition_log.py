@@ -356,6 +356,10 @@ class PartitionLog:
         try:
             if not self.segments:
                 self._create_directory()
+            elif len(self.segments) == 1 and self.recovery_point <= self.segments[0].base_offset:
+                # No flush has covered the first segment. A power cut may keep the name of the second one alone, and
+                # the log would seem to start there.
+                self._storage.sync_dir(self.directory)
             stem = f"{self.directory}/{self.log_end_offset:020d}"
             segment = Segment(
                 self._storage, stem, self.log_end_offset, now_ms, self.config.index_interval_bytes, create=True

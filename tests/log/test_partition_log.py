@@ -16,7 +16,7 @@ from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.records import BatchBuilder, iter_batches, read_header
 from eventbus.records.batch import write_crc
-from eventbus.testing.storage import FaultyStorage, disk_full, io_error
+from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full, io_error
 from eventbus.types import OffsetAndTimestamp, TimestampType, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -642,3 +642,18 @@ def test_an_append_without_a_descriptor_leaves_the_log_as_it_was(tmp_path, logs)
 
 def _no_descriptor(*arguments, **keywords):
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_second_segment_never_outlives_a_first_one_that_no_flush_covered() -> None:
+    """Otherwise the log would seem to start there, and its producer's earlier batches would count as out of order."""
+    where, config = TopicPartition("a", 0), LogConfig(segment_bytes=300)
+    for seed in range(100):
+        storage = CrashStorage()
+        log = PartitionLog.open(storage, where, config, now_ms=NOW_MS, topic_id="a-topic")
+        while len(log.segments) < 2:
+            builder = BatchBuilder()
+            builder.append(b"k", b"v" * 100, (), NOW_MS)
+            batch = builder.build()
+            log.append(batch, read_header(batch), NOW_MS)
+        found = PartitionLog.open(storage.crash(Random(seed)), where, config, now_ms=NOW_MS, topic_id="a-topic")
+        assert found.log_start_offset == 0, f"seed {seed}"
