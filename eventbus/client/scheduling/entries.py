@@ -28,6 +28,10 @@ EVERY = "every:"
 _MOST_ID_CHARS = 200
 _NEVER_MS = 253_402_300_800_000
 """The year 10000, which no date holds."""
+_YEAR_1_MS = -62_135_596_800_000
+"""The earliest that a date holds: a time in the past may be given, and means now."""
+_MOST_TIMESTAMP_MS = (1 << 63) - 1
+"""The highest that the log's format holds."""
 TOPIC_CONFIG = {  # what a producer sends by default, and room for what is put around it
     "cleanup.policy": "compact",
     "segment.bytes": "16777216",
@@ -96,7 +100,25 @@ def decode(value: bytes) -> Item | None:
         item = _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return None if isinstance(item, Every) and not _is_sound(item) else item
+    match item:
+        case Entry():
+            return item if _can_be_delivered(item) else None
+        case Every():
+            return item if _is_sound(item) else None
+        case Cancel():
+            return item
+
+
+def _can_be_delivered(item: Entry) -> bool:
+    """Return False, and log it, for times that no date or record holds: `due_at` and the producer refuse them."""
+    is_sound = (
+        _YEAR_1_MS <= item.due_ms < _NEVER_MS
+        and 0 <= (item.delay_ms or 0) < _NEVER_MS
+        and 0 <= (item.timestamp_ms or 0) <= _MOST_TIMESTAMP_MS
+    )
+    if not is_sound:
+        logger.warning("A scheduled record for topic %.100r is ignored. One of its times is out of range", item.topic)
+    return is_sound
 
 
 def _is_sound(item: Every) -> bool:

@@ -443,6 +443,10 @@ NOW = Every(0, "t", "look", Timetable(interval_ms=1_000))
     "value",
     [
         encode(Entry(0, "t", 99, None, b"no such partition")),
+        encode(Entry(0, "t", 0, None, b"x", timestamp_ms=2**63)),
+        encode(Entry(2**63, "t", 0, None, b"x")),
+        encode(Entry(2**63, "t", 0, None, b"x", delay_ms=5)),
+        encode(Entry(9_000, "t", 0, None, b"x", delay_ms=-(2**62))),
         encode(msgspec.structs.replace(NOW, timetable=Timetable("* * * * *", "No/Where"))),
         encode(msgspec.structs.replace(NOW, timetable=Timetable("often"))),
         encode(msgspec.structs.replace(NOW, timetable=Timetable(interval_ms=-1))),
@@ -462,6 +466,7 @@ async def test_a_record_that_can_never_be_delivered_holds_nobody_up(value: bytes
         await clock.advance(seconds=1)
         await bus.drain()
         assert [record.value for record in await stored(bus)] == [b"before", b"after"]
+        assert (await bus.health()).parts[0].status == "ok"
 
 
 async def test_a_record_that_its_topic_refuses_is_found_among_others(caplog: pytest.LogCaptureFixture) -> None:
