@@ -62,6 +62,8 @@ class Publisher(ABC):
         self._bus = bus
         self._at = at
         self._producer: Producer | None = None
+        self.log_id = ""
+        """Of the log that was there when the slot was taken up; empty if it does not matter."""
 
     @abstractmethod
     async def take_up(self) -> list[Part]:
@@ -144,7 +146,9 @@ class ExactlyOnce(Publisher):
 
     async def take_up(self) -> list[Part]:
         await self.aclose()
-        await create_receipts_topic(self._bus, self._place.topic)  # the log may be another one than it was
+        self.log_id = await create_receipts_topic(
+            self._bus, self._place.topic
+        )  # the log may be another one than it was
         self._producer = producer = self._bus.new_producer(
             transactional_id=self._id,
             acks="all",

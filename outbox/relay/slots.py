@@ -123,30 +123,47 @@ class Slots:
         if identity is None:
             identity = secrets.token_hex(6)
             connection.execute(meta.insert(), {"name": "id", "value": identity})
-        if log_id and found.get("log") != log_id:
-            self._move_to(connection, log_id, found.get("log"), is_gone)
+        if log_id:
+            self._agree_on(connection, log_id, found.get("log"), is_gone)
         return identity
 
-    def _move_to(self, connection: Connection, log_id: str, earlier_log_id: str | None, is_gone: IsGone) -> None:
+    def _agree_on(self, connection: Connection, log_id: str, earlier_log_id: str | None, is_gone: IsGone) -> None:
         """Record ``log_id`` as the log that the outbox is published to, unless a relay of the earlier log is alive.
 
         Two services whose outboxes have the default name in one database share rows and shards. If their logs differ,
         each relay would publish events of the other service, and could not fence the other relay in its own log.
         """
         name, meta = self._tables.name, self._tables.meta
-        if earlier_log_id is not None:
-            now_ms, others = self._others(connection)
-            # A lease further ahead comes from a clock that was wrong; a living relay soon renews it with a right one.
-            alive = [one for one in others if 0 < one.expires_at_ms - now_ms <= MOST_LEASE_MS and not is_gone(one)]
-            if alive:
-                raise ConfigError(
-                    f"the outbox {name!r} is published to another log by the relay {alive[0].host}. Which log "
-                    "an event reaches would be chance. Give each service a separate outbox, Outbox(engine, "
-                    'name="billing_outbox"); to move this outbox to another log, stop its relays first'
-                )
-            logger.warning("outbox %r: its events were published to another log until now", name)
-        if not _count(connection, meta.update().where(meta.c.name == "log").values(value=log_id)):
+        if earlier_log_id is None:
             connection.execute(meta.insert(), {"name": "log", "value": log_id})
+            return
+        # Also where nothing changes: the row stays locked until this relay has entered. A relay of another log that
+        # starts at the same moment waits here, and then finds this one alive.
+        as_read = (meta.c.name == "log", meta.c.value == earlier_log_id)
+        if not _count(connection, meta.update().where(*as_read).values(value=log_id)):
+            raise LeaseLost(f"outbox {name!r}: a relay of another log has entered at the same moment")
+        if earlier_log_id == log_id:
+            return
+        now_ms, others = self._others(connection)
+        # A lease further ahead comes from a clock that was wrong; a living relay soon renews it with a right one.
+        alive = [one for one in others if 0 < one.expires_at_ms - now_ms <= MOST_LEASE_MS and not is_gone(one)]
+        if alive:
+            raise ConfigError(
+                f"the outbox {name!r} is published to another log by the relay {alive[0].host}. Which log "
+                "an event reaches would be chance. Give each service a separate outbox, Outbox(engine, "
+                'name="billing_outbox"); to move this outbox to another log, stop its relays first'
+            )
+        logger.warning("outbox %r: its events were published to another log until now", name)
+
+    def _follow(self, connection: Connection, log_id: str) -> None:
+        """Record the log of a relay that has the lease already: its log was deleted and created anew, or failed over.
+
+        Without that, relays that start later would be refused for as long as this one lives.
+        """
+        meta = self._tables.meta
+        other = (meta.c.name == "log", meta.c.value != log_id)
+        if _count(connection, meta.update().where(*other).values(value=log_id)):
+            logger.warning("outbox %r: its log is another one now, created anew perhaps", self._tables.name)
 
     def enter(self, connection: Connection, host: str, is_gone: IsGone) -> Lease | None:
         """Take the lowest slot that nobody holds; None when all are held.
@@ -198,9 +215,14 @@ class Slots:
             {"expires_at_ms": now + self._lease_ms, "seen_at_ms": now, "published": published},
         )
 
-    def renew_and_read(self, connection: Connection, lease: Lease, published: int) -> frozenset[int]:
-        """The same, and the slot's shards: what may be published from here on, until the next one. Raises LeaseLost."""
+    def renew_and_read(self, connection: Connection, lease: Lease, published: int, log_id: str) -> frozenset[int]:
+        """The same, and the slot's shards: what may be published from here on, until the next one. Raises LeaseLost.
+
+        ``log_id``: of the log that the relay publishes to from now on; empty if it does not matter.
+        """
         self.renew(connection, lease, published)
+        if log_id:
+            self._follow(connection, log_id)
         return self._mine(connection, lease)
 
     def guard(self, connection: Connection, lease: Lease) -> None:

@@ -136,12 +136,12 @@ class Tenure:
         self.identity = self._slots.identity(connection, log_id, hosts.is_gone)
         return self._slots.enter(connection, hosts.this_host(), hosts.is_gone)
 
-    async def confirm(self) -> None:
+    async def confirm(self, log_id: str) -> None:
         """Renew the lease right after the transactional id was taken: only now its epoch may be used. Raises LeaseLost.
 
         What a relay may publish is read in the same transaction.
         """
-        self.shards = await self._run(self._slots.renew_and_read, self.held(), self._metrics.published)
+        self.shards = await self._run(self._slots.renew_and_read, self.held(), self._metrics.published, log_id)
         self._metrics.shards = len(self.shards)
         self._renewed_at = self.look_at = self._timers.current_time()
         await self._at("renewed")

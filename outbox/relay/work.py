@@ -170,7 +170,7 @@ class Work:
         """
         assert self._publisher is not None
         parts = await self._publisher.take_up()
-        await self.tenure.confirm()
+        await self.tenure.confirm(self._publisher.log_id)
         await self._settle(parts)
         self.cleaner.forget()  # the receipt has named them all
         self._ahead = []

@@ -17,7 +17,10 @@ from eventbus import ConsumerRecord, EventBus
 from eventbus.errors import ConfigError
 from eventbus.testing import FakeClock
 from outbox import Outbox
+from outbox.database import now_sql
+from outbox.relay import hosts
 from outbox.relay.relay import Relay
+from outbox.relay.slots import LeaseLost, Slots
 from tests.databases import THREE, Database
 
 pytestmark = pytest.mark.system
@@ -304,6 +307,35 @@ async def test_services_with_logs_of_their_own_do_not_publish_each_others_events
         moved.publish("t", b"after the move")
         assert await moved.drained() == [b"after the move"]
     assert "its events were published to another log until now" in caplog.text
+
+
+@ON_SQLITE
+async def test_a_log_created_anew_under_a_relay_is_followed_and_shared(database: Database) -> None:
+    """The relays of later instances were refused, as those of another log."""
+    async with running(database) as one:
+        one.publish("t", b"before")
+        assert await one.relay.drain()
+        await one.bus.admin.delete_topics(["_outbox.eventbus_outbox"])  # what a relay finds in a log created anew
+        one.publish("t", b"after")
+        assert await one.drained() == [b"before", b"after"]
+        relay = one.outbox.relay(database.engine, listen=False)
+        await relay.start(one.bus)
+        await relay._quiet.wait()
+        assert relay.health().status == "ok", relay.health()
+        await relay.aclose()
+
+
+@ON_SQLITE
+async def test_relays_of_two_logs_that_start_at_the_same_moment_do_not_both_enter(database: Database) -> None:
+    outbox = outbox_in(database)
+    outbox.create_tables()
+    slots = Slots(outbox.tables, 9_000, database.engine.dialect.name, now_sql)
+    with database.engine.begin() as connection:
+        slots.identity(connection, "log 0", hosts.is_gone)
+    with database.engine.begin() as connection:
+        slots.identity(connection, "log 1", hosts.is_gone)
+        with pytest.raises(LeaseLost, match="at the same moment"):
+            slots._agree_on(connection, "log 2", "log 0", hosts.is_gone)  # as a transaction that read before
 
 
 class Moves:
