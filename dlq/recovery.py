@@ -59,7 +59,7 @@ class PolicyRecovery:
         self.order: Final = order
         self.retry_topic: Final = retry_topic
         self.dead_letter_topic: Final = dead_letter_topic
-        self._owner = handling.group if policy.topic else None
+        self.owner: Final = handling.group if policy.topic else None
         """A topic that is named after the group has no other writer."""
         self._chance = chance
         self._breaker = None if policy.circuit is None else Breaker(policy.circuit)
@@ -87,7 +87,7 @@ class PolicyRecovery:
 
     def waiting(self, partition: int) -> Waiting:
         most, most_bytes = self._policy.max_waiting, self._policy.max_waiting_bytes
-        return WaitingEntries(self.order, owner=self._owner, max_waiting=most, max_bytes=most_bytes)
+        return WaitingEntries(self.order, owner=self.owner, max_waiting=most, max_bytes=most_bytes)
 
     def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
         tried = attempts_of(record)
@@ -117,7 +117,7 @@ class PolicyRecovery:
 
     def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
         assert self.retry_topic is not None, "nothing waits where there is no retry topic"
-        return Outgoing(self.retry_topic, record.partition, entry_behind(record, self._owner))
+        return Outgoing(self.retry_topic, record.partition, entry_behind(record, self.owner))
 
     def admit(self, now_ms: int) -> float:
         """As `Recovery.admit`. Half-open, the 0 is for one caller: its record is the probe."""
@@ -207,7 +207,7 @@ class PolicyRecovery:
                 first_failed_ms=failed.first_failed_ms or 0,
                 error=text,
                 outages=tried.outages + outages,
-                owner=self._owner,
+                owner=self.owner,
             )
             if size_of(entry) <= self._max_message_bytes.get(self.retry_topic, _NO_LIMIT):
                 self._reporter.retry(record, error, message, failed, decision.due_ms, now_ms)

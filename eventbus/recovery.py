@@ -227,6 +227,11 @@ class Recovery(Decides, Protocol):
     def dead_letter_topic(self) -> str | None: ...
 
     @property
+    def owner(self) -> str | None:
+        """The group that entries and marks name; None for a retry topic that no other group may write to."""
+        ...
+
+    @property
     def crashes(self) -> int | None:
         """How often the process may die while it handles a record before `decide` is asked about a ProcessCrashed.
 

@@ -144,11 +144,15 @@ class Recovering:
 
     def check_apart(self, others: Mapping[str, Recovering | None]) -> None:
         """Raises ConfigError when one of the other handlers reads the same retry topic, and would get our entries."""
+        mine = self.recovery
         for name, other in others.items():
-            if other is not None and other.recovery.retry_topic == self.recovery.retry_topic is not None:
+            if other is None or other.recovery.retry_topic != mine.retry_topic or mine.retry_topic is None:
+                continue
+            owners = {mine.owner, other.recovery.owner}
+            if None in owners or len(owners) == 1:
                 raise ConfigError(
                     f"handlers {name!r} and {self._handler.__name__!r} share the retry topic "
-                    f"{self.recovery.retry_topic!r}, where each would be given the other's records: give one of them a "
+                    f"{mine.retry_topic!r}, where each would be given the other's records: give one of them a "
                     "group of its own, and its own topic where Retry(topic=...) names one"
                 )
 
@@ -425,12 +429,17 @@ class Recovering:
         self.recovery.depth(*self.depth())
 
     async def _stored(self, lane: Lane) -> None:
-        """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be."""
+        """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be.
+
+        Never in a topic that other groups share: what is finished for this group may wait for another one.
+        """
         partition, before = lane.topic_partition, lane.committed
         if not self.is_retry(partition.topic):
             await self.on_passed(partition, before)
         self.change()
-        if not self.is_retry(partition.topic) or before - self._trimmed.get(partition, 0) < _RECORDS_PER_TRIM:
+        if not self.is_retry(partition.topic) or self.recovery.owner is not None:
+            return
+        if before - self._trimmed.get(partition, 0) < _RECORDS_PER_TRIM:
             return
         self._trimmed[partition] = before
         try:

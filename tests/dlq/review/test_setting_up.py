@@ -161,3 +161,60 @@ async def test_services_that_name_one_retry_topic_do_not_get_each_others_records
             async with service(name) as bus:
                 await bus.drain()
     assert calls == [(name, name.encode()) for name in (*names, *names)]
+
+
+async def test_a_service_does_not_delete_what_waits_for_another_one_in_a_shared_retry_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eventbus.client.handling.recovering._RECORDS_PER_TRIM", 3)
+    url, clock, handled = "memory://shortened-retry-topic", FakeClock(), list[bytes]()
+    tried = set[bytes]()
+
+    def service(name: str, delay: str) -> EventBus:
+        bus = EventBus(url, clock=clock)
+
+        @bus.consumer(f"for-{name}", group=name, retry=Retry(immediate=0, delays=[delay], jitter=False, topic="later"))
+        async def handle(value: bytes) -> None:
+            if value not in tried:
+                tried.add(value)
+                raise ValueError("not yet")
+            if name == "mailer":
+                handled.append(value)
+
+        return bus
+
+    async with EventBus(url, clock=clock) as keeper:
+        for name in ("billing", "mailer"):
+            await keeper.admin.create_topic(f"for-{name}", 1)
+        async with service("mailer", "1h") as mailer, service("billing", "1s") as billing:
+            await keeper.send("for-mailer", b"mail")
+            await mailer.drain()
+            for number in range(10):
+                await keeper.send("for-billing", b"%d" % number)
+            await billing.drain()
+            await clock.advance(seconds=5)
+            await billing.drain()
+        await clock.advance(seconds=4_000)
+        async with service("mailer", "1h") as mailer:
+            await mailer.drain()
+    assert handled == [b"mail"]
+
+
+async def test_handlers_of_two_groups_in_one_bus_may_name_one_retry_topic() -> None:
+    retry, calls = Retry(immediate=0, delays=["5s"], jitter=False, topic="later"), list[tuple[str, bytes]]()
+    bus = TestBus(auto_create_topics=True)
+
+    @bus.consumer("orders", group="billing", retry=retry)
+    async def bill(value: bytes) -> None:
+        calls.append(("bill", value))
+        if len(calls) == 1:
+            raise ValueError("not yet")
+
+    @bus.consumer("mails", group="mailer", retry=retry)
+    async def mail(value: bytes) -> None:
+        calls.append(("mail", value))
+
+    async with bus:
+        await bus.send("orders", b"1")
+        await bus.clock.advance(seconds=10)
+    assert calls == [("bill", b"1"), ("bill", b"1")]
