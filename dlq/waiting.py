@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
-from dlq.entries import ATTEMPT, DONE, DUE, OWNER, ROOT, done_mark, read_mark, read_root
+from dlq.entries import ATTEMPT, DONE, DUE, FIRST_FAILED, OWNER, ROOT, done_mark, read_mark, read_root
 from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, WaitingEntry, packed, rank_of
 from dlq.texts import MAX_INT32, number_of
 from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
@@ -87,6 +87,8 @@ class WaitingEntries:
             if root is not None:
                 attempt = number_of(found.get(ATTEMPT), MAX_INT32)
                 due_ms = number_of(found.get(DUE)) or 0
+                # With LogAppendTime the timestamp is of the log's clock, and only the first failure is of ours.
+                since_ms = max(records.timestamps_ms[index], number_of(found.get(FIRST_FAILED)) or 0)
                 source = self._source(TopicPartition(root.topic, root.partition))
                 entry = WaitingEntry(
                     offset,
@@ -97,7 +99,7 @@ class WaitingEntries:
                     root.offset,
                     records.keys[index],
                     packed(records.values[index], given, self._buffer),
-                    due_ms - records.timestamps_ms[index],
+                    due_ms - since_ms,
                 )
                 self._enter(source, entry)
                 self._unchecked.append(entry)

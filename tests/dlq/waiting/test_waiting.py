@@ -440,6 +440,17 @@ def test_an_entry_of_a_clock_that_was_wrong_waits_for_its_own_delay(caplog: pyte
     assert len(caplog.records) == 2
 
 
+def test_an_entry_of_a_clock_that_was_wrong_in_a_topic_with_the_logs_own_timestamps() -> None:
+    waiting, years, now = WaitingEntries("key"), 315_360_000_000, 1_700_000_000_000
+    ahead = now + years
+    entry = retry_entry(source_record(1), attempt=1, due_ms=ahead + 60_000, first_failed_ms=ahead, error="")
+    chunk = fetched([(0, entry)])
+    chunk.timestamps_ms = [now]
+    waiting.add(chunk)
+    waiting.correct(now)
+    assert waiting.next_due_ms() == now + 60_000
+
+
 def test_entries_and_marks_of_another_group_in_a_shared_topic_are_passed_over() -> None:
     def failed_of(owner: str | None, place: int) -> Record:
         record = source_record(place, b"%d" % place)
