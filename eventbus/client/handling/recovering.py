@@ -152,8 +152,8 @@ class Recovering:
             if None in owners or len(owners) == 1:
                 raise ConfigError(
                     f"handlers {name!r} and {self._handler.__name__!r} share the retry topic "
-                    f"{mine.retry_topic!r}, where each would be given the other's records: give one of them a "
-                    "group of its own, and its own topic where Retry(topic=...) names one"
+                    f"{mine.retry_topic!r}, where each would be given the other's records: give one of them another "
+                    "topic, Retry(topic=...), or a group of its own"
                 )
 
     async def prepare(self) -> None:
