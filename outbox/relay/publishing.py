@@ -63,7 +63,7 @@ class Publisher(ABC):
         self._at = at
         self._producer: Producer | None = None
         self.log_id = ""
-        """Of the log that was there when the slot was taken up; empty if it does not matter."""
+        """The id of the log that was there when the slot was taken up; empty if it does not matter."""
 
     @abstractmethod
     async def take_up(self) -> list[Part]:

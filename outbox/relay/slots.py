@@ -156,14 +156,16 @@ class Slots:
         logger.warning("outbox %r: its events were published to another log until now", name)
 
     def _follow(self, connection: Connection, log_id: str) -> None:
-        """Record the log of a relay that has the lease already: its log was deleted and created anew, or failed over.
+        """Record the log of a relay that has the lease already: its log was deleted and created again, or failed over.
 
         Without that, relays that start later would be refused for as long as this one lives.
         """
         meta = self._tables.meta
         other = (meta.c.name == "log", meta.c.value != log_id)
         if _count(connection, meta.update().where(*other).values(value=log_id)):
-            logger.warning("outbox %r: its log is another one now, created anew perhaps", self._tables.name)
+            logger.warning(
+                "outbox %r: its log is another one than before: deleted and created again, perhaps", self._tables.name
+            )
 
     def enter(self, connection: Connection, host: str, is_gone: IsGone) -> Lease | None:
         """Take the lowest slot that nobody holds; None when all are held.

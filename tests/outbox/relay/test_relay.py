@@ -310,12 +310,12 @@ async def test_services_with_logs_of_their_own_do_not_publish_each_others_events
 
 
 @ON_SQLITE
-async def test_a_log_created_anew_under_a_relay_is_followed_and_shared(database: Database) -> None:
+async def test_a_log_created_again_under_a_relay_is_followed_and_shared(database: Database) -> None:
     """The relays of later instances were refused, as those of another log."""
     async with running(database) as one:
         one.publish("t", b"before")
         assert await one.relay.drain()
-        await one.bus.admin.delete_topics(["_outbox.eventbus_outbox"])  # what a relay finds in a log created anew
+        await one.bus.admin.delete_topics(["_outbox.eventbus_outbox"])  # as in a log that was created again
         one.publish("t", b"after")
         assert await one.drained() == [b"before", b"after"]
         relay = one.outbox.relay(database.engine, listen=False)
