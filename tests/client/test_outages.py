@@ -181,6 +181,20 @@ async def test_a_partition_that_moves_does_not_wait_for_the_end_of_an_outage() -
         assert run.runner.has_left and run.consumer.offsets[T0].offset == 2
 
 
+@pytest.mark.parametrize("options", [{}, {"order": "none", "concurrency": 2}], ids=str)
+@on_both
+async def test_a_handler_that_stops_does_not_wait_until_a_record_that_meets_an_outage_is_acknowledged(
+    options: dict[str, Any],
+) -> None:
+    clock, database = FakeClock(), Database(1_000)
+    async with running(acknowledging(database, **options), clock) as run:
+        run.consumer.deliver(records(T0, range(4)))
+        await clock.advance(seconds=5)
+        run.runner.stop()
+        await clock.advance(seconds=1)
+        assert run.runner.has_left and run.consumer.offsets[T0].offset == 2
+
+
 @on_both
 async def test_an_outage_is_logged_once_for_all_partitions(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()

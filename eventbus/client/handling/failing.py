@@ -117,7 +117,8 @@ class Failing:
                     self._counts.handled += count
                     return Passed.HANDLED
                 if isinstance(verdict, WaitHere) and in_place:  # the lane is closing, and the record is not handled
-                    lane.limit = min(lane.limit, record.offset)  # nor is any behind it that a worker may hold
+                    # Nor is any behind it that a worker may hold, and nobody will acknowledge it.
+                    lane.cut(min(lane.limit, record.offset))
                     return Passed.NOT
                 if isinstance(verdict, Stop) and not self.is_asked:
                     verdict = None

@@ -206,10 +206,12 @@ class Backlog:
         """Begin nothing beyond the highest record begun, so that with those below it the prefix has no gaps."""
         lane = self.lane
         self.is_ending = True
+        given = lane.limit  # a record that waited for the end of an outage has set it, and those behind wait for that
         while True:
-            lane.limit = self._begun()
+            begun = self._begun()
+            lane.limit = min(given, begun)
             # A thread says what it begins before it looks at the limit: what it begins meanwhile shows here.
-            if self._begun() <= lane.limit:
+            if self._begun() <= begun:
                 break
         limit = lane.limit
         lane.cut(limit)
