@@ -392,7 +392,7 @@ class Dispatch:
                 return False
             if (lane, chunk.offsets[start]) in self._failing.given_up:
                 pass  # what becomes of it was said when its time was over
-            elif self._failing.is_asked and end - start > 1 and not isinstance(error, NotHandled):
+            elif end - start > 1 and self._wants_singly(error, reading):
                 if self._failing.may_go_on(outputs):
                     return await self._singly(lane, chunk, start, end, taken, reading)
                 return self._failing.wants_each_alone(lane, chunk, start, end - start, await as_failure(error))
@@ -415,6 +415,17 @@ class Dispatch:
                 if passed is Passed.OVER or index not in given:
                     taken.handled(index)
         return True
+
+    def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
+        """Whether a batch that failed is called again record by record, so that the one at fault shows.
+
+        Without a policy only if the handler was not called: a value that cannot be restored must not cost the records
+        beside it, and an outage is waited out by the whole batch.
+        """
+        if self._failing.is_asked:
+            return not isinstance(error, NotHandled)
+        is_waited_out = self._failing.retries is not None and is_outage(error)
+        return isinstance(error, Exception) and not is_waited_out and not (reading.was_read or reading.left_out)
 
     async def _unreadable(
         self, lane: Lane, chunk: FetchedRecords, outputs: list[Delivery], index: int, error: BaseException
