@@ -108,7 +108,7 @@ class _UnderTest(EmbeddedBackend):
             await anyio.sleep(_STALL_SECONDS)
         logger.warning(
             "nothing has moved for %d s: %r stands still, and what takes time (a poll of nothing, a sleep of a "
-            "handler) ends in `await clock.advance(...)` alone",
+            "handler, the wait of a record that meets an outage) ends in `await clock.advance(...)` alone",
             _STALL_SECONDS, clock,
         )  # fmt: skip
 
