@@ -165,7 +165,8 @@ class _Track:
 
     def _see_lag(self, lag: dict[TopicPartition, int], now: float) -> None:
         finished: dict[TopicPartition, tuple[int, float]] = {}
-        for one, behind in lag.items():
+        # Records that wait for the end of an outage may hold all workers: what stands then stands for that reason.
+        for one, behind in () if self._runner.waiting_for else lag.items():
             lane = self._runner.lanes.get(one)
             if behind > 0 and not (lane is not None and lane.waits):
                 at = -1 if lane is None else lane.finished

@@ -408,3 +408,20 @@ async def test_a_poisoned_partition_degrades_the_health() -> None:
             health = await bus.health()
     assert health.status == "degraded"
     assert "t-0 takes no more writes: its flush to disk failed" in health.reason
+
+
+@pytest.mark.parametrize("order", ["key", "none"])
+async def test_partitions_whose_workers_wait_for_the_end_of_an_outage_are_not_wedged(bus: TestBus, order: Any) -> None:
+    bus.topic("t", partitions=4)
+
+    @bus.consumer("t", group="g", order=order, concurrency=2)
+    async def handle(text: str) -> None:
+        raise ConnectionRefusedError("the database is away")
+
+    async with bus:
+        for partition in range(4):
+            await bus.send("t", "text", partition=partition, key=f"{partition}")
+        for _ in range(150):
+            await bus.clock.advance(seconds=1)
+            assert (await bus.health()).is_healthy
+        assert (await one(bus)).reason.endswith("an outage: ConnectionRefusedError: the database is away")

@@ -133,7 +133,9 @@ SHAPES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (plain, {"on_error": "crash"}),
     (plain, {"order": "key", "concurrency": 2}),
     (plain, {"timeout": 5}),
+    (plain, {"concurrency": 1}),
     (acknowledging, {}),
+    (acknowledging, {"concurrency": 1}),
     (batched, {}),
     (once, {}),
 ]

@@ -6,6 +6,7 @@ import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import compress
 from threading import get_ident
 from typing import Any, Protocol
@@ -56,8 +57,9 @@ class Lane:
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
         "alone", "at_hand", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every",
         "committed", "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back",
-        "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping",
-        "taken", "topic_partition", "tried", "unhold", "unreadable", "waiters", "waits", "wake",
+        "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope",
+        "step_aside", "stopping", "taken", "topic_partition", "tried", "unhold", "unreadable", "waiters", "waits",
+        "wake",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +120,8 @@ class Lane:
         """The offset of a record that is called in a batch of its own, because the batch it was in had failed."""
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
+        self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """Around such a wait: where only so many lanes may be at work, another has its turn meanwhile."""
         self.tried: tuple[int, int] = (-1, 0)
         """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""
         self.hold_back: Callable[[FetchedRecords, int], None] = lambda chunk, index: None

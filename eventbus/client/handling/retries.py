@@ -143,16 +143,15 @@ class Retries:
 
     async def _waits(self, lane: Lane, verdict: WaitHere, recall: Recall | None) -> bool:
         """False: the lane stops meanwhile."""
-        seconds = verdict.seconds
         if recall is not None:
             recall.rest()
-        while seconds > 0:
-            if not await self.sleeps(lane, seconds, verdict.reason):
-                if recall is not None:
-                    recall.begin()  # it is the one that was not finished
-                return False
-            seconds = self.closed_for()
-        return True
+        async with lane.step_aside():
+            seconds = verdict.seconds
+            while seconds > 0 and await self.sleeps(lane, seconds, verdict.reason):
+                seconds = self.closed_for()
+        if seconds > 0 and recall is not None:
+            recall.begin()  # it is the one that was not finished
+        return seconds <= 0
 
     async def sleeps(self, lane: Lane, seconds: float, reason: str = "") -> bool:
         """False: the lane stops meanwhile."""

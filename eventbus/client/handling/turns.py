@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 
 import anyio
 
@@ -36,18 +37,32 @@ class Turns:
     @asynccontextmanager
     async def of(self, lane: Lane) -> AsyncGenerator[None]:
         """A lane's turn. Its ``stopping`` is set when the turn is over."""
+        await self._take(lane)
+        lane.step_aside = partial(self._stepped_aside, lane)
+        try:
+            yield
+        finally:
+            lane.step_aside = nullcontext
+            lane.stopping = lane.closing
+            if self._at_work.pop(lane, None) is not None:  # else it has stepped aside and did not come back
+                self._pass_on()
+
+    @asynccontextmanager
+    async def _stepped_aside(self, lane: Lane) -> AsyncGenerator[None]:
+        """The lane's record waits in its place, maybe for hours: others have the turn, and it takes another one."""
+        del self._at_work[lane]
+        self._pass_on()
+        yield
+        if not lane.closing and lane.error is None:
+            await self._take(lane)
+
+    async def _take(self, lane: Lane) -> None:
         if self._free and not self._line:
             self._free -= 1
         else:
             await self._wait(lane)
         self._at_work[lane] = self._timers.current_time()
         lane.stopping = lane.closing
-        try:
-            yield
-        finally:
-            del self._at_work[lane]
-            lane.stopping = lane.closing
-            self._pass_on()
 
     async def _wait(self, lane: Lane) -> None:
         waiter = _Waiter()
