@@ -121,6 +121,27 @@ async def test_skip_runs_the_slice_again_without_the_record(caplog: pytest.LogCa
     assert caplog.text.count("skipped (on_error='skip')") == 3
 
 
+async def test_records_before_one_that_is_called_again_are_not_handled_each_time() -> None:
+    clock, calls = FakeClock(), list[int]()
+
+    @consumer("t", group="g", exactly_once=True)
+    @producer("out")
+    async def handle(value: bytes) -> AsyncIterator[str]:
+        calls.append(int(value))
+        yield f"{int(value)}a"
+        if int(value) == 3 and calls.count(3) < 8:
+            raise ConnectionRefusedError("the database is away")
+        yield f"{int(value)}b"
+
+    async with running(handle, clock) as run:
+        run.consumer.deliver(records(T0, range(6)))
+        await clock.advance(seconds=3)
+        assert run.transactions.visible == both(0, 1, 2)
+        await clock.advance(seconds=100)
+        assert run.transactions.visible == both(*range(6))
+        assert [calls.count(offset) for offset in range(6)] == [2, 2, 2, 8, 1, 1]
+
+
 async def test_crash_ends_the_runner_with_the_prefix_committed() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with running(doubling({2}, on_error="crash")) as run:

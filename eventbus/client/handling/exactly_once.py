@@ -4,6 +4,7 @@ A lane works through a fetch slice by slice, one transaction each. A handler tha
 
 - nothing was published for the record: the slice is committed up to it, and ``on_error`` decides at once;
 - something was: the slice is aborted and run again without the record ("skip"), or only up to it ("stop", "crash");
+- something was, and it is called again, because of an outage say: first the slice is run again up to it, then it alone;
 - the log refused an output, and nobody knows which record is to blame: the slice is run again record by record.
 
 Whoever ends the transaction instead (its timeout, another member, a rebalance) makes the lane look where its group
@@ -87,7 +88,7 @@ class _NothingToCommit(Exception):
 class Work:
     """A fetch on its way through transactions: what is committed, what is left, what is left out."""
 
-    __slots__ = ("chunk", "dropped", "end", "interruptions", "moves", "singly_until", "start", "stopped_by")
+    __slots__ = ("apart", "chunk", "dropped", "end", "interruptions", "moves", "singly_until", "start", "stopped_by")
 
     def __init__(self, chunk: FetchedRecords) -> None:
         self.chunk = chunk
@@ -98,6 +99,8 @@ class Work:
         self.stopped_by: HandlerError | None = None
         self.singly_until = 0
         """Up to here each record has a transaction of its own, so that the one at fault shows."""
+        self.apart = range(0)
+        """Records that are called again in a transaction of their own: those before them are not handled each time."""
         self.dropped: set[int] = set()
         """Records left out: skipped, or moved elsewhere without a call in the transaction that commits them."""
         self.moves: dict[int, Outgoing] = {}
@@ -111,7 +114,10 @@ class Work:
     def next_end(self, most: int) -> int:
         if self.start < self.singly_until:
             return self.start + 1
-        return min(self.start + most, self.end)
+        end = min(self.start + most, self.end)
+        if self.start in self.apart:
+            return min(end, self.apart.stop)
+        return self.apart.start if self.start < self.apart.start < end else end
 
     def done_below(self, offset: int) -> None:
         self.start = max(self.start, bisect_left(self.chunk.offsets, offset))
@@ -218,6 +224,8 @@ class ExactlyOnce:
     async def _as_policy_says(self, work: Work, failure: Failure) -> bool:
         """A record whose transaction could not go on because of it. False: ``on_error`` decides."""
         verdict, lane = failure.verdict, self._lane
+        if isinstance(verdict, (Again, WaitHere)):
+            work.apart = range(failure.index, failure.index + failure.count)
         if isinstance(verdict, Again):
             if failure.count > 1:
                 work.singly_until = failure.index + failure.count
