@@ -197,6 +197,24 @@ async def test_a_handler_that_stops_does_not_wait_until_a_record_that_meets_an_o
         assert run.runner.has_left and run.consumer.offsets[T0].offset == 2
 
 
+@pytest.mark.parametrize("options", [{}, {"order": "none", "concurrency": 2}], ids=str)
+@on_both
+async def test_a_record_that_is_acknowledged_in_a_later_call_is_not_called_again(options: dict[str, Any]) -> None:
+    clock, calls = FakeClock(), list[int]()
+
+    @consumer("t", group="g", ack="manual", **options)
+    async def handle(value: bytes, record: ConsumerRecord) -> None:
+        calls.append(int(value))
+        if len(calls) == 3:
+            record.ack()
+        raise ConnectionRefusedError("the database is away")
+
+    async with running(handle, clock) as run:
+        run.consumer.deliver(records(T0, range(1)))
+        await clock.advance(seconds=60)
+        assert calls == [0] * 3 and run.consumer.offsets[T0].offset == 1
+
+
 @on_both
 async def test_an_outage_is_logged_once_for_all_partitions(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()

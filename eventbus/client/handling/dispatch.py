@@ -350,12 +350,23 @@ class Dispatch:
         else:
             call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
             again = partial(self._once, partial(places.call, place) if self._calls.on_loop else call, outputs)
-            recall = Recall(partial(places.again, place), places.wait, again)
+            recall = Recall(partial(places.again, place), places.wait, partial(self._again, places, place, again))
             passed = await self._failing.failed(lane, chunk, index, raised, recall, outputs)
             if not passed:
                 return not places.in_order
         places.finish(place, joined(outputs) if outputs else None, passed is Passed.OVER)
         return True
+
+    async def _again(self, places: Places, place: int, call: Callable[[], Awaitable[None]]) -> None:
+        """One more call of a record, which is the last one if the handler acknowledges the record in it."""
+        try:
+            await call()
+        except Exception as raised:
+            if not (places.is_acknowledged(place) and (self._failing.is_asked or is_outage(raised))):
+                raise
+            await as_failure(raised)
+            _, chunk, index = places.record(place)
+            self._failing.tell_acknowledged(chunk.record(index), raised)
 
     # batches ---------------------------------------------------------------------------------------------------------
 
