@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 
 from eventbus import ConsumerRecord, consumer, producer
-from eventbus.errors import ConfigError, RecordTooLarge, RequestTimedOut, SchemaUnavailable, UnknownTopicOrPartition
+from eventbus.errors import (
+    ConfigError,
+    HandlerError,
+    RecordTooLarge,
+    RequestTimedOut,
+    SchemaUnavailable,
+    UnknownTopicOrPartition,
+)
 from eventbus.outages import is_outage
-from eventbus.testing import FakeClock
+from eventbus.testing import FakeClock, TestBus
 from tests.client.fakes import T0, T1, on_both, records, running
 
 
@@ -234,3 +241,25 @@ async def test_an_outage_is_logged_once_for_all_partitions(caplog: pytest.LogCap
         "offset 0 waits in its place for the end of an outage: ConnectionRefusedError: the database is away. It is "
         "handled again, first in 1 s, until the outage is over"
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "none", "concurrency": 2}], ids=str)
+async def test_what_is_published_during_an_outage_of_the_log_is_not_skipped(options: dict[str, Any]) -> None:
+    bus = TestBus()
+    bus.topic("t")
+    bus.topic("out")
+
+    @bus.consumer("t", group="g", on_error="skip", **options)
+    @producer("out")
+    async def handle(value: int) -> int:
+        return value
+
+    async with bus:
+        with bus.log.faults.outage("send", topic="out"):
+            await bus.send_many("t", range(3))
+            await bus.clock.advance(seconds=60)
+        with pytest.raises(HandlerError, match="was not stored"):
+            await bus.drain()
+    async with bus:
+        await bus.drain()
+        assert sorted(bus.log.values("out", int)) == [0, 1, 2]

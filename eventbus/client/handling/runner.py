@@ -40,6 +40,7 @@ from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
+from eventbus.outages import is_outage
 from eventbus.types import FetchedRecords, GroupMetadata, TopicPartition
 from serdes import Serde
 
@@ -498,10 +499,16 @@ class Runner:
 
     def _output_failed(self, error: HandlerError) -> bool:
         """What a handler published was not stored. True: go on all the same."""
-        if self.handler.spec.on_error == "skip":
+        spec, cause = self.handler.spec, error.__cause__
+        # An outage is no fault of the record: after a restart its handler is called again and its output is stored.
+        keeps = spec.delivery != "at-most-once" and cause is not None and is_outage(cause)
+        if spec.on_error == "skip" and not keeps:
             logger.error("handler %r: %s; skipped (on_error='skip')", self.handler.__name__, error)
             return True
-        logger.error("handler %r: %s; nothing from there on is committed", self.handler.__name__, error)
+        logger.error(
+            "handler %r: %s; nothing from there on is committed%s", self.handler.__name__, error,
+            ". It is an outage, which on_error='skip' does not skip: restart the bus when it is over" if keeps else "",
+        )  # fmt: skip
         return False
 
     def _stop_partition(self, lane: Lane, error: HandlerError) -> None:
