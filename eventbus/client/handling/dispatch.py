@@ -431,12 +431,11 @@ class Dispatch:
         """Whether a batch that failed is called again record by record, so that the one at fault shows.
 
         Without a policy only if the handler was not called: a value that cannot be restored must not cost the records
-        beside it, and an outage is waited out by the whole batch.
+        beside it, and each record waits for the end of an outage of its own.
         """
         if self._failing.is_asked:
             return not isinstance(error, NotHandled)
-        is_waited_out = self._failing.retries is not None and is_outage(error)
-        return isinstance(error, Exception) and not is_waited_out and not (reading.was_read or reading.left_out)
+        return isinstance(error, Exception) and not (reading.was_read or reading.left_out)
 
     async def _unreadable(
         self, lane: Lane, chunk: FetchedRecords, outputs: list[Delivery], index: int, error: BaseException
