@@ -358,7 +358,7 @@ class Dispatch:
         return True
 
     async def _again(self, places: Places, place: int, call: Callable[[], Awaitable[None]]) -> None:
-        """One more call of a record, which is the last one if the handler acknowledges the record in it."""
+        """Call a record again. If the handler acknowledges it in this call, no further call follows."""
         try:
             await call()
         except Exception as raised:
@@ -428,10 +428,10 @@ class Dispatch:
         return True
 
     def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
-        """Whether a batch that failed is called again record by record, so that the one at fault shows.
+        """Return True if a batch that failed is to be called again record by record, to find the record at fault.
 
-        Without a policy only if the handler was not called: a value that cannot be restored must not cost the records
-        beside it, and each record waits for the end of an outage of its own.
+        Without a policy only if the handler was not called: a value that cannot be restored must not cost the other
+        records, and an outage of the store may hide such a value.
         """
         if self._failing.is_asked:
             return not isinstance(error, NotHandled)

@@ -117,7 +117,7 @@ class Failing:
                     self._counts.handled += count
                     return Passed.HANDLED
                 if isinstance(verdict, WaitHere) and in_place:  # the lane is closing, and the record is not handled
-                    # Nor is any behind it that a worker may hold, and nobody will acknowledge it.
+                    # Later records that a worker holds are not handled either, and no call will acknowledge this one.
                     lane.cut(min(lane.limit, record.offset))
                     return Passed.NOT
                 if isinstance(verdict, Stop) and not self.is_asked:

@@ -121,7 +121,7 @@ class Lane:
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
         self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-        """Around such a wait: where only so many lanes may be at work, another has its turn meanwhile."""
+        """Entered for such a wait: under ``concurrency=`` another lane has its turn meanwhile."""
         self.tried: tuple[int, int] = (-1, 0)
         """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""
         self.hold_back: Callable[[FetchedRecords, int], None] = lambda chunk, index: None

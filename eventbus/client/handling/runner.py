@@ -500,7 +500,7 @@ class Runner:
     def _output_failed(self, error: HandlerError) -> bool:
         """What a handler published was not stored. True: go on all the same."""
         spec, cause = self.handler.spec, error.__cause__
-        # An outage is no fault of the record: after a restart its handler is called again and its output is stored.
+        # The record did not cause an outage: after a restart its handler is called again and its output is stored.
         keeps = spec.delivery != "at-most-once" and cause is not None and is_outage(cause)
         if spec.on_error == "skip" and not keeps:
             logger.error("handler %r: %s; skipped (on_error='skip')", self.handler.__name__, error)

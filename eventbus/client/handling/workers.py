@@ -206,7 +206,7 @@ class Backlog:
         """Begin nothing beyond the highest record begun, so that with those below it the prefix has no gaps."""
         lane = self.lane
         self.is_ending = True
-        given = lane.limit  # a record that waited for the end of an outage has set it, and those behind wait for that
+        given = lane.limit  # set by a record that waited for the end of an outage: later records wait for it
         while True:
             begun = self._begun()
             lane.limit = min(given, begun)
