@@ -707,6 +707,7 @@ def forget_swaps_at_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.timeout(600)  # some search many seeds
 @pytest.mark.parametrize(
     "plant",
     [
