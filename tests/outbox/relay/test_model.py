@@ -231,7 +231,8 @@ class Model:
         self._insert(len(self.rows), key)
 
     async def run(self) -> None:
-        await self.bus.admin.create_topic(self.topic, partitions=2)
+        # The events are as old as the model's clock says: retention would delete them after 30 s.
+        await self.bus.admin.create_topic(self.topic, partitions=2, configs={"retention.ms": -1})
         async with anyio.create_task_group() as tasks:
             actors: list[_Actor] = []
 
@@ -286,13 +287,8 @@ class Model:
             return [row.id for row in connection.execute(self.outbox.tables.events.select())]
 
     async def published(self) -> list[tuple[bytes, int]]:
-        found: list[tuple[bytes, int]] = []
-        async with self.bus.new_consumer(topics=[self.topic], group=self.topic, start="earliest") as consumer:
-            while True:
-                records = await consumer.poll(0 if found else None)
-                if not records:
-                    return found
-                found += [(record.key, int(record.value)) for record in records]
+        async with self.bus.new_consumer(topics=[self.topic], start="earliest") as consumer:
+            return [(record.key, int(record.value)) async for record in consumer.until_end()]
 
 
 async def check(model: Model) -> None:
