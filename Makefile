@@ -22,7 +22,7 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## the whole story on 336,776 real flights (ARGS="--quick": a slice, no Spark)
 	$(BIN)/eventbus demo $(ARGS)
 
-# The tiers are described in tests/tiers.py. A worker per core and one more, unless ARGS selects tests or looks into them (-k, a path,
+# The tiers are described in tests/tiers.py. One worker per core, unless ARGS selects tests or looks into them (-k, a path,
 # -s, --pdb): see tests/parallel.py.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 

@@ -26,16 +26,12 @@ MOST_WORKERS = 4
 
 
 def worker_count(config: pytest.Config) -> int:
-    """Return one per core, and one more unless only core tests run, because tests of servers wait half of their time.
-
-    Return 0 (the tests run in this process) if few tests are selected, or -s or --pdb is given.
-    """
+    """One worker per core; none (the tests run in this process) if few tests are selected, or -s or --pdb is given."""
     option = config.option
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     few = not everything or option.keyword or option.lf or option.collectonly
     alone = option.capture == "no" or option.rewrite
-    waiting = 0 if option.markexpr == "core" else 1
-    return 0 if few or alone else min((os.cpu_count() or 1) + waiting, MOST_WORKERS)
+    return 0 if few or alone else min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 def unit_of(nodeid: str, root: Path) -> str:
