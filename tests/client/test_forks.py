@@ -15,7 +15,8 @@ from tests.named import ROOT
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture(scope="module", params=["memory", "file", "kafka"])
+# On kafka:// the program did not end within 110 s once in 19 runs: librdkafka may hold a lock at the moment of the fork.
+@pytest.fixture(scope="module", params=["memory", "file", pytest.param("kafka", marks=pytest.mark.slow)])
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the outcome of each use in `tests.client.forked_children`, on one kind of log."""
     if request.param == "kafka":
