@@ -15,7 +15,7 @@ from tests.named import ROOT
 pytestmark = pytest.mark.system
 
 
-# On kafka:// the program did not end within 110 s once in 19 runs: librdkafka may hold a lock at the moment of the fork.
+# On kafka:// the program did not end within 110 s once in 19 runs: librdkafka may hold a lock when the process forks.
 @pytest.fixture(scope="module", params=["memory", "file", pytest.param("kafka", marks=pytest.mark.slow)])
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the outcome of each use in `tests.client.forked_children`, on one kind of log."""
