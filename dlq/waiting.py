@@ -17,7 +17,7 @@ logger = logging.getLogger("dlq")
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _CLOCKS_DIFFER_MS = 5_000
-"""By how much the clocks of two machines may differ."""
+"""The clocks of two machines may differ by so much."""
 _MOST_STALE = 1000
 """So many are kept that nobody needs, before they are cleared away."""
 
@@ -68,7 +68,7 @@ class WaitingEntries:
         self._at_work = 0
         self._now_ms = 0
         self._unchecked: list[WaitingEntry] = []
-        """Read since `correct`."""
+        """Entries that were read since the last `correct`."""
         self._latest_now_ms = 0
 
     # what is read ----------------------------------------------------------------------------------------------------
@@ -167,9 +167,9 @@ class WaitingEntries:
         return None
 
     def correct(self, now_ms: int) -> None:
-        """See `Waiting`. Entries that were looked at are looked at again only if the clock was set back since.
+        """Implement `Waiting.correct`. Entries that were checked are checked again only if the clock was set back since.
 
-        The new time is not written: whoever reads the partition next computes it once more, from then.
+        The new time is not written: the next reader of the partition computes it once more, from then.
         """
         unchecked, self._unchecked = self._unchecked, []
         wrong = [
