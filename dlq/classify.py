@@ -34,9 +34,9 @@ DEFAULTS: Mapping[type[BaseException], Kind] = {
     ProcessCrashed: "crashed",
     MemoryError: "fatal",
 }
-"""Errors that are no outage (`eventbus.outages`). Of an error's classes the nearest one counts. Any other error is retried: a
-KeyError or a ValueError may well be gone when data that is missing now has come, and a TimeoutError may be the record's
-own fault."""
+"""Errors that are no outage (`eventbus.outages`). Of an error's classes the nearest one counts. Any other error is
+retried: a KeyError or a ValueError may well be gone when data that is missing now has come, and a TimeoutError may be the
+record's own fault."""
 
 _BY_NAME: Mapping[tuple[str, str], Kind] = {
     ("pydantic_core", "ValidationError"): "never",

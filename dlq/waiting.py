@@ -167,7 +167,7 @@ class WaitingEntries:
         return None
 
     def correct(self, now_ms: int) -> None:
-        """Implement `Waiting.correct`. Entries that were checked are checked again only if the clock was set back since.
+        """Implement `Waiting.correct`. Checked entries are checked again only if the clock was set back since.
 
         The new time is not written: the next reader of the partition computes it once more, from then.
         """
