@@ -35,8 +35,8 @@ DEFAULTS: Mapping[type[BaseException], Kind] = {
     MemoryError: "fatal",
 }
 """Errors that are no outage (`eventbus.outages`). Of an error's classes the nearest one counts. Any other error is
-retried: a KeyError or a ValueError may well be gone when data that is missing now has come, and a TimeoutError may be the
-record's own fault."""
+retried: a KeyError or a ValueError may well be gone when data that is missing now has come, and a TimeoutError may be
+the record's own fault."""
 
 _BY_NAME: Mapping[tuple[str, str], Kind] = {
     ("pydantic_core", "ValidationError"): "never",
