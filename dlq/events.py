@@ -95,7 +95,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     retries: int
     """Later tries that were scheduled since the start."""
     waiting: int
-    """Records in this member's partitions of the retry topic."""
+    """Records in this member's partitions of the retry topic, or on their way back into it."""
     overdue_ms: int
     """For how long the first of them is due; 0: none is."""
     circuit: CircuitState | None

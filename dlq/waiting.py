@@ -158,6 +158,9 @@ class WaitingEntries:
     def __len__(self) -> int:
         return len(self._open)
 
+    def depth(self) -> int:
+        return sum(len(source.places) for source in self._sources.values())
+
     def next_due_ms(self) -> int | None:
         due = self._due
         while due:

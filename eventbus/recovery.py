@@ -130,6 +130,10 @@ class Waiting(Protocol):
         """Entries that are not finished, those at work included."""
         ...
 
+    def depth(self) -> int:
+        """Records that are neither handled nor given up: those of the entries, and those on their way here."""
+        ...
+
     @property
     def has_room(self) -> bool:
         """More may be added; else reading waits until some are finished."""

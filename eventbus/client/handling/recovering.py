@@ -423,7 +423,7 @@ class Recovering:
     def depth(self) -> tuple[int, int | None]:
         """How many records wait for their next try, and when the first of them is due."""
         dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
-        return sum(len(one) for one in self.waiting.values()), min(dues, default=None)
+        return sum(one.depth() for one in self.waiting.values()), min(dues, default=None)
 
     def tell_depth(self) -> None:
         self.recovery.depth(*self.depth())

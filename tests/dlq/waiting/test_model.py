@@ -393,6 +393,7 @@ class Runner(RuleBasedStateMachine):
     def answers_are_the_models(self) -> None:
         waiting = self.waiting
         assert len(waiting) == len(self.known)
+        assert waiting.depth() == len({known.place for known in self.known} | set(self.coming))
         dues = [known.due_ms for known in self.runnable() if known.attempt > 0]
         found = waiting.next_due_ms()
         if any(known.attempt == 0 for known in self.runnable()):

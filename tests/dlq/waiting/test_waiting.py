@@ -6,7 +6,7 @@ import pytest
 
 from dlq.entries import done_mark, entry_behind, retry_entry
 from dlq.waiting import WaitingEntries
-from eventbus.recovery import EveryKey, Plan, Waiting
+from eventbus.recovery import EveryKey, Plan, RetryOrder, Waiting
 from eventbus.types import ConsumerRecord, Header, Record, TopicPartition
 from tests.dlq.waiting.retry_log import SOURCE, add, fetched, places, source_record
 
@@ -77,6 +77,22 @@ def test_a_partition_is_one_line() -> None:
         assert places([entry]) == [place]
         waiting.finish(entry)
     assert not held
+
+
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+def test_a_record_that_failed_again_is_counted_until_its_next_entry_is_read(order: RetryOrder) -> None:
+    """A program that waits for the depth to reach 0 must not see 0 while the next entry is being written."""
+    waiting = WaitingEntries(order)
+    add(waiting, failed(1))
+    (entry,) = waiting.take(100, 1)
+    assert waiting.depth() == 1
+    waiting.hold(entry.record)
+    waiting.finish(entry)
+    assert (len(waiting), waiting.depth()) == (0, 1)
+    add(waiting, failed(1, 200, attempt=2), at=1)
+    (entry,) = waiting.take(200, 1)
+    waiting.finish(entry)
+    assert waiting.depth() == 0
 
 
 def test_without_an_order_nothing_is_held() -> None:
