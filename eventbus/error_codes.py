@@ -1,4 +1,4 @@
-"""Kafka's error codes (https://kafka.apache.org/protocol#protocol_error_codes), as of 4.1, in one table."""
+"""Kafka's error codes (https://kafka.apache.org/protocol#protocol_error_codes), as of 4.3, in one table."""
 
 from __future__ import annotations
 
@@ -146,6 +146,10 @@ _ROWS = (
     ErrorCode(127, "VOTER_NOT_FOUND", False, "There is no such voter."),
     ErrorCode(128, "INVALID_REGULAR_EXPRESSION", False, "The regular expression cannot be read."),
     ErrorCode(129, "REBOOTSTRAP_REQUIRED", False, "The client's metadata are of another cluster: bootstrap again."),
+    ErrorCode(130, "STREAMS_INVALID_TOPOLOGY", False, "The topology of the Streams application is not legal."),
+    ErrorCode(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", False, "The epoch of the Streams topology is not legal."),
+    ErrorCode(132, "STREAMS_TOPOLOGY_FENCED", False, "The epoch of the Streams topology is old."),
+    ErrorCode(133, "SHARE_SESSION_LIMIT_REACHED", True, "The broker has as many share sessions as it may."),
 )
 
 KAFKA_ERRORS: dict[int, ErrorCode] = {row.code: row for row in _ROWS}

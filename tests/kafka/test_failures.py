@@ -12,7 +12,7 @@ from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.kafka.failures import error_of
 from eventbus.backends.kafka.member import Member
 from eventbus.client.handling.exactly_once import _is_away
-from eventbus.errors import FencedInstanceId
+from eventbus.errors import EventBusError, FencedInstanceId, KafkaError
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.system
@@ -57,3 +57,37 @@ def test_a_commit_says_what_made_its_client_useless() -> None:
     member._is_lost, member.config, member.client = False, ConsumerConfig(group="g"), Useless()
     with pytest.raises(FencedInstanceId, match="group 'g' did not commit"):
         member.commit({TopicPartition("t", 0): OffsetAndMetadata(1)})
+
+
+def codes() -> list[str]:
+    """The names of all codes that librdkafka can return, besides success."""
+    return [name for name, code in vars(ClientError).items() if isinstance(code, int) and code != ClientError.NO_ERROR]
+
+
+RETRIABLE = {
+    "_DESTROY", "_TRANSPORT", "_RESOLVE", "_MSG_TIMED_OUT", "_UNKNOWN_PARTITION", "_FS", "_UNKNOWN_TOPIC",
+    "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_QUEUE_FULL", "_ISR_INSUFF", "_NODE_UPDATE", "_WAIT_COORD", "_IN_PROGRESS",
+    "_PREV_IN_PROGRESS", "_OUTDATED", "_TIMED_OUT_QUEUE", "_WAIT_CACHE", "_INTR", "_PARTIAL", "_NOENT", "_RETRY",
+    "_PURGE_QUEUE", "_PURGE_INFLIGHT", "_UNKNOWN_BROKER", "_DESTROY_BROKER",
+}  # fmt: skip
+"""Of librdkafka's own codes. Those of the brokers are as retriable as in Kafka's table."""
+
+
+@pytest.mark.parametrize("name", codes())
+def test_every_code_of_librdkafka_has_a_row(name: str) -> None:
+    """A code without a translation counted as permanent, and ended the process."""
+    code = getattr(ClientError, name)
+    error = error_of(ClientError(code), "it failed")
+    assert type(error) is not EventBusError
+    assert type(error).__doc__, "the class states what its user does"
+    if name.startswith("_"):
+        assert error.retriable == (name in RETRIABLE)
+    else:
+        assert isinstance(error, KafkaError)
+        assert error.code == code
+
+
+def test_a_code_of_a_newer_librdkafka_is_named() -> None:
+    error = error_of(ClientError(9_999), "it failed")
+    assert isinstance(error, KafkaError)
+    assert (error.code, "9999" in str(error)) == (-1, True)
