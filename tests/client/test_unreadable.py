@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from eventbus import EventBus, TopicPartition, consumer
-from eventbus.errors import CorruptRecord, EventBusError, HandlerError, LogPoisoned, StorageError
+from eventbus.errors import (
+    ConfigError,
+    CorruptRecord,
+    EventBusError,
+    HandlerError,
+    LogPoisoned,
+    StorageError,
+    error_for_code,
+)
 from eventbus.types import FetchedRecords
 from tests.client.fakes import T0, T1, Running, on_both, others_run, records, running
 
@@ -70,21 +78,51 @@ async def test_it_stops_before_anything_of_it_was_read() -> None:
         assert run.runner.has_stopped
 
 
+@on_both
+async def test_on_error_crash_ends_the_bus() -> None:
+    with pytest.raises((HandlerError, ExceptionGroup)):
+        async with running(collecting([], on_error="crash")) as run:
+            fails(run, StorageError("EIO"), T0)
+            await others_run()
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "partition"),
+    ("error", "partition"),
     [
-        ({"on_error": "crash"}, StorageError("EIO"), T0),
-        ({}, StorageError("EIO"), None),
-        ({}, LogPoisoned("a flush failed"), T0),
+        (ConfigError("the group is not allowed"), None),
+        (error_for_code(29, "the topic is not allowed"), None),
+        (LogPoisoned("a flush failed"), T0),
     ],
-    ids=["as on_error says", "of no partition", "of the whole log"],
+    ids=["of the group", "of a topic", "of the whole log"],
 )
 @on_both
-async def test_it_ends_the_handler(options: dict[str, Any], error: EventBusError, partition: TopicPartition) -> None:
-    with pytest.raises((HandlerError, ExceptionGroup)):
-        async with running(collecting([], **options)) as run:
-            fails(run, error, partition)
-            await others_run()
+async def test_an_error_of_no_partition_ends_the_handler_and_not_its_bus(
+    error: EventBusError, partition: TopicPartition | None
+) -> None:
+    done: list[int] = []
+    async with running(collecting(done)) as run:
+        run.consumer.deliver(records(T1, range(3)))
+        await others_run()
+        fails(run, error, partition)
+        await others_run()
+        assert run.runner.has_left and run.runner.has_stopped
+        assert run.runner.error is not None and run.runner.error.__cause__ is error
+        assert done == [0, 1, 2] and run.consumer.offsets[T1].offset == 3, "what was fetched before is committed"
+
+
+@on_both
+async def test_an_error_of_the_log_in_a_task_of_a_handler_does_not_end_its_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(collecting([])) as run:
+        error = error_for_code(30, "the group is not allowed")
+
+        def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(run.runner, "_next_chunk", fail)
+        run.consumer.deliver(records(T0, range(3)))
+        await others_run()
+        assert run.runner.has_left
+        assert run.runner.error is not None and run.runner.error.__cause__ is error
 
 
 @on_both

@@ -35,7 +35,7 @@ _AS_KAFKA_WRITES_IDS = str.maketrans("+/", "-_")
 """librdkafka writes the other base64: the same id would have two texts."""
 _GRACE_SECONDS = 5.0
 """librdkafka keeps its own time, and answers a little later."""
-_TOPIC_REFUSED, _CLUSTER_REFUSED = 29, 31
+_LEADER_NOT_AVAILABLE, _TOPIC_REFUSED, _CLUSTER_REFUSED = 5, 29, 31
 _PATIENCE_SECONDS = (2.0, 4.0, 8.0)
 """How long a partition's leader may take to tell its offsets, the first time and the next ones."""
 kafka: Any = untyped_admin  # its annotations leave out what its calls return
@@ -124,10 +124,7 @@ class TopicAdmin:
                 described[name] = self._result(found[name], f"topic {name!r}")
             except UnknownTopicOrPartition:
                 if names is not None:
-                    # An internal topic is looked for by programs, now and then: no reason to list a large cluster.
-                    known = () if name.startswith("_") else self.counts()
-                    hint = nearest(name, known) or f"; create it: `eventbus topics create {name}`"
-                    raise UnknownTopicOrPartition(f"there is no topic {name!r}{hint}") from None
+                    raise self._unknown(name) from None
         where = [TopicPartition(name, one.id) for name, topic in described.items() for one in topic.partitions]
         ends = self._ends(where)
         sizes = self._sizes(
@@ -149,6 +146,33 @@ class TopicAdmin:
             )
             for name, topic in described.items()
         ]
+
+    def _unknown(self, topic: str) -> UnknownTopicOrPartition:
+        # An internal topic is looked for by programs, now and then: no reason to list a large cluster.
+        known = () if topic.startswith("_") else self.counts()
+        hint = nearest(topic, known) or f"; create it: `eventbus topics create {topic}`"
+        return UnknownTopicOrPartition(f"there is no topic {topic!r}{hint}")
+
+    def _without_leader(self, error: KafkaError, where: TopicPartition) -> KafkaError:
+        """Return the error of a request that found no leader, or a better one if the partition does not exist.
+
+        librdkafka returns the same code (_NOENT) for a partition that has no leader now and for one that does not
+        exist. Only the first is worth waiting for.
+        """
+        if error.code not in (_LEADER_NOT_AVAILABLE, UnknownTopicOrPartition.code):
+            return error
+        try:
+            count = self.counts([where.topic]).get(where.topic)
+            if count is None:
+                return self._unknown(where.topic)
+        except EventBusError:
+            return error
+        if where.partition >= count:
+            return UnknownTopicOrPartition(
+                f"topic {where.topic!r} has {count} partition(s), 0 to {count - 1}; there is no partition "
+                f"{where.partition}. `eventbus topics alter {where.topic} --partitions N` adds some"
+            )
+        return error
 
     def _entries(self, future: Future[Any]) -> dict[str, Any]:
         """Configs of a topic; none for somebody who may write to it and not look at them."""
@@ -284,8 +308,11 @@ class TopicAdmin:
         futures = self._client.delete_records(wanted, request_timeout=self._seconds, operation_timeout=self._seconds)
         found: dict[TopicPartition, int] = {}
         for one, future in futures.items():
-            result = self._result(future, f"no record of {one.topic}-{one.partition} was deleted")
-            found[TopicPartition(one.topic, one.partition)] = result.low_watermark
+            where = TopicPartition(one.topic, one.partition)
+            try:
+                found[where] = self._result(future, f"no record of {where} was deleted").low_watermark
+            except KafkaError as error:
+                raise self._without_leader(error, where) from None
         return found
 
     # offsets ---------------------------------------------------------------------------------------------------------
@@ -294,25 +321,41 @@ class TopicAdmin:
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Raises the first error of those that do not pass while leaders are elected."""
+        found, errors = self.try_offsets(at, isolation)
+        for error in errors.values():
+            raise error
+        return found
+
+    def try_offsets(
+        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, EventBusError]]:
+        """Return the offsets, and the errors of the partitions whose offsets are not known.
+
+        Errors that may pass while leaders are elected are waited for. They come last.
+        """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = dict(at)
-        errors: list[KafkaError] = []
+        errors: dict[TopicPartition, EventBusError] = {}
+        passing: dict[TopicPartition, EventBusError] = {}
         for seconds in _PATIENCE_SECONDS:
-            errors.clear()
+            passing.clear()
             for where, future in self._ask_offsets(missing, isolation, min(seconds, self._seconds)).items():
                 try:
                     result = _answered(self._result(future, f"the offsets of {where}"), where)
-                except KafkaError as error:
-                    if not error.retriable or isinstance(error, UnknownTopicOrPartition):
-                        raise
-                    errors.append(error)
+                except EventBusError as failure:
+                    error = self._without_leader(failure, where) if isinstance(failure, KafkaError) else failure
+                    error.topic_partition = where
+                    if error.retriable and not isinstance(error, UnknownTopicOrPartition):
+                        passing[where] = error
+                        continue
+                    errors[where] = error
                 else:
                     found[where] = OffsetAndTimestamp(result.offset, result.timestamp)
-                    del missing[where]
+                del missing[where]
             if not missing:
-                return found
+                break
             self._look_up_leaders({where.topic for where in missing})
-        raise errors[0]
+        return found, errors | passing
 
     def _ask_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel, seconds: float | None = None

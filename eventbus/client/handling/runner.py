@@ -52,6 +52,10 @@ _LONGEST_PAUSE_SECONDS = 5.0
 """Between two polls, while the log cannot be reached."""
 _LAST_WORDS_SECONDS = 1.0
 """When all is to stop at once: for plain functions at work to return, and for the commit of what is finished."""
+_ENDED_ALONE = (
+    "%s. This handler has ended, even with on_error='skip'. Other handlers go on. Fix the cause and start the bus "
+    "again: the handler goes on at its last commit"
+)
 
 Once = TypeVar("Once", bound=ExactlyOnce)
 
@@ -173,7 +177,25 @@ class Runner:
             await self._places.assigned(partitions)
 
     async def run(self) -> None:
-        """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave."""
+        """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave.
+
+        Raises an error of the log only with on_error="crash". Otherwise it ends this handler and none of its
+        neighbours: one topic may be deleted, or its user denied, while the rest of the bus works.
+        """
+        if self.handler.spec.on_error == "crash":
+            await self._run()
+            return
+        try:
+            await self._run()
+        except* EventBusError as errors:
+            for error in _single_errors(errors):
+                failed = HandlerError(f"handler {self.handler.__name__!r}: it has ended: {error}")
+                failed.__cause__ = error
+                self.error = self.error or failed
+                logger.error(_ENDED_ALONE, failed)
+            self._on_progress()
+
+    async def _run(self) -> None:
         self.started_at = self._timers.current_time()
         delivery, workers = self.handler.spec.delivery, self._shared.workers
         is_cancelled = True
@@ -330,8 +352,9 @@ class Runner:
                 if not error.retriable or isinstance(error, (CorruptRecord, StorageError)):
                     # Damaged bytes, or an offset that is gone with start="none": reading on would lose records in
                     # silence.
-                    self._cannot_read(error)
-                    continue
+                    if self._cannot_read(error):
+                        continue
+                    return
                 self._say_unreachable(error)
                 await self._timers.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -348,13 +371,20 @@ class Runner:
                 self._on_progress()
             await anyio.lowlevel.checkpoint()
 
-    def _cannot_read(self, error: EventBusError) -> None:
-        """Stop the partition that cannot be read; the others are read on. Raises HandlerError where there are none."""
+    def _cannot_read(self, error: EventBusError) -> bool:
+        """Stop the partition that cannot be read, and return True, for the others are read on.
+
+        Return False if the error concerns the handler as a whole. Then the handler ends, and the bus goes on with its
+        other handlers. Raises HandlerError with on_error="crash".
+        """
         name, partition = self.handler.__name__, error.topic_partition
         failed = HandlerError(f"handler {name!r}: cannot read on: {error}")
         failed.__cause__ = error
-        if partition is None or error.fatal or self.handler.spec.on_error == "crash":
+        if self.handler.spec.on_error == "crash":
             raise failed
+        if partition is None or error.fatal:
+            self._end_alone(failed)
+            return False
         logger.error(
             "%s. %s is stopped, even with on_error='skip': records would be lost. Other partitions are read on",
             failed, partition,
@@ -365,6 +395,13 @@ class Runner:
             lane = self._open_lane(partition, -1)
         lane.unreadable = failed
         lane.wake.set()
+        return True
+
+    def _end_alone(self, failed: HandlerError) -> None:
+        """Finish the records in flight, commit, and leave the group. The other handlers of the bus go on."""
+        self.error = self.error or failed
+        logger.error(_ENDED_ALONE, failed)
+        self.stop(self._drain_seconds)
 
     def _say_unreachable(self, error: EventBusError) -> None:
         if not self.poll_error:  # once for each outage
@@ -684,6 +721,14 @@ class Runner:
 
 def _is_done(lane: Lane, ends: Mapping[TopicPartition, int] | None) -> bool:
     return lane.is_idle or (ends is not None and lane.finished >= ends.get(lane.topic_partition, sys.maxsize))
+
+
+def _single_errors(group: BaseExceptionGroup[EventBusError]) -> list[EventBusError]:
+    """Return the errors in a group and in its groups."""
+    errors: list[EventBusError] = []
+    for error in group.exceptions:
+        errors += _single_errors(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return errors
 
 
 async def _always(lane: Lane) -> bool:
