@@ -73,6 +73,7 @@ _CLOSE_DEAD_SECONDS = 0.5
 _PAUSE_SECONDS = 0.02
 _MARKER_PAUSE_SECONDS = 0.001
 _REFRESH_SECONDS = 30.0
+_LEADER_SECONDS = 2.0
 _THREADS = 8
 _REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
 _PASSING = frozenset(
@@ -367,9 +368,13 @@ class KafkaBackend:
 
     def offsets_in_thread(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
-        """The same, blocking, without the times."""
-        return {where: found.offset for where, found in self._topics.list_offsets(at, isolation).items()}
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, EventBusError]]:
+        """Return the offsets, and the errors of the partitions whose offsets are not known now. This call blocks.
+
+        A leader that does not answer is given up soon, because a consumer has other partitions to read meanwhile.
+        """
+        found, errors = self._topics.try_offsets(at, isolation, (_LEADER_SECONDS,))
+        return {where: one.offset for where, one in found.items()}, errors
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return await self._asked(partial(self._topics.delete_records, before))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.kafka.member import Member
@@ -18,6 +18,13 @@ logger = logging.getLogger("eventbus.consumer")
 
 _STABLE_SECONDS = 1.0
 """How long to wait for a transaction that is about to commit offsets: it is asked again later."""
+
+
+class Beginning(NamedTuple):
+    """The offsets to begin at, and the errors of the other partitions."""
+
+    offsets: dict[TopicPartition, int]
+    errors: dict[TopicPartition, EventBusError]
 
 
 class Beginnings:
@@ -34,65 +41,66 @@ class Beginnings:
         self._known = {topic: self._known.get(topic, count) for topic, count in counts.items()}
 
     def at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """As far as it can be said now: the others are asked for again, and may raise then."""
+        """Return the offsets that are known now. The other partitions are tried again, and may raise then."""
         try:
-            committed = member.committed(partitions, _STABLE_SECONDS)
-            offsets = {where: at.offset for where, at in committed.items()}
-            rest = [where for where in partitions if where not in offsets]
-            if self._config.start == "none":
-                rest = [where for where in rest if self._is_new(where)]
-            return {**offsets, **self._without_commit(rest)}
+            return self.offsets(member, partitions, {}).offsets
         except EventBusError as error:
             logger.debug("where to begin in %s is not known yet: %s", partitions, error)
             return {}
 
     def offsets(
         self, member: Member, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        """Of partitions taken up, and of those whose position (``passed``) is out of range.
+    ) -> Beginning:
+        """Return where to begin in new partitions, and in those whose position (``passed``) is out of range.
 
-        Raises NoCommittedOffset and OffsetOutOfRange with ``start="none"``, and what keeps the group from telling.
+        The errors are NoCommittedOffset and OffsetOutOfRange with ``start="none"``, and those of the partition's
+        leader. Raises an error of the whole group.
         """
-        if passed and self._config.start == "none":
-            where, position = next(iter(passed.items()))
-            raise OffsetOutOfRange(
-                f'{where}: offset {position} is out of range, and start="none" does not say where to go on: seek'
-            )
-        committed = member.committed(fresh, _STABLE_SECONDS) if self._config.group is not None else {}
-        rest = [where for where in fresh if where not in committed]
-        return {
-            **{where: at.offset for where, at in committed.items()},
-            **self._without_commit(rest),
-            **self._reset(list(passed)),
-        }
+        result = Beginning({}, {})
+        if self._config.start == "none":
+            for where, position in passed.items():
+                result.errors[where] = OffsetOutOfRange(
+                    f'{where}: offset {position} is out of range, and start="none" does not say where to go on: seek'
+                )
+        else:
+            self._reset(list(passed), result)
+        if self._config.group is not None:
+            committed, errors = member.committed(fresh, _STABLE_SECONDS)
+            result.offsets.update({where: at.offset for where, at in committed.items()})
+            result.errors.update(errors)
+        rest = [where for where in fresh if where not in result.offsets and where not in result.errors]
+        new = [where for where in rest if self._is_new(where)]
+        self._list(dict.fromkeys(new, EARLIEST), result)
+        self._reset([where for where in rest if where not in new], result)
+        for where, error in result.errors.items():
+            error.topic_partition = where
+        return result
 
     def _is_new(self, where: TopicPartition) -> bool:
         """It came into being while this consumer runs: all of it is new, whatever ``start`` says of old records."""
         return where.partition >= self._known.get(where.topic, 0)
 
-    def _without_commit(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = list(partitions)
-        new = {where: EARLIEST for where in wanted if self._is_new(where)}
-        return {
-            **self._backend.offsets_in_thread(new, self._config.isolation),
-            **self._reset([where for where in wanted if where not in new]),
-        }
+    def _list(self, at: Mapping[TopicPartition, int], result: Beginning) -> None:
+        offsets, errors = self._backend.offsets_in_thread(at, self._config.isolation)
+        result.offsets.update(offsets)
+        result.errors.update(errors)
 
-    def _reset(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        start, isolation = self._config.start, self._config.isolation
-        if not partitions:
-            return {}
-        match start:
+    def _reset(self, partitions: list[TopicPartition], result: Beginning) -> None:
+        """Begin where ``start=`` specifies."""
+        match self._config.start:
             case "none":
-                raise NoCommittedOffset(
-                    f'group {self._config.group!r} has no committed offset for {partitions[0]} and start="none": '
-                    'commit one (`bus.admin.alter_group_offsets`), or use start="earliest" or "latest"'
-                )
+                for where in partitions:
+                    result.errors[where] = NoCommittedOffset(
+                        f'group {self._config.group!r} has no committed offset for {where} and start="none": '
+                        'commit one (`bus.admin.alter_group_offsets`), or use start="earliest" or "latest"'
+                    )
             case "by_duration":
                 since_ms = max(self._backend.clock() - self._config.start_duration_ms, 0)
-                found = self._backend.offsets_in_thread(dict.fromkeys(partitions, since_ms), isolation)
-                late = [where for where, offset in found.items() if offset < 0]
-                return {**found, **self._backend.offsets_in_thread(dict.fromkeys(late, LATEST), isolation)}
-            case _:
+                self._list(dict.fromkeys(partitions, since_ms), result)
+                late = [where for where in partitions if result.offsets.get(where, 0) < 0]
+                for where in late:
+                    del result.offsets[where]
+                self._list(dict.fromkeys(late, LATEST), result)
+            case start:
                 at = EARLIEST if start == "earliest" else LATEST
-                return self._backend.offsets_in_thread(dict.fromkeys(partitions, at), isolation)
+                self._list(dict.fromkeys(partitions, at), result)

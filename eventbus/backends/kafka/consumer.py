@@ -64,6 +64,8 @@ class KafkaConsumer:
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: set[TopicPartition] = set()
         """Held, but where to begin is not known yet."""
+        self._place_at = 0.0
+        """When to try to place them again, in seconds on the timers."""
         self._told: set[TopicPartition] = set()
         """What librdkafka reads."""
         self._sought: dict[TopicPartition, int] = {}
@@ -146,7 +148,10 @@ class KafkaConsumer:
         await self._read([TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])])
 
     async def _read(self, wanted: Iterable[TopicPartition]) -> None:
-        """Hold exactly these. Raises NoCommittedOffset with ``start="none"``, until somebody seeks."""
+        """Hold exactly these. Raises NoCommittedOffset with ``start="none"``, until somebody seeks.
+
+        A partition without a leader is held, and read when it has one.
+        """
         kept = set(wanted)
         for where in [where for where in self._held if where not in kept]:
             self._drop(where)
@@ -154,7 +159,7 @@ class KafkaConsumer:
             self._held[where] = None
             self._unplaced.add(where)
         try:
-            await self._place()
+            await self._place_again()
         finally:
             offsets = self._positions.copy()
             self._told = set(offsets)
@@ -258,6 +263,7 @@ class KafkaConsumer:
             return
         self._group = step.metadata or self._group
         self._lost_place = False
+        self._place_at = 0.0
         for where in step.partitions:
             if where not in self._held:
                 self._held[where] = None
@@ -296,16 +302,21 @@ class KafkaConsumer:
 
     # where to begin --------------------------------------------------------------------------------------------------
 
-    async def _place(self) -> None:
-        """Find out where to begin in partitions taken up.
+    def _to_place(self) -> list[TopicPartition]:
+        return sorted(where for where in self._unplaced if not self._inbox.is_paused(where))
 
-        Raises NoCommittedOffset with ``start="none"``, OffsetOutOfRange for a position that retention passed.
+    async def _place(self, partition: TopicPartition | None = None) -> None:
+        """Find out where to begin in the partitions taken up, or in one of them.
+
+        Paused partitions are placed when they are resumed. When all others are placed, raises the error of one that is
+        not: NoCommittedOffset with ``start="none"``, OffsetOutOfRange for a position that retention passed, or what its
+        leader returned. An error that may pass is raised only if there is no other.
         """
-        wanted = sorted(self._unplaced)
+        wanted = self._to_place() if partition is None else [partition]
         passed = {where: self._positions[where] for where in wanted if where in self._positions}
         fresh = [where for where in wanted if where not in passed]
-        offsets = await self._in_thread(lambda: self._beginnings.offsets(self._member, fresh, passed))
-        for where, offset in offsets.items():
+        found = await self._in_thread(lambda: self._beginnings.offsets(self._member, fresh, passed))
+        for where, offset in found.offsets.items():
             if where not in self._unplaced:
                 continue  # somebody has sought meanwhile
             self._unplaced.discard(where)
@@ -313,6 +324,9 @@ class KafkaConsumer:
                 self._say_reset(where, passed[where], offset)
                 self._told.discard(where)
             self._positions[where] = offset
+        errors = [error for where, error in found.errors.items() if where in self._unplaced]
+        for error in sorted(errors, key=lambda error: error.retriable):
+            raise error
 
     def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
         """Kafka's ``auto.offset.reset`` for a position that retention passed, but never in silence."""
@@ -346,6 +360,8 @@ class KafkaConsumer:
             await self._prepare()
             if self._inbox.are_paused(self._held) and await self._is_resumed(max(left, 0)):
                 continue
+            if self._unplaced and self._to_place():
+                left = min(left, self._place_at - self._timers.current_time())
             if await self._poll(max(left, 0)):
                 has_polled = True
         self._owner_is_busy = False
@@ -363,7 +379,7 @@ class KafkaConsumer:
                 await self._read_all()
         if self._unchecked:
             await self._check_bounds()
-        if self._unplaced:
+        if self._unplaced and self._timers.current_time() >= self._place_at and self._to_place():
             await self._place_again()
         if self._sought:
             sought = self._sought.copy()
@@ -393,15 +409,18 @@ class KafkaConsumer:
             if not inside and self._positions.get(partition) == offset:
                 self._unplaced.add(partition)
 
-    async def _place_again(self) -> None:
-        """Partitions whose beginning was not known when they were taken up, or is gone."""
+    async def _place_again(self, partition: TopicPartition | None = None) -> None:
+        """Place partitions whose beginning was not known when they were taken up, or is gone.
+
+        What may pass is tried again later, and the other partitions are read meanwhile.
+        """
         try:
-            await self._place()
-        except KafkaError as error:
+            await self._place(partition)
+        except EventBusError as error:
             if not error.retriable:
                 raise
             logger.debug("where to begin is not known yet: %s", error)
-            await self._timers.sleep(_STABLE_SECONDS)
+            self._place_at = self._timers.current_time() + _STABLE_SECONDS
 
     async def _is_resumed(self, wait_seconds: float) -> bool:
         """Something has happened before it is time to poll although nobody wants records: for the group's sake."""
@@ -446,7 +465,9 @@ class KafkaConsumer:
 
     async def position(self, partition: TopicPartition) -> int:
         while partition in self._unplaced:
-            await self._place_again()
+            await self._place_again(partition)
+            if partition in self._unplaced:
+                await self._timers.sleep(_STABLE_SECONDS)
         self._check_held(partition)
         first = self._inbox.first_offset(partition)
         return self._positions[partition] if first is None else first

@@ -76,6 +76,9 @@ class Inbox:
 
     # pauses ----------------------------------------------------------------------------------------------------------
 
+    def is_paused(self, where: TopicPartition) -> bool:
+        return where in self._paused
+
     def are_paused(self, held: Collection[TopicPartition]) -> bool:
         """All of these are, and there are some."""
         return 0 < len(held) <= len(self._paused)

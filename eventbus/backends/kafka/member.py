@@ -315,7 +315,7 @@ class Member:
         code = error.code()
         if code == ClientError._PARTITION_EOF and where is not None and offset is not None:
             arrival.ends[where] = offset
-        elif code == ClientError._AUTO_OFFSET_RESET and where is not None:
+        elif code in (ClientError._AUTO_OFFSET_RESET, ClientError._LOG_TRUNCATION) and where is not None:
             if where in self._placed:
                 arrival.out_of_range.append(where)
         elif code in _PASSING or (code == ClientError.GROUP_AUTHORIZATION_FAILED and self.config.group is None):
@@ -357,20 +357,29 @@ class Member:
 
     def committed(
         self, partitions: Iterable[TopicPartition], wait_seconds: float = _ANSWER_SECONDS
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed; absent means never. Waits for transactions that are about to commit some."""
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, EventBusError]]:
+        """Return what the group has committed, and the errors of single partitions. A partition in neither has none.
+
+        Waits for transactions that are about to commit offsets. Raises an error of the whole group.
+        """
         wanted = [ClientPartition(*where) for where in partitions]
         if not wanted:
-            return {}
+            return {}, {}
+        what = f"the offsets of group {self.config.group!r} cannot be read"
         try:
             found = self.client.committed(wanted, wait_seconds)
         except KafkaException as failure:
-            raise raised(failure, f"the offsets of group {self.config.group!r} cannot be read") from None
-        return {
-            TopicPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, read_text(one.metadata))
-            for one in found
-            if one.offset >= 0
-        }
+            raise raised(failure, what) from None
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        errors: dict[TopicPartition, EventBusError] = {}
+        for one in found:
+            where = TopicPartition(one.topic, one.partition)
+            # An error is no answer: taken for "never committed", it would have the partition read from start=.
+            if one.error is not None and one.error.code() != ClientError.NO_ERROR:
+                errors[where] = error_of(one.error, f"{what} for {where}")
+            elif one.offset >= 0:
+                offsets[where] = OffsetAndMetadata(one.offset, read_text(one.metadata))
+        return offsets, errors
 
     def close(self) -> None:
         """The last job: leave the group."""

@@ -327,17 +327,20 @@ class TopicAdmin:
         return found
 
     def try_offsets(
-        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
+        self,
+        at: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        patience_seconds: Sequence[float] = _PATIENCE_SECONDS,
     ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, EventBusError]]:
         """Return the offsets, and the errors of the partitions whose offsets are not known.
 
-        Errors that may pass while leaders are elected are waited for. They come last.
+        A request that may succeed when leaders are elected is repeated. Errors that may pass come last.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = dict(at)
         errors: dict[TopicPartition, EventBusError] = {}
         passing: dict[TopicPartition, EventBusError] = {}
-        for seconds in _PATIENCE_SECONDS:
+        for seconds in patience_seconds:
             passing.clear()
             for where, future in self._ask_offsets(missing, isolation, min(seconds, self._seconds)).items():
                 try:

@@ -14,6 +14,7 @@ from eventbus.errors import (
 from eventbus.testing.conformance.errors import refused
 from eventbus.testing.conformance.target import promise
 from eventbus.testing.conformance.world import World
+from eventbus.types import TopicPartition
 
 
 @promise()
@@ -50,6 +51,19 @@ async def creating_several_tells_each_outcome(world: World) -> None:
     topics = await world.admin.list_topics()
     assert new in topics
     assert wrong not in topics
+
+
+@promise()
+async def what_does_not_exist_is_refused_by_name(world: World) -> None:
+    topic, nowhere = await world.topic(), world.name("nowhere")
+    for missing in (TopicPartition(nowhere, 0), TopicPartition(topic, 7)):
+        for at in ({missing: -1}, {missing: -2, TopicPartition(topic, 0): -2}):
+            await refused(UnknownTopicOrPartition, world.admin.list_offsets(at))
+        await refused(UnknownTopicOrPartition, world.admin.delete_records({missing: 0}))
+    await refused(UnknownTopicOrPartition, world.admin.describe_topics([nowhere]))
+    await refused(UnknownTopicOrPartition, world.admin.delete_topics([nowhere]))
+    await refused(UnknownTopicOrPartition, world.admin.add_partitions(nowhere, 3))
+    await refused(UnknownTopicOrPartition, world.admin.alter_configs(nowhere, {"retention.ms": 1_000}))
 
 
 @promise()
