@@ -237,6 +237,11 @@ class BackendConsumer(Protocol):
         """
         ...
 
+    @property
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        """Partitions that cannot be read now and are read later without further calls, each with the reason."""
+        ...
+
     def polled(self) -> bool:
         """Its owner took records that were fetched before: a poll, as far as ``max_poll_interval_ms`` goes.
 

@@ -234,6 +234,10 @@ class EmbeddedConsumer:
         self._passed &= in_hand
         return {partition: self._positions[partition] for partition in ready}
 
+    @property
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        return {}
+
     def polled(self) -> bool:
         member = self._member
         if member is None:

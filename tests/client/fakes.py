@@ -156,6 +156,10 @@ class FakeConsumer:
     def passed(self) -> dict[TopicPartition, int]:
         return {}
 
+    @property
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        return {}
+
     def polled(self) -> bool:
         return False
 

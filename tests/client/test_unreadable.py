@@ -111,6 +111,18 @@ async def test_an_error_of_no_partition_ends_the_handler_and_not_its_bus(
 
 
 @on_both
+async def test_an_error_of_a_partition_that_is_not_held_ends_nothing() -> None:
+    """A topic that may not be described any more: librdkafka reports that when the group has given it up."""
+    done: list[int] = []
+    async with running(collecting(done)) as run:
+        fails(run, error_for_code(29, "the topic is not allowed"), TopicPartition("u", 0))
+        run.consumer.deliver(records(T0, range(3)))
+        await others_run()
+        assert done == [0, 1, 2] and not run.runner.has_left
+        assert "not allowed" in str(run.runner.error), "drain() raises it"
+
+
+@on_both
 async def test_an_error_of_the_log_in_a_task_of_a_handler_does_not_end_its_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(collecting([])) as run:
         error = error_for_code(30, "the group is not allowed")

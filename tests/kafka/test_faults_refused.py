@@ -13,7 +13,7 @@ from eventbus import EventBus
 from eventbus.backends.kafka.backend import KafkaBackend
 from eventbus.backends.security import security_of
 from eventbus.backends.urls import open_backend
-from eventbus.coordinator.acls import Acl, Operation, PatternType, Permission, ResourceType
+from eventbus.coordinator.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from eventbus.errors import (
     ConfigError,
     EventBusError,
@@ -35,6 +35,7 @@ from tests.ports import kept_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
+SOON = "topic.metadata.refresh.interval.ms=300"
 AT_ONCE_SECONDS = 8
 """Far below the 30 s and more that librdkafka's own timeouts are; a busy machine included."""
 
@@ -124,6 +125,17 @@ async def allow(listeners: Listeners, kind: ResourceType, name: str, *operations
         await backend.aclose()
 
 
+async def deny(listeners: Listeners, topic: str) -> None:
+    """Alice may do nothing with the topic any more."""
+    backend = open_backend(listeners.url("admin"), {})
+    assert isinstance(backend, KafkaBackend)
+    await backend.start()
+    try:
+        await security_of(backend).delete_acls([AclFilter(ResourceType.TOPIC, topic)])
+    finally:
+        await backend.aclose()
+
+
 async def refused(call: Callable[[], Awaitable[object]], code: int, *named: str) -> None:
     """It is refused at once, by an error that names the resource and the ACL that is missing."""
     begin = time.monotonic()
@@ -191,6 +203,50 @@ async def test_a_service_whose_group_is_not_allowed_says_so(listeners: Listeners
     with pytest.raises(HandlerError, match=r"'handle'.*group 'unheard-of'.*Read on the group"):
         async with bus:
             await bus.drain()
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "denied"])
+async def test_a_topic_that_is_taken_away_stops_none_of_its_neighbours(listeners: Listeners, is_deleted: bool) -> None:
+    """Each handler of it ended the bus: librdkafka reports a partition that the group has given up already."""
+    away, kept = f"away-{is_deleted}", f"kept-{is_deleted}"
+    handled: list[tuple[str, bytes]] = []
+    bus = EventBus(bus_url(listeners.plaintext) if is_deleted else f"{listeners.url('alice')}&{SOON}")
+
+    @bus.consumer(away, group=f"of-{away}", start="earliest")
+    async def one(value: bytes) -> None:
+        handled.append(("one", value))
+
+    @bus.consumer([away, kept], group=f"of-{kept}", start="earliest")
+    async def both(value: bytes) -> None:
+        handled.append(("both", value))
+
+    async with anyone(listeners) as admin:
+        for topic in (away, kept):
+            await admin.admin.create_topic(topic)
+            await allow(listeners, ResourceType.TOPIC, topic, Operation.READ)
+            await allow(listeners, ResourceType.GROUP, f"of-{topic}", Operation.READ)
+            await admin.send(topic, b"1")
+        async with bus:
+            with anyio.fail_after(60):
+                while len(handled) < 3:
+                    await anyio.sleep(0.05)
+                if is_deleted:
+                    await bus.admin.delete_topics([away])
+                else:
+                    await deny(listeners, away)
+                    while bus.failure is None:
+                        await anyio.sleep(0.05)
+                await admin.send(kept, b"2")
+                while ("both", b"2") not in handled:
+                    await anyio.sleep(0.05)
+            if is_deleted:
+                health = await bus.health()
+                assert health.status == "degraded"
+                assert f"{away}-0 waits: the topic does not exist" in health.reason
+                await bus.drain()
+            else:
+                with pytest.raises(HandlerError, match=rf"{away}-0 cannot be read.*needs an ACL"):
+                    await bus.drain()
 
 
 # Topics and sizes ----------------------------------------------------------------------------------------------------

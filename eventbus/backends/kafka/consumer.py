@@ -40,6 +40,7 @@ _PAUSED_SECONDS = 0.05
 _MOVING = (14, 16)
 """What a broker says that is just becoming the group's coordinator, or is it no more: librdkafka hands it through."""
 _MOVING_SECONDS = 30.0
+_NO_TOPIC = "the topic does not exist, or this user may not describe it; it is read again when it is there"
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
 
@@ -62,8 +63,8 @@ class KafkaConsumer:
         self._beginnings = Beginnings(backend, config)
         self._held: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
-        self._unplaced: set[TopicPartition] = set()
-        """Held, but where to begin is not known yet."""
+        self._unplaced: dict[TopicPartition, str] = {}
+        """Partitions held whose first offset is not known yet, each with the error of the last try."""
         self._place_at = 0.0
         """When to try to place them again, in seconds on the timers."""
         self._told: set[TopicPartition] = set()
@@ -157,7 +158,7 @@ class KafkaConsumer:
             self._drop(where)
         for where in sorted(kept - self._held.keys()):
             self._held[where] = None
-            self._unplaced.add(where)
+            self._unplaced[where] = ""
         try:
             await self._place_again()
         finally:
@@ -194,7 +195,7 @@ class KafkaConsumer:
         self._passed.discard(where)
         self._sought.pop(where, None)
         self._told.discard(where)
-        self._unplaced.discard(where)
+        self._unplaced.pop(where, None)
         self._unchecked.discard(where)
         self._inbox.drop(where)
         self.on_revoked(where)
@@ -232,7 +233,7 @@ class KafkaConsumer:
                 self._passed.add(where)
         for where in arrival.out_of_range:
             if where in self._positions and where not in self._sought:
-                self._unplaced.add(where)
+                self._unplaced[where] = ""
         self._errors.extend(arrival.errors)
         self._keep_back(arrival)
         self._wake()
@@ -270,7 +271,7 @@ class KafkaConsumer:
                 if where in step.offsets:
                     self._positions[where] = step.offsets[where]
                 else:
-                    self._unplaced.add(where)
+                    self._unplaced[where] = ""
         try:
             if step.partitions:
                 await self.on_assigned(step.partitions)
@@ -319,13 +320,14 @@ class KafkaConsumer:
         for where, offset in found.offsets.items():
             if where not in self._unplaced:
                 continue  # somebody has sought meanwhile
-            self._unplaced.discard(where)
+            del self._unplaced[where]
             if where in passed:
                 self._say_reset(where, passed[where], offset)
                 self._told.discard(where)
             self._positions[where] = offset
-        errors = [error for where, error in found.errors.items() if where in self._unplaced]
-        for error in sorted(errors, key=lambda error: error.retriable):
+        errors = {where: error for where, error in found.errors.items() if where in self._unplaced}
+        self._unplaced.update({where: str(error) for where, error in errors.items()})
+        for error in sorted(errors.values(), key=lambda error: error.retriable):
             raise error
 
     def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
@@ -407,7 +409,7 @@ class KafkaConsumer:
         for partition, offset in where.items():
             inside = firsts[partition].offset <= offset <= ends[partition].offset
             if not inside and self._positions.get(partition) == offset:
-                self._unplaced.add(partition)
+                self._unplaced[partition] = ""
 
     async def _place_again(self, partition: TopicPartition | None = None) -> None:
         """Place partitions whose beginning was not known when they were taken up, or is gone.
@@ -453,6 +455,12 @@ class KafkaConsumer:
         self._passed.difference_update(ready)
         return {where: self._positions[where] for where in ready}
 
+    @property
+    def waiting_for(self) -> dict[TopicPartition, str]:
+        counts = self._backend.known_counts
+        missing = {TopicPartition(topic, 0): _NO_TOPIC for topic in self._topics if topic not in counts}
+        return {**missing, **{where: reason for where, reason in self._unplaced.items() if reason}}
+
     def polled(self) -> bool:
         if self._config.group is None:
             return False
@@ -482,7 +490,7 @@ class KafkaConsumer:
             raise ConfigError(
                 f"seek of {partition} to {offset}: offsets are 0 or more (see seek_to_beginning, seek_to_end)"
             )
-        self._unplaced.discard(partition)
+        self._unplaced.pop(partition, None)
         self._unchecked.add(partition)
         self._passed.discard(partition)  # what lies before a position that was sought was not read
         self._inbox.forget(partition)

@@ -330,8 +330,12 @@ class Runner:
         assignment = [one for one in self._consumer.assignment() if one not in stopped]
         try:
             until = await self._consumer.end_offsets(assignment) if ends is None else ends
-        except (CorruptRecord, StorageError):
-            self._is_watched = True  # a fetch meets the same partition, and stops it
+        except EventBusError as error:
+            if error.topic_partition is None and not isinstance(error, (CorruptRecord, StorageError)):
+                raise
+            # A fetch meets the same partition and stops it, or waits for it: until its topic, which was deleted, is no
+            # longer assigned, or until it has a leader.
+            self._is_watched = True
             return False
         for topic_partition in assignment:
             if await self._consumer.position(topic_partition) < until.get(topic_partition, 0):
@@ -385,6 +389,13 @@ class Runner:
         if partition is None or error.fatal:
             self._end_alone(failed)
             return False
+        if partition not in self._consumer.assignment():
+            # librdkafka reports a topic that its user may not describe when the group has given its partitions up.
+            if self.error is None:
+                logger.error("%s. Other partitions are read on. Fix the cause and start the bus again", failed)
+            self.error = self.error or failed
+            self._on_progress()
+            return True
         logger.error(
             "%s. %s is stopped, even with on_error='skip': records would be lost. Other partitions are read on",
             failed, partition,
@@ -637,9 +648,9 @@ class Runner:
 
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:
-        """Partitions in which a record waits in its place now, for the end of an outage say, and the reason."""
-        retries = self._dispatch.retries
-        return {} if retries is None else retries.waiting_for
+        """Partitions that wait now, each with the reason: the log cannot read them, or a record meets an outage."""
+        retries, unreadable = self._dispatch.retries, self._consumer.waiting_for
+        return unreadable if retries is None else {**unreadable, **retries.waiting_for}
 
     @property
     def has_stopped(self) -> bool:
