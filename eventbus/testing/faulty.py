@@ -220,6 +220,10 @@ class FaultyConsumer:
                 self._in_hand = []
         return fetched
 
+    @property
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        return self.inner.waiting_for
+
     def passed(self) -> dict[TopicPartition, int]:
         return {} if self._in_hand else self.inner.passed()
 

@@ -8,7 +8,7 @@ import pytest
 from eventbus import EventBus
 from eventbus.broker import TopicSpec
 from eventbus.testing import RealKafka
-from tests.cluster_faults.load import PATIENCE_SECONDS
+from tests.cluster_faults.load import PATIENCE_SECONDS, until
 from tests.kafka.urls import bus_url
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
@@ -27,10 +27,6 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
 
         assert handle is not None
 
-    async def until(*values: bytes) -> None:
-        while not set(values) <= set(handled):
-            await anyio.sleep(0.05)
-
     async with EventBus(bus_url(cluster.bootstrap)) as admin:
         unsafe = {"min.insync.replicas": "1"}
         specs = [
@@ -45,20 +41,22 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
             await admin.send(topic, topic.encode())
         cluster.node(3).kill()
         try:
-            with anyio.fail_after(PATIENCE_SECONDS):
-                async with bus:
-                    await until(b"single-0", b"replicated")
-                    reasons: dict[str, str] = {}
-                    while not all(" waits: the offsets of " in reasons.get(one, "") for one in ("single", "alone")):
-                        reasons = {one.handler: one.reason for one in (await bus.health()).handlers}
-                        await anyio.sleep(0.1)
-                    assert "single-1" in reasons["single"] and "alone-0" in reasons["alone"]
-                    await admin.send("single", b"more", partition=0)
-                    await until(b"more")
-                    cluster.node(3).start()
-                    await until(b"single-1", b"alone")
+            async with bus:
+
+                async def both_wait() -> bool:
+                    reasons = {one.handler: one.reason for one in (await bus.health()).handlers}
+                    waiting = ("single-1 waits: the offsets of", "alone-0 waits: the offsets of")
+                    return all(text in reasons[text.partition("-")[0]] for text in waiting)
+
+                await until(lambda: {b"single-0", b"replicated"} <= set(handled))
+                await until(both_wait)
+                await admin.send("single", b"more", partition=0)
+                await until(lambda: b"more" in handled)
+                cluster.node(3).start()
+                await until(lambda: {b"single-1", b"alone"} <= set(handled))
+                with anyio.fail_after(PATIENCE_SECONDS):
                     await bus.drain()
-                    assert len(handled) == 5
+                assert len(handled) == 5
         finally:
             if not cluster.node(3).is_running:
                 cluster.node(3).start()

@@ -70,7 +70,7 @@ RETRIABLE = {
     "_PREV_IN_PROGRESS", "_OUTDATED", "_TIMED_OUT_QUEUE", "_WAIT_CACHE", "_INTR", "_PARTIAL", "_NOENT", "_RETRY",
     "_PURGE_QUEUE", "_PURGE_INFLIGHT", "_UNKNOWN_BROKER", "_DESTROY_BROKER",
 }  # fmt: skip
-"""Of librdkafka's own codes. Those of the brokers are as retriable as in Kafka's table."""
+"""Those of librdkafka's own codes that are retriable. The codes of the brokers follow Kafka's table."""
 
 
 @pytest.mark.parametrize("name", codes())

@@ -48,9 +48,7 @@ class Beginnings:
             logger.debug("where to begin in %s is not known yet: %s", partitions, error)
             return {}
 
-    def offsets(
-        self, member: Member, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int]
-    ) -> Beginning:
+    def offsets(self, member: Member, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int]) -> Beginning:
         """Return where to begin in new partitions, and in those whose position (``passed``) is out of range.
 
         The errors are NoCommittedOffset and OffsetOutOfRange with ``start="none"``, and those of the partition's

@@ -32,7 +32,7 @@ from eventbus.errors import (
 
 _UNKNOWN_SERVER_ERROR, _LEADER_NOT_AVAILABLE, _NETWORK_EXCEPTION, _NOT_ENOUGH_REPLICAS = -1, 5, 13, 19
 _LOCAL: dict[int, type[EventBusError] | int] = {
-    # The request was not answered in time, or nobody could answer it: its outcome is unknown.
+    # The request was not answered in time, or no broker could answer it: its outcome is unknown.
     ClientError._MSG_TIMED_OUT: RequestTimedOut,
     ClientError._TIMED_OUT: RequestTimedOut,
     ClientError._TIMED_OUT_QUEUE: RequestTimedOut,

@@ -374,7 +374,7 @@ class Member:
         errors: dict[TopicPartition, EventBusError] = {}
         for one in found:
             where = TopicPartition(one.topic, one.partition)
-            # An error is no answer: taken for "never committed", it would have the partition read from start=.
+            # An error does not mean "never committed", which would have the partition read from where start= specifies.
             if one.error is not None and one.error.code() != ClientError.NO_ERROR:
                 errors[where] = error_of(one.error, f"{what} for {where}")
             elif one.offset >= 0:

@@ -710,7 +710,7 @@ class Runner:
 
     async def lag(self) -> dict[TopicPartition, int]:
         """By partition how many offsets lie between what is committed (or was begun with) and the end."""
-        unreadable = {one for one, lane in self.lanes.items() if lane.unreadable}
+        unreadable = {one for one, lane in self.lanes.items() if lane.unreadable} | self._consumer.waiting_for.keys()
         partitions = [one for one in self._consumer.assignment() if one not in unreadable]
         committed = await self._consumer.committed(partitions)
         behind: dict[TopicPartition, int] = {}
