@@ -420,7 +420,7 @@ SETTINGS = Section(
             "refused for its sender alone, with the size and the limit",
             (
                 "tests/client/test_bus.py::test_a_record_too_large_fails_alone",
-                "tests/kafka/test_faults_refused.py::test_a_record_that_the_broker_finds_too_large",
+                "tests/kafka/test_refused_batches.py::test_a_large_record_among_small_ones",
             ),
             ("16_claim_check.py",),
         ),

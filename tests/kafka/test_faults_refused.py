@@ -257,22 +257,6 @@ async def test_a_topic_that_is_not_there(listeners: Listeners) -> None:
                 await call
 
 
-async def test_a_record_that_the_broker_finds_too_large(listeners: Listeners) -> None:
-    """Its topic takes less than the producer: the record is told of, its neighbours are stored, in their order."""
-    async with anyone(listeners) as bus:
-        await bus.admin.create_topic("small", configs={"max.message.bytes": "2000"})
-        sent = [bus.send_nowait("small", b"x" * size) for size in (10, 20)]
-        await bus.flush()
-        large = bus.send_nowait("small", b"x" * 5_000)
-        await bus.flush()
-        sent += [bus.send_nowait("small", b"x" * size) for size in (30, 40)]
-        await bus.flush()
-        with pytest.raises(RecordTooLarge, match="small-0"):
-            await large
-        assert [(await delivery).offset for delivery in sent] == [0, 1, 2, 3]
-        assert [len(value) for value in await values(bus, "small")] == [10, 20, 30, 40]
-
-
 async def test_a_record_too_large_spoils_its_transaction_alone(listeners: Listeners) -> None:
     async with anyone(listeners) as bus:
         await bus.admin.create_topic("small-too", configs={"max.message.bytes": "2000"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from eventbus.backends.kafka.consumer import KafkaConsumer
 from eventbus.backends.kafka.diagnosis import check_advertised, check_security
 from eventbus.backends.kafka.failures import raised
 from eventbus.backends.kafka.group_admin import CoordinatorAdmin
+from eventbus.backends.kafka.limits import UNKNOWN, TopicLimits
 from eventbus.backends.kafka.producer import KafkaProducer
 from eventbus.backends.kafka.settings import ClientSettings, config_refused, read_settings
 from eventbus.backends.kafka.topic_admin import TopicAdmin
@@ -105,6 +106,8 @@ class KafkaBackend:
         self.settings = msgspec.structs.replace(settings, listener=self._watch.listener)
         self.known_counts: dict[str, int] = {}
         """Topics and their partitions, as they were when somebody last asked: of those in use."""
+        self.known_limits: dict[str, TopicLimits] = {}
+        """The limits of topics that this process writes to."""
         self.topic_listeners: list[Callable[[], object]] = []
         self.consumers: list[KafkaConsumer] = []
         self.producers: list[KafkaProducer] = []
@@ -190,6 +193,8 @@ class KafkaBackend:
                 try:
                     await self._in_thread(partial(self._look_around, self._opened, _LOOK_UP_SECONDS))
                     await self.refresh()
+                    if self.known_limits:
+                        await self._in_thread(partial(self.learn_limits, list(self.known_limits)))
                 except EventBusError as error:
                     said = logger.debug if self._watch.trouble else logger.warning
                     said("the topics of %s cannot be listed now: %s", self.settings.bootstrap, error)
@@ -279,6 +284,16 @@ class KafkaBackend:
             self.known_counts[topic] = count
         return count
 
+    def learn_limits(self, topics: Collection[str]) -> None:
+        """Request what topics accept; in a thread. Without an answer a refusal of the broker shows it."""
+        try:
+            found = TopicAdmin(self._opened, self._wire, _LOOK_UP_SECONDS).limits(topics)
+        except EventBusError as error:
+            logger.debug("the limits of %s are not known: %s", sorted(topics), error)
+            found = {}
+        for topic in topics:
+            self.known_limits[topic] = found.get(topic) or self.known_limits.get(topic, UNKNOWN)
+
     @staticmethod
     def _create(topics: TopicAdmin, topic: str) -> int:
         """A topic as the brokers make it by default, because it is used: how many partitions it has."""
@@ -320,6 +335,7 @@ class KafkaBackend:
             self._in_use.update(created)
             await self._until(lambda counts: counts.keys() >= set(created), f"topics {created} were created")
             described = {one.name: one for one in await self._described(created)}
+            self.known_limits.update({name: _limits_of(one) for name, one in described.items()})
         return {name: described[name] if error is None else error for name, error in outcomes.items()}
 
     async def _described(self, names: Sequence[str]) -> list[TopicDescription]:
@@ -355,6 +371,7 @@ class KafkaBackend:
             [found] = await self._asked(lambda: topics.describe([topic]))
             own = {name for name, entry in found.configs.items() if entry.source == "topic"}
             if own >= set.keys() and not own & {*delete}:
+                self.known_limits[topic] = _limits_of(found)
                 return
             await self.timers.sleep(_PAUSE_SECONDS)
 
@@ -490,6 +507,10 @@ class KafkaBackend:
 
     def consumer(self, config: ConsumerConfig) -> KafkaConsumer:
         return KafkaConsumer(self, config)
+
+
+def _limits_of(topic: TopicDescription) -> TopicLimits:
+    return TopicLimits.read({name: entry.value for name, entry in topic.configs.items()})
 
 
 def open_kafka(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> KafkaBackend:

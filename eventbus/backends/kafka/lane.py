@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,9 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
 from eventbus.backends.delivery import BatchDelivery, Delivery
-from eventbus.backends.kafka.failures import client_error
-from eventbus.backends.kafka.reports import RecordBatch, RecordDelivery, Report
+from eventbus.backends.kafka.limits import NEVER_MS, UNKNOWN
+from eventbus.backends.kafka.reports import Given, RecordBatch, RecordDelivery, Report
+from eventbus.backends.kafka.slices import Slices
 from eventbus.errors import BufferExhausted, ConfigError
 from eventbus.types import Headers, RecordMetadata
 
@@ -23,14 +23,14 @@ RECORD_OVERHEAD_BYTES = 128
 _LOOK_MASK = 0xFF
 """Of a batch, every 256th record has the event loop look at the reports."""
 
-Given = tuple[str, bytes | None, bytes | None, int, Report, None, int, list[Any] | None]
-"""The arguments of librdkafka's ``produce``, in its order; by position, for names cost a third of the call."""
-
 
 class Lane:
     """Records of one partition keep their order, also when librdkafka cannot take them yet: then they are held here."""
 
-    __slots__ = ("_batch", "_held", "_large_bytes", "_produce", "_producer", "_tell", "partition", "topic")
+    __slots__ = (
+        "_batch", "_direct", "_first_ms", "_is_slowed", "_large_bytes", "_last_ms", "_produce", "_producer", "_slices",
+        "_tell", "_together_ms", "is_parked", "limits", "partition", "topic",
+    )  # fmt: skip
 
     def __init__(self, producer: KafkaProducer, topic: str, partition: int) -> None:
         self._producer = producer
@@ -38,7 +38,16 @@ class Lane:
         self._batch: RecordBatch | None = None
         self._tell: Report = _nobody
         self._produce: Callable[..., None] = _nobody
-        self._held: deque[Given] = deque()
+        self._slices = Slices(self, producer.loop)
+        self._direct: dict[RecordBatch, None] = {}
+        """Batches that went to librdkafka at once and are not settled: no slice may overtake them."""
+        self._is_slowed = False
+        """A batch was refused: what comes now waits until its valid records are stored."""
+        self.is_parked = False
+        """librdkafka does not know the partition yet."""
+        self.limits = UNKNOWN
+        self._first_ms = self._last_ms = self._together_ms = 0
+        """Timestamps that no broker refuses; and the one that records without a handle share."""
         self.topic = topic
         self.partition = partition
 
@@ -48,19 +57,28 @@ class Lane:
         """Hand a record to librdkafka and give its handle. The hot path of `send_nowait`."""
         batch = self._batch
         if batch is None:
-            batch = self._open()
+            batch = self._open(timestamp_ms)
         large_bytes = self._large_bytes
-        if headers or not timestamp_ms or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
-            self._check(key, value, headers, timestamp_ms)
+        if (
+            headers
+            or not self._first_ms <= timestamp_ms <= self._last_ms
+            or (value and len(value) > large_bytes)
+            or (key and len(key) > large_bytes)
+        ):
+            batch = self._check(batch, key, value, headers, timestamp_ms)
         count = batch.count + 1
         delivery = RecordDelivery(batch, count, timestamp_ms)
-        packed = list(headers) if headers else None
+        packed = None
+        if headers:
+            packed = list(headers)
+            delivery.headers = headers
         try:
             self._produce(self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
         except (BufferError, KafkaException) as failure:
-            self._not_taken(
-                failure, (self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
-            )
+            batch = self._not_taken(failure, key, value, timestamp_ms)
+            count = batch.count + 1
+            delivery = RecordDelivery(batch, count, timestamp_ms, headers=headers)
+            self._hold(self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
         batch.count = count
         if not count & _LOOK_MASK:
             self._producer.look()
@@ -70,16 +88,23 @@ class Lane:
         """The same without a handle. The hot path of `send_many`."""
         batch = self._batch
         if batch is None:
-            batch = self._open()
+            batch = self._open(timestamp_ms)
+        if timestamp_ms != self._together_ms or headers:
+            # A record that is like no other needs a handle: if its batch is refused, it is sent again from there.
+            return self.append(key, value, headers, timestamp_ms).batch
         large_bytes = self._large_bytes
-        if headers or not timestamp_ms or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
-            self._check(key, value, headers, timestamp_ms)
-        count = batch.count + 1
-        packed = list(headers) if headers else None
+        if (
+            not self._first_ms <= timestamp_ms <= self._last_ms
+            or (value and len(value) > large_bytes)
+            or (key and len(key) > large_bytes)
+        ):
+            batch = self._check(batch, key, value, headers, timestamp_ms)
         try:
-            self._produce(self.topic, value, key, self.partition, self._tell, None, timestamp_ms, packed)
+            self._produce(self.topic, value, key, self.partition, self._tell, None, timestamp_ms, None)
         except (BufferError, KafkaException) as failure:
-            self._not_taken(failure, (self.topic, value, key, self.partition, self._tell, None, timestamp_ms, packed))
+            batch = self._not_taken(failure, key, value, timestamp_ms)
+            self._hold(self.topic, value, key, self.partition, self._tell, None, timestamp_ms, None)
+        count = batch.count + 1
         batch.count = count
         if not count & _LOOK_MASK:
             self._producer.look()
@@ -97,23 +122,66 @@ class Lane:
             await delivery.batch.event.wait()
             return delivery.result()
 
-    def _open(self) -> RecordBatch:
+    def _open(self, timestamp_ms: int) -> RecordBatch:
         """The first record of this turn of the event loop."""
-        batch = self._batch = self._producer.open_batch(self)
+        batch = self._producer.open_batch(self)
+        self._batch = batch
+        batch.timestamp_ms = self._together_ms = timestamp_ms
         self._tell = batch.tell
-        self._produce = self._hold if self._held or self._producer.is_held else self._producer.client.handle.produce
+        self.limits = self._producer.limits(self.topic)
+        self._first_ms, self._last_ms = self._producer.accepted_times(self.limits)
+        if self.limits.needs_key:
+            self._first_ms = NEVER_MS  # every record is checked
+        if self._is_slowed or self._producer.is_held or self._slices.is_active or self._has_small_batches:
+            batch.is_direct = False
+            self._produce = self._hold
+        else:
+            self._direct[batch] = None
+            self._produce = self._producer.client.handle.produce
         return batch
 
-    def _not_taken(self, failure: BufferError | KafkaException, given: Given) -> None:
-        self._producer.not_taken(self, failure, given[1], given[2])  # it raises, unless the lane is held from here on
-        self._hold(*given)
+    @property
+    def _has_small_batches(self) -> bool:
+        return self.limits.max_batch_bytes < self._producer.batch_bytes
 
-    def _check(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
+    def _not_taken(
+        self, failure: BufferError | KafkaException, key: bytes | None, value: bytes | None, timestamp_ms: int
+    ) -> RecordBatch:
+        """Raises, or returns a batch whose records wait."""
+        self._producer.not_taken(self, failure, value, key)
+        return self._open_slow(timestamp_ms)
+
+    def _open_slow(self, timestamp_ms: int) -> RecordBatch:
+        """Records from here on wait for those before them, and are sent slice by slice."""
+        batch = self._batch
+        if batch is not None and not batch.is_direct:
+            return batch
+        self.hold()
+        return self._open(timestamp_ms)
+
+    def _check(
+        self, batch: RecordBatch, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> RecordBatch:
+        """Raises if the record cannot be sent. Returns the batch that it belongs to."""
         self._producer.check_size(self, key, value, headers)
         if not timestamp_ms:
             raise ConfigError(
                 "timestamp_ms=0 means 'now' to librdkafka, so the first millisecond of 1970 cannot be written: use 1"
             )
+        is_normal = self._first_ms <= timestamp_ms <= self._last_ms
+        if batch.is_direct and not is_normal and self._may_be_refused(key, timestamp_ms):
+            return self._open_slow(timestamp_ms)
+        return batch
+
+    def is_alone(self, given: Given) -> bool:
+        """True if brokers may refuse the record for its timestamp or its missing key: it must not take others along."""
+        return self._may_be_refused(given[2], given[6])
+
+    def _may_be_refused(self, key: bytes | None, timestamp_ms: int) -> bool:
+        if self.limits.needs_key and key is None:
+            return True
+        first_ms, last_ms = self._producer.accepted_times(self.limits)
+        return not first_ms <= timestamp_ms <= last_ms
 
     def seal(self) -> int:
         """The turn of the event loop is over: how many records it brought."""
@@ -121,55 +189,68 @@ class Lane:
         self._produce = _nobody  # a client that is replaced must not be kept alive by this
         if batch is None:
             return 0
+        if not batch.count:
+            self._direct.pop(batch, None)  # its only record was not taken: nothing will be reported
         batch.seal()
+        if not batch.is_direct:
+            self._producer.release(self)
         return batch.count
 
-    # what librdkafka cannot take yet ---------------------------------------------------------------------------------
+    # records that wait -----------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         """From here on records wait, until `release`."""
-        self._produce = self._hold
+        self._is_slowed = True
+        self.seal()
 
     def _hold(self, *given: Any) -> None:
-        self._producer.hold_bytes(_size_bytes(given))
-        self._held.append(given)
+        self._producer.hold_bytes(size_bytes_of(given))
+        self._slices.queue.append(given)
 
-    def release(self) -> bool:
-        """Hand over what was held. False: the buffer is full, and some of it is held still."""
-        held = self._held
-        if not held and self._batch is None:
-            return True
-        produce = self._producer.client.handle.produce
-        while held:
-            given = held[0]
-            try:
-                produce(*given)
-            except BufferError:
-                return False
-            except KafkaException as failure:
-                given[4](client_error(failure), None)
-            held.popleft()
-            self._producer.held_bytes -= _size_bytes(given)
-        if self._batch is not None:
-            self._produce = produce
+    def settled(self, batch: RecordBatch) -> bool:
+        """All records of a batch are reported. False: some of them are sent again first."""
+        self._direct.pop(batch, None)
+        if batch.refused:
+            self._slices.repeat(batch.take_refused())
+            return False
         return True
 
     @property
-    def is_holding(self) -> bool:
-        return bool(self._held)
+    def is_waiting(self) -> bool:
+        """It has records to send, and none in flight."""
+        return self._slices.is_holding and not self._slices.is_busy
+
+    def release(self) -> bool:
+        """Send the next slice, if nothing is in flight. False: the buffer is full."""
+        if self._direct or self.is_parked:
+            return True  # both end with another call
+        if not self._slices.send(self._producer.client.handle.produce):
+            return False
+        if not self._slices.is_active:
+            self._is_slowed = False
+        return True
+
+    def left(self, given: Given) -> None:
+        """A record that waited is handed over, or dropped."""
+        self._producer.held_bytes -= size_bytes_of(given)
+
+    def go_on(self) -> None:
+        """A slice is settled."""
+        self._producer.release(self)
+
+    @property
+    def may_repeat(self) -> bool:
+        """False in a transaction: librdkafka can only abort it."""
+        return self._producer.transactions is None
 
     def fail(self, error: ClientError) -> bool:
         """What was held is not sent; whether there was something."""
-        if not self._held:
-            return False
-        while self._held:
-            given = self._held.popleft()
-            self._producer.held_bytes -= _size_bytes(given)
-            given[4](error, None)
-        return True
+        self.is_parked = False
+        return self._slices.fail(error)
 
 
-def _size_bytes(given: Given) -> int:
+def size_bytes_of(given: Given) -> int:
+    """Return what a record takes of the buffer."""
     return len(given[1] or b"") + len(given[2] or b"")
 
 

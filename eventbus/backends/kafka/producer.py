@@ -17,8 +17,9 @@ from confluent_kafka import KafkaException
 from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
 from eventbus.backends.kafka.failures import client_error, error_of, raised
 from eventbus.backends.kafka.lane import RECORD_OVERHEAD_BYTES, Lane
+from eventbus.backends.kafka.limits import UNKNOWN, TopicLimits
 from eventbus.backends.kafka.producer_client import ProducerClient
-from eventbus.backends.kafka.reports import NOT_ALLOWED, RecordBatch
+from eventbus.backends.kafka.reports import NOT_ALLOWED, RecordBatch, is_of_batch
 from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.transactions import KafkaTransactions
 from eventbus.errors import (
@@ -95,6 +96,8 @@ class KafkaProducer:
         self._worker: Worker | None = None
         self._settings = told = backend.settings.producer(config)
         self._room_bytes = 1024 * int(told["queue.buffering.max.kbytes"])
+        self.batch_bytes = int(told["batch.size"])
+        """The limit of librdkafka's batches; a single record may exceed it."""
         self.client = ProducerClient(self._settings, self._has_failed)
         self.transactions = (
             None if config.transactional_id is None else KafkaTransactions(self, config.transactional_id)
@@ -105,7 +108,16 @@ class KafkaProducer:
     # topics ----------------------------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int | None:
+        if topic not in self.backend.known_limits:
+            return None  # `look_up` finds both
         return self.backend.known_counts.get(topic)
+
+    def limits(self, topic: str) -> TopicLimits:
+        return self.backend.known_limits.get(topic, UNKNOWN)
+
+    def accepted_times(self, limits: TopicLimits) -> tuple[int, int]:
+        """Return the first and the last timestamp that no broker refuses now."""
+        return limits.accepted_times(self.backend.clock())
 
     def look_up(self, topic: str, then: Then) -> None:
         waiting = self._looking_up.setdefault(topic, [])
@@ -117,6 +129,7 @@ class KafkaProducer:
         def look() -> None:
             try:
                 self.backend.partition_count(topic)
+                self.backend.learn_limits([topic])
             except EventBusError as error:
                 found.append(error)
             except Exception as error:  # the client library's: the sends that wait for the topic must end
@@ -175,6 +188,8 @@ class KafkaProducer:
             self.loop.later(self.seal)
         self._open.append(lane)
         batch = RecordBatch(lane.topic, lane.partition, self.loop.token, self._is_finished)
+        if self.transactions is None:
+            batch.may_repeat = self._is_refused
         self._pending[batch] = None
         if self.transactions is not None:
             self.transactions.note(batch)
@@ -218,7 +233,8 @@ class KafkaProducer:
         if error.code() == ClientError._QUEUE_FULL:
             raise self._has_no_room(len(value or b"") + len(key or b"")) from None
         if error.code() == ClientError._UNKNOWN_PARTITION and lane.partition < (self.partition_count(lane.topic) or 0):
-            self._in_thread(partial(self._until_seen, lane), partial(self._release, lane))
+            lane.is_parked = True
+            self._in_thread(partial(self._until_seen, lane), partial(self._unpark, lane))
         elif error.code() == ClientError._FATAL and self.transactions is None:
             self._replace(self.client, error)
             if self._refuses is not None:
@@ -226,7 +242,6 @@ class KafkaProducer:
         else:
             reason = raised(KafkaException(error), f"a record for {lane.topic}-{lane.partition} was not taken")
             raise (reason if self.transactions is None else self.transactions.refused(error, reason)) from None
-        lane.hold()
 
     def _has_no_room(self, size_bytes: int) -> EventBusError:
         if size_bytes > self._room_bytes:  # there never will be any
@@ -252,7 +267,7 @@ class KafkaProducer:
     def _until_seen(self, lane: Lane) -> None:
         """In a thread: return when librdkafka has heard of a partition that was added, or ``max_block_ms`` are over."""
         deadline = time.monotonic() + self.config.max_block_ms / 1000
-        while lane.is_holding and time.monotonic() < deadline:
+        while lane.is_parked and time.monotonic() < deadline:
             try:
                 found = self.client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
                 if lane.partition in found.partitions:
@@ -262,7 +277,11 @@ class KafkaProducer:
             if self._leaving.wait(_PAUSE_SECONDS):
                 return
 
-    def _release(self, lane: Lane) -> None:
+    def _unpark(self, lane: Lane) -> None:
+        lane.is_parked = False
+        self.release(lane)
+
+    def release(self, lane: Lane) -> None:
         """Hand over what a lane held, or try again when there is room."""
         if self.is_held or self._leaving.is_set():
             return  # `_take_over` does it, or nobody any more
@@ -291,12 +310,29 @@ class KafkaProducer:
             self._is_woken = True
             self.loop.tell(self._settle)
 
+    def _is_refused(self, batch: RecordBatch) -> None:
+        """Schedule the end of direct sends to the partition of ``batch``. Called in any thread."""
+        self.loop.tell(partial(self._hold_behind, batch))
+
+    def _hold_behind(self, batch: RecordBatch) -> None:
+        """Records that are sent from now on wait for those of ``batch``; the topic's limits may have changed."""
+        self._lane(batch.topic, batch.partition).hold()
+        self._learn_limits(batch.topic)
+
+    def _learn_limits(self, topic: str) -> None:
+        if not self._leaving.is_set():
+            self._in_thread(partial(self.backend.learn_limits, [topic]), _nothing)
+
     def _settle(self) -> None:
         """In the event loop."""
         self._is_woken = False
         finished = self._finished
         while finished:
             batch = finished.popleft()
+            lane = self._lane(batch.topic, batch.partition)
+            if not lane.settled(batch):
+                self.release(lane)
+                continue
             self._pending.pop(batch, None)
             failure = batch.first_failure
             if self.transactions is None and failure is not None and failure.code() in _LOST_ITS_PLACE:
@@ -305,8 +341,12 @@ class KafkaProducer:
             batch.finish()
             if self.transactions is not None and failure is not None and batch.error is not None:
                 self.transactions.failed(batch, failure, batch.error)
+                if is_of_batch(failure):
+                    self._learn_limits(batch.topic)
+            if lane.is_waiting:
+                self.release(lane)
         for lane in list(self._crowded):
-            self._release(lane)
+            self.release(lane)
 
     async def wait_for_room(self) -> None:
         if not self.is_full:
@@ -348,7 +388,7 @@ class KafkaProducer:
             self._let_down(client, error, count)
             return
         self.is_held = True
-        for lane in self._open:
+        for lane in list(self._open):
             lane.hold()
         logger.error(
             "the producer to kafka://%s failed (%s): another takes over. %d record(s) were on their way; whoever sent "
@@ -384,7 +424,7 @@ class KafkaProducer:
             if batch.first_failure is None:
                 batch.lost_with = None
         for lane in self._lanes.values():
-            self._release(lane)
+            self.release(lane)
 
     # life ------------------------------------------------------------------------------------------------------------
 

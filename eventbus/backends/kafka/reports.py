@@ -16,12 +16,14 @@ from confluent_kafka import KafkaError as ClientError
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.backends.kafka.failures import error_of
 from eventbus.errors import EventBusError, RequestTimedOut
-from eventbus.types import RecordMetadata
+from eventbus.types import Headers, RecordMetadata
 
 logger = logging.getLogger("eventbus.producer")
 
 Report = Callable[[ClientError | None, Any], None]
-"""(error, message): the message only with success."""
+"""(error, message): without a message if librdkafka never had the record."""
+Given = tuple[str, bytes | None, bytes | None, int, Report, None, int, "list[Any] | None"]
+"""The arguments of librdkafka's ``produce``, in its order; by position, for names cost a third of the call."""
 
 _NOT_TOLD = -1
 """In place of an offset."""
@@ -38,13 +40,32 @@ _GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, Cl
 """What became of a record when its client failed, or was closed: that says nothing of why."""
 
 
+_OF_BATCH = frozenset(
+    (
+        ClientError.MSG_SIZE_TOO_LARGE,
+        ClientError.INVALID_TIMESTAMP,
+        ClientError.INVALID_RECORD,
+        ClientError._INVALID_DIFFERENT_RECORD,
+    )
+)
+"""Brokers refuse a batch with these, and librdkafka reports them of each record in it, also of valid ones."""
+
+
+def is_of_batch(error: ClientError) -> bool:
+    """True if the record may be valid, and only a neighbour in its batch at fault."""
+    return error.code() in _OF_BATCH
+
+
 class RecordBatch(BatchDelivery):
     """Records given in one turn of the event loop for one partition. Told of one by one, for they travel as they may.
 
     ``count`` grows in the event loop until the batch is sealed.
     """
 
-    __slots__ = ("finished", "first_failure", "is_sealed", "lost_with", "some_offset", "told", "transaction")
+    __slots__ = (
+        "finished", "first_failure", "is_direct", "is_sealed", "lost_with", "may_repeat", "refused", "some_offset",
+        "timestamp_ms", "told", "transaction",
+    )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, home: object, finished: Callable[[RecordBatch], object]) -> None:
         super().__init__(topic, partition, home)
@@ -60,11 +81,20 @@ class RecordBatch(BatchDelivery):
         """What the client died of that had the rest of the batch."""
         self.transaction = 0
         """The number of the one that it belongs to."""
+        self.is_direct = True
+        """librdkafka has its records in one sequence with others; False: they are sent slice by slice."""
+        self.may_repeat: Callable[[RecordBatch], object] | None = None
+        """Called, in any thread, when some of its records may be valid and must be sent again. None: not possible."""
+        self.refused: list[Given] = []
+        """Those records, in their order."""
+        self.timestamp_ms = 0
+        """The timestamp of all records without a handle."""
 
     def tell(self, error: ClientError | None, message: Message) -> None:
         """The outcome of a record without a handle."""
         if error is not None:
-            self.first_failure = self.first_failure or error
+            if not self.is_refused(error, message, self.tell, self.timestamp_ms, ()):
+                self.first_failure = self.first_failure or error
         elif self.some_offset < 0:
             offset = message.offset()
             self.some_offset = -1 if offset is None else offset
@@ -72,6 +102,38 @@ class RecordBatch(BatchDelivery):
         told.append(None)
         if self.is_sealed and len(told) == self.count:
             self.finished(self)
+
+    def is_refused(
+        self, error: ClientError, message: Message | None, tell: Report, timestamp_ms: int, headers: Headers
+    ) -> bool:
+        """True if the record is sent again, because the error may be that of another record in its batch.
+
+        A failed message has neither its timestamp nor its headers any more.
+        """
+        if message is None or not self.is_direct or self.may_repeat is None or not is_of_batch(error):
+            return False
+        self.refused.append(
+            (
+                self.topic,
+                message.value(),
+                message.key(),
+                self.partition,
+                tell,
+                None,
+                timestamp_ms,
+                list(headers) or None,
+            )
+        )
+        if len(self.refused) == 1:
+            self.may_repeat(self)
+        return True
+
+    def take_refused(self) -> list[Given]:
+        """Return the records to send again, whose outcome is open. Called in the event loop after the last report."""
+        refused, self.refused = self.refused, []
+        self.is_direct = False
+        del self.told[len(self.told) - len(refused) :]
+        return refused
 
     def seal(self) -> None:
         """No record is added any more."""
@@ -112,6 +174,7 @@ class RecordDelivery(Delivery):
     offset: int | None = _NOT_TOLD
     """None: nobody knows it, with acks=0."""
     failure: ClientError | None = None
+    headers: Headers = ()
 
     def tell(self, error: ClientError | None, message: Message) -> None:
         """The outcome of the record. The hot path of `send_nowait`, once it is stored."""
@@ -123,7 +186,7 @@ class RecordDelivery(Delivery):
                 self.timestamp_ms = time_ms
             if batch.some_offset < 0 and offset is not None:
                 batch.some_offset = offset
-        else:
+        elif not batch.is_refused(error, message, self.tell, self.timestamp_ms, self.headers):
             self.failure = error
             batch.first_failure = batch.first_failure or error
         told = batch.told

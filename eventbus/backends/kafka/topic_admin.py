@@ -14,6 +14,7 @@ from confluent_kafka import admin as untyped_admin
 
 from eventbus.backends.base import EARLIEST, LATEST, MAX_TIMESTAMP
 from eventbus.backends.kafka.failures import raised
+from eventbus.backends.kafka.limits import TopicLimits
 from eventbus.backends.kafka.wire import Address, Wire
 from eventbus.broker import PartitionDescription, TopicDescription, TopicSpec
 from eventbus.broker.configs import ConfigEntry as OurEntry
@@ -91,6 +92,17 @@ class TopicAdmin:
             except KafkaError as error:
                 if error.retriable and error.code != UnknownTopicOrPartition.code:
                     raise  # it is there, as far as anybody knows
+        return found
+
+    def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
+        """Return what topics accept, except for those whose configs this user may not describe, or no broker does."""
+        resources = [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in names]
+        futures = self._client.describe_configs(resources, request_timeout=self._seconds)
+        found: dict[str, TopicLimits] = {}
+        for resource, future in futures.items():
+            with suppress(KafkaError):
+                configs = self._result(future, f"the configs of {resource.name!r}")
+                found[resource.name] = TopicLimits.read({name: entry.value for name, entry in configs.items()})
         return found
 
     def all_counts(self) -> dict[str, int]:

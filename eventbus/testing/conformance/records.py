@@ -101,6 +101,26 @@ async def a_record_too_large_is_refused_and_others_are_not(world: World) -> None
     assert await world.values(topic) == [b"small"]
 
 
+@promise(each=("too_large", "too_old"))
+async def a_refused_record_takes_no_neighbour_along(world: World, fault: str) -> None:
+    topic = await world.topic(max_message_bytes=2_000, message_timestamp_before_max_ms=3_600_000)
+    values = [(b"%d " % number).ljust(300, b"x") for number in range(40)]
+    deliveries = [
+        world.bus.send_nowait(
+            topic,
+            value.ljust(5_000 if number == 20 and fault == "too_large" else 300),
+            timestamp_ms=1_000 if number == 20 and fault == "too_old" else None,
+        )
+        for number, value in enumerate(values)
+    ]
+    await world.bus.flush()
+    errors = {number: delivery.exception() for number, delivery in enumerate(deliveries) if delivery.exception()}
+    assert [(number, type(error)) for number, error in errors.items()] == [
+        (20, RecordTooLarge if fault == "too_large" else InvalidTimestamp)
+    ]
+    assert await world.values(topic) == values[:20] + values[21:]
+
+
 @promise()
 async def what_cannot_be_written_is_named(world: World) -> None:
     topic = await world.topic()
