@@ -13,7 +13,7 @@ import anyio.lowlevel
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.errors import EventBusError
 from eventbus.log.partition_log import AppendInfo
-from eventbus.records import BatchBuilder, read_header
+from eventbus.records import BatchBuilder, RecordBatch, read_header
 from eventbus.records.sequence import MAX_SEQUENCE, increment_sequence
 from eventbus.records.single import BatchSpan, build_single
 from eventbus.types import Headers, RecordMetadata, TopicPartition
@@ -216,6 +216,21 @@ class Accumulator:
         self.last_offset = info.last_offset
         producer.engine.wrote(builder.count, len(data))
         return info, len(data)
+
+    def store_each(self, builder: BatchBuilder, failures: dict[int, EventBusError]) -> tuple[AppendInfo, int] | None:
+        """Append the records of a refused batch one by one. Fill ``failures``; None if nothing is stored."""
+        first_offset, whole_bytes, last = -1, 0, None
+        for index, record in enumerate(RecordBatch(bytes(builder.build())).records()):
+            single = BatchBuilder(self._producer.config.compression)
+            single.append(record.key, record.value, record.headers, record.timestamp_ms)
+            try:
+                last, size_bytes = self.store(single)
+            except EventBusError as error:
+                failures[index] = error
+            else:
+                whole_bytes += size_bytes
+                first_offset = last.base_offset if first_offset < 0 else first_offset
+        return None if last is None else (last._replace(base_offset=first_offset), whole_bytes)
 
     def _identify(self) -> Identity:
         """The first batch here under an identity: sequences begin at 0."""

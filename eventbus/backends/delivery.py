@@ -28,7 +28,7 @@ def this_loop() -> Any:
 
 
 class BatchDelivery:
-    """The outcome of one batch: pending, stored at an offset, or failed. A whole batch fails or succeeds together."""
+    """The outcome of one batch: pending, stored at an offset, or failed; for all of its records, but for `failures`."""
 
     __slots__ = (
         "_callbacks",
@@ -38,6 +38,7 @@ class BatchDelivery:
         "count",
         "done",
         "error",
+        "failures",
         "log_append_time_ms",
         "partition",
         "topic",
@@ -49,6 +50,8 @@ class BatchDelivery:
         self.partition = partition
         self.done = False
         self.error: EventBusError | None = None
+        self.failures: dict[int, EventBusError] | None = None
+        """The records, by index, that the log refused while it stored the others. ``error`` is the first of them."""
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.count = 0
@@ -65,8 +68,25 @@ class BatchDelivery:
     def fail(self, error: EventBusError) -> None:
         """No record of the batch is stored. Logged, since a handle that nobody awaits must not hide it."""
         self.error = error
+        self.failures = None
         logger.error("%d record(s) for %s-%d were not stored: %s", self.count, self.topic, self.partition, error)
         self._finish()
+
+    def fail_some(self, failures: dict[int, EventBusError]) -> None:
+        """The log refused these records, and the others are written. `resolve` tells the offset of the first."""
+        self.failures = failures
+        self.error = next(iter(failures.values()))
+        for error in failures.values():
+            logger.error("a record for %s-%d was not stored: %s", self.topic, self.partition, error)
+
+    def error_at(self, index: int) -> EventBusError | None:
+        """What kept one record from the log."""
+        return self.error if self.failures is None else self.failures.get(index)
+
+    def offset_at(self, index: int) -> int:
+        """The offset of a stored record."""
+        before = 0 if self.failures is None else sum(failed < index for failed in self.failures)
+        return self.base_offset + index - before
 
     def discard(self, error: EventBusError) -> None:
         """No record of the batch is stored, as was asked for: nothing to log."""
@@ -128,16 +148,21 @@ class Delivery(msgspec.Struct, gc=False):
 
     def exception(self) -> EventBusError | None:
         """What went wrong, or None; None too while the outcome is open."""
-        return self.batch.error
+        batch = self.batch
+        return None if batch.error is None else batch.error_at(self.index)
 
     def result(self) -> RecordMetadata:
         """The metadata. Raises the delivery's error, or RuntimeError while the outcome is open."""
         batch = self.batch
         if not batch.done:
             raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
-        if batch.error is not None:
-            raise batch.error
-        offset = batch.base_offset + self.index if batch.base_offset >= 0 else -1
+        if batch.error is None:
+            offset = batch.base_offset + self.index if batch.base_offset >= 0 else -1
+        else:
+            error = batch.error_at(self.index)
+            if error is not None:
+                raise error
+            offset = batch.offset_at(self.index) if batch.base_offset >= 0 else -1
         timestamp_ms = batch.log_append_time_ms if batch.log_append_time_ms >= 0 else self.timestamp_ms
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
 
@@ -145,7 +170,7 @@ class Delivery(msgspec.Struct, gc=False):
         """Call ``on_delivery(metadata, error)`` once; at once if the outcome is known."""
 
         def call() -> None:
-            error = self.batch.error
+            error = self.exception()
             on_delivery(None if error is not None else self.result(), error)
 
         self.batch.when_done(call)

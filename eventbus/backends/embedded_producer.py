@@ -21,6 +21,8 @@ from eventbus.backends.engine import Engine, Queued
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
+    InvalidRecord,
+    InvalidTimestamp,
     InvalidTxnState,
     ProducerClosed,
     RecordTooLarge,
@@ -198,7 +200,7 @@ class EmbeddedProducer:
             return
         delivery.count = builder.count
         try:
-            info, size_bytes = accumulator.store(builder)
+            info, size_bytes = self._stored_in(accumulator, builder, delivery)
         except EventBusError as error:
             self.not_stored(error)
             delivery.fail(error)
@@ -211,6 +213,23 @@ class EmbeddedProducer:
         delivery.resolve(info.base_offset if self.acks else -1, info.timestamp_ms)
         if self.flushes:
             self.engine.flush_soon()
+
+    def _stored_in(
+        self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery
+    ) -> tuple[AppendInfo, int]:
+        """Append a batch, and without those of its records that the log refuses. Raises if all are refused."""
+        try:
+            return accumulator.store(builder)
+        except (InvalidRecord, InvalidTimestamp, RecordTooLarge):
+            if builder.count == 1 or self.transactions is not None:
+                raise
+        failures: dict[int, EventBusError] = {}
+        stored = accumulator.store_each(builder, failures)
+        if stored is None:
+            raise failures[0]
+        if failures:
+            delivery.fail_some(failures)
+        return stored
 
     def discard_open(self, error: EventBusError) -> int:
         """What has not been stored yet of an aborted transaction never will be; how many records that is."""

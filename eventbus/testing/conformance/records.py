@@ -6,6 +6,8 @@ import anyio
 
 from eventbus.client.consumer import Consumer
 from eventbus.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
     NoCommittedOffset,
     OffsetOutOfRange,
     RecordTooLarge,
@@ -101,24 +103,33 @@ async def a_record_too_large_is_refused_and_others_are_not(world: World) -> None
     assert await world.values(topic) == [b"small"]
 
 
-@promise(each=("too_large", "too_old"))
+_FAULTS = {"too_large": RecordTooLarge, "too_old": InvalidTimestamp, "without_key": InvalidRecord}
+
+
+@promise(each=tuple(_FAULTS))
 async def a_refused_record_takes_no_neighbour_along(world: World, fault: str) -> None:
-    topic = await world.topic(max_message_bytes=2_000, message_timestamp_before_max_ms=3_600_000)
-    values = [(b"%d " % number).ljust(300, b"x") for number in range(40)]
+    topic = await world.topic(
+        max_message_bytes=2_000,
+        message_timestamp_before_max_ms=3_600_000,
+        cleanup_policy="compact" if fault == "without_key" else "delete",
+    )
+    values = [b"%d" % number for number in range(40)]
     deliveries = [
         world.bus.send_nowait(
             topic,
-            value.ljust(5_000 if number == 20 and fault == "too_large" else 300),
-            timestamp_ms=1_000 if number == 20 and fault == "too_old" else None,
+            value.ljust(5_000 if fault == "too_large" and value == b"20" else 300),
+            key=None if fault == "without_key" and value == b"20" else value,
+            timestamp_ms=1_000 if fault == "too_old" and value == b"20" else None,
         )
-        for number, value in enumerate(values)
+        for value in values
     ]
     await world.bus.flush()
-    errors = {number: delivery.exception() for number, delivery in enumerate(deliveries) if delivery.exception()}
-    assert [(number, type(error)) for number, error in errors.items()] == [
-        (20, RecordTooLarge if fault == "too_large" else InvalidTimestamp)
-    ]
-    assert await world.values(topic) == values[:20] + values[21:]
+    errors = {number: delivery.exception() for number, delivery in enumerate(deliveries)}
+    failed = [(number, type(error)) for number, error in errors.items() if error is not None]
+    assert len(failed) == 1 and failed[0][0] == 20 and issubclass(failed[0][1], _FAULTS[fault]), failed
+    offsets = [deliveries[number].result().offset for number in range(40) if number != 20]
+    assert offsets == list(range(39)), offsets
+    assert [value and value.strip() for value in await world.values(topic)] == values[:20] + values[21:]
 
 
 @promise()
