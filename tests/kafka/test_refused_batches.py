@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.backends.kafka.backend import KafkaBackend
 from eventbus.backends.kafka.limits import UNKNOWN
@@ -79,6 +80,7 @@ async def test_a_large_record_among_small_ones(
         await bus.flush()
         failed = [number for number, delivery in enumerate(deliveries) if delivery.exception()]
         assert failed == [20] and isinstance(deliveries[20].exception(), RecordTooLarge)
+        assert "max.message.bytes" in str(deliveries[20].exception())
         found = await numbers(bus, topic)
         assert sorted(found) == [number for number in range(40) if number != 20]
         assert not known or found == sorted(found)
@@ -110,6 +112,7 @@ async def test_an_old_record_among_new_ones(
         await bus.flush()
         assert [number for number, one in enumerate(deliveries) if one.exception() is not None] == [50]
         assert isinstance(deliveries[50].exception(), InvalidTimestamp)
+        assert "message.timestamp.before.max.ms" in str(deliveries[50].exception())
         found = await stored(bus, topic)
         if not known:
             found.sort(key=lambda record: int(record.key or b""))
@@ -131,6 +134,42 @@ async def test_a_record_without_a_key_in_a_compacted_topic(real: RealKafka, topi
         await bus.flush()
         assert [type(one.exception()) for one in deliveries if one.exception()] == [InvalidRecord]
         assert await numbers(bus, topic) == [number for number in range(20) if number != 7]
+
+
+async def test_retries_and_dead_letters_that_are_written_together(real: RealKafka, topic: str) -> None:
+    dead, bus = f"{topic}.dead", EventBus(real.url)
+    retry = Retry(immediate=0, delays=["10ms"])
+
+    @bus.consumer(topic, group=topic, start="earliest", retry=retry, dead_letter=dead)
+    async def handle(value: bytes) -> None:
+        raise ValueError("not today")
+
+    async with EventBus(real.url) as operator:
+        await operator.admin.create_topic(topic, configs=SMALL)
+        await operator.admin.create_topic(dead, configs={"max.message.bytes": "8000"})
+        await operator.send_many(topic, numbered(50))
+        async with bus:
+            await bus.drain()
+        assert sorted(await numbers(operator, dead)) == list(range(50))
+
+
+async def test_outputs_of_an_exactly_once_handler(real: RealKafka, topic: str) -> None:
+    output, calls, bus = f"{topic}.output", list[bytes](), EventBus(real.url)
+
+    @bus.consumer(topic, group=topic, start="earliest", exactly_once=True)
+    @bus.producer(output)
+    async def handle(value: bytes) -> bytes:
+        calls.append(value)
+        return value
+
+    async with EventBus(real.url) as operator:
+        await operator.admin.create_topic(topic)
+        await operator.admin.create_topic(output, configs=SMALL)
+        await operator.send_many(topic, numbered(50))
+        async with bus:
+            await bus.drain()
+        assert await numbers(operator, output) == list(range(50))
+        assert len(calls) == 50
 
 
 async def test_a_limit_that_was_lowered_meanwhile(real: RealKafka, topic: str) -> None:

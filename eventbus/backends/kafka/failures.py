@@ -113,12 +113,26 @@ _MISSING = {
 }
 """By the code of the refusal, which ACL its user may lack; the brokers do not say it."""
 
+_TOO_LARGE = "its batch exceeds the topic's max.message.bytes"
+_BAD_TIMESTAMP = (
+    "its timestamp is outside the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+)
+_LIMITS = {
+    ClientError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
+    ClientError.INVALID_TIMESTAMP: _BAD_TIMESTAMP,
+    ClientError.INVALID_RECORD: f"it has no key and the topic is compacted, or {_BAD_TIMESTAMP}",
+}
+"""By the code of the refusal, which setting of the topic a record may violate; librdkafka drops the broker's text."""
+
 
 def error_of(error: ClientError, what: str) -> EventBusError:
     """Our error for librdkafka's; ``what`` could not be done, and begins the message."""
     text = f"{what}: {error.str()}"
     if error.code() == ClientError._FATAL:
         error = _cause(error)
+    limit = _LIMITS.get(error.code())
+    if limit is not None:
+        text = f"{text} ({limit}; see `eventbus topics describe`)"
     missing = _MISSING.get(error.code())
     if missing is not None:
         text = f"{text} (the user that this process logs in as needs an ACL: {missing}; see `eventbus acls --help`)"
