@@ -18,7 +18,7 @@ from dlq.durations import positive, shown
 from dlq.events import Hook, Signals
 from dlq.signals import FailureSignal
 from eventbus.errors import ConfigError
-from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder
+from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder, retry_topic_of
 
 if TYPE_CHECKING:
     from dlq.recovery import PolicyRecovery
@@ -136,6 +136,16 @@ class Policy(msgspec.Struct, frozen=True):
     dead_letter: bool | str = True
     prefix: str = ""
     """Before the topics that are named here."""
+    old_retry_topic: str | None = None
+    """The retry topic of an earlier release, read to its end while ``retry`` has no later tries."""
+    keeps_order: bool = True
+    """Whether later records can wait behind the entries of ``old_retry_topic``."""
+
+    def draining(self, topic: str, *, keeps_order: bool) -> Policy | None:
+        """See `DrainsRetries`."""
+        if self.retry.tries_later:
+            return None
+        return msgspec.structs.replace(self, old_retry_topic=topic, keeps_order=keeps_order)
 
     def under(self, prefix: str) -> Policy:
         """See `NamesTopics`."""
@@ -156,6 +166,8 @@ class Policy(msgspec.Struct, frozen=True):
         return opened
 
     def _order(self, handling: Handling, where: str) -> RetryOrder:
+        if not self.keeps_order:
+            return "none"
         chosen = self.retry.order
         if handling.pattern is not None:
             if chosen in ("key", "partition"):
@@ -171,15 +183,17 @@ class Policy(msgspec.Struct, frozen=True):
 
     def _retry_topic(self, handling: Handling, where: str) -> str | None:
         if not self.retry.tries_later:
-            return None
+            return self.old_retry_topic
         if self.retry.topic:
             return self.prefix + self.retry.topic
-        return _derived("retry", handling.group, where, "retry=Retry(topic=...)")
+        return _topic_name(retry_topic_of(handling.group), handling.group, where, "retry=Retry(topic=...)")
 
     def _dead_letter_topic(self, handling: Handling, where: str) -> str | None:
         if isinstance(self.dead_letter, str):
             return self.prefix + self.dead_letter
-        return _derived("dlq", handling.group, where, 'dead_letter="..."') if self.dead_letter else None
+        if not self.dead_letter:
+            return None
+        return _topic_name(f"dlq.{handling.group}", handling.group, where, 'dead_letter="..."')
 
 
 def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
@@ -252,8 +266,7 @@ def _order(order: Any) -> RetryOrder | None:
     return order
 
 
-def _derived(prefix: str, group: str, where: str, option: str) -> str:
-    name = f"{prefix}.{group}"
+def _topic_name(name: str, group: str, where: str, option: str) -> str:
     if not checks.is_topic(name):
         raise ConfigError(f"{where}: of group {group!r:.300} no topic's name can be made ({name!r:.300}): say {option}")
     return name

@@ -199,7 +199,7 @@ class PolicyRecovery:
         outages = failed.tries if decision.is_outage else failed.outages - tried.outages
         message = self._reporter.message(error)
         text = f"{class_of(error)}: {message}"
-        if self.retry_topic is not None:
+        if self.retry_topic is not None and self._policy.tries_later:  # else it is one to be emptied
             entry = retry_entry(
                 record,
                 attempt=failed.attempts,

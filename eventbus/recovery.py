@@ -281,6 +281,23 @@ class NamesTopics(Protocol):
         ...
 
 
+@runtime_checkable
+class DrainsRetries(Protocol):
+    """A `FailurePolicy` that can read a retry topic of an earlier release to its end."""
+
+    def draining(self, topic: str, *, keeps_order: bool) -> FailurePolicy | None:
+        """Return the policy with ``topic`` as its retry topic. Return None if the policy has a retry topic already.
+
+        ``keeps_order``: whether later records can wait behind the entries of ``topic``.
+        """
+        ...
+
+
+def retry_topic_of(group: str) -> str:
+    """Return the retry topic of a group whose policy names none."""
+    return f"retry.{group}"
+
+
 def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
     """The policy of ``retry=`` and ``dead_letter=``, made by whoever is installed as "eventbus.failure_policies".
 

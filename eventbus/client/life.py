@@ -22,6 +22,7 @@ from eventbus.client.config import consumer_settings
 from eventbus.client.declarations import Drains, Part, Surrounds
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.old_retries import with_old_retries
 from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.health_watch import HealthWatch
@@ -149,7 +150,7 @@ class Life:
             stack.callback(self._end)
             stack.push_async_callback(admin.delete_temporary)
             await admin.create_temporary([plan.topics[name] for name in sorted(plan.temporary)])
-            await prepare_topics(plan.backend, plan.topics, plan.members)
+            partitions = await prepare_topics(plan.backend, plan.topics, plan.members)
             handlers = [handler for handler, _ in plan.members]
             self._loop_watch = watch_loop(handlers, plan.middleware, plan.slow_loop_ms, plan.backend.timers)
             if self._loop_watch is not None:
@@ -163,7 +164,7 @@ class Life:
             self.tasks.start_soon(plan.backend.run)
             await self._start_parts()
             for handler, group in plan.members:
-                await self._start_handler(handler, group)
+                await self._start_handler(handler, group, partitions)
             if self.runners:
                 self.tasks.start_soon(self.watch.run)
             self._stack = stack.pop_all()
@@ -190,9 +191,11 @@ class Life:
             self.parts.append(self._hooks)
             await self._hooks.start(bus)
 
-    async def _start_handler(self, handler: Handler[Any, Any], group: str) -> None:
+    async def _start_handler(self, handler: Handler[Any, Any], group: str, partitions: Mapping[str, int]) -> None:
+        """``partitions``: how many each topic of the log has."""
         plan, producers = self._plan, self.producers
         config = consumer_settings({**plan.consumer_config, "group": group, **handler.spec.consumer_options()})
+        handler = with_old_retries(handler, group, plan.members, partitions, config)
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
         replies = Replies(handler, self._bus, plan.serdes) if handler.spec.replies else None

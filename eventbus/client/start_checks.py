@@ -104,14 +104,16 @@ def _named(handler: Handler[Any, Any]) -> str:
 
 async def prepare_topics(
     backend: Backend, declared: Mapping[str, TopicSpec], members: Sequence[tuple[Handler[Any, Any], str]]
-) -> None:
+) -> dict[str, int]:
     """Create the declared topics that are missing, and refuse to start with handlers whose topics do not allow it.
+
+    Return how many partitions each topic of the log has.
 
     Raises what the log says of a topic that it refuses to create; UnknownTopicOrPartition (with the nearest name) for
     one that a handler names and nobody declared; ConfigError as `check_groups` and `check_global_order` do.
     """
     if not declared and not members:
-        return
+        return {}
     partitions = {topic.name: len(topic.partitions) for topic in await backend.describe_topics()}
     handlers = [handler for handler, _ in members]
     missing = [spec for spec in _wanted(declared, handlers, backend) if spec.name not in partitions]
@@ -132,6 +134,7 @@ async def prepare_topics(
     check_groups(members, partitions)
     check_global_order(handlers, partitions)
     tell_idle_patterns(handlers, partitions)
+    return partitions
 
 
 def _wanted(

@@ -464,13 +464,22 @@ def _check_assignors(handler: Handler[Any, Any], recovery: Recovery, config: Con
     """Raises ConfigError for those that may give a partition and its retry partition to different members."""
     if recovery.order == "none" or recovery.retry_topic is None:
         return
-    first = config.assignors[0] if config.assignors else ""
-    name, where, fix = first, f"assignors={list(config.assignors)!r}", "assignors=['range']"
-    if config.kafka.get("group.protocol") == "consumer":
-        name = config.kafka.get("group.remote.assignor", "uniform")
-        where, fix = f"group_remote_assignor={name!r}", "group_remote_assignor='range'"
-    if name != "range":
+    if (apart := ways_apart(config)) is not None:
+        where, fix = apart
         raise ConfigError(
             f"handler {handler.__name__!r}: Retry(order={recovery.order!r}) needs each partition beside its retry "
             f"partition, and {where} may part them: say {fix}, or Retry(order='none')"
         )
+
+
+def ways_apart(config: ConsumerConfig) -> tuple[str, str] | None:
+    """Return the option that may assign a partition and its retry partition to different members, and its fix.
+
+    Return None if they always have the same member.
+    """
+    name = config.assignors[0] if config.assignors else ""
+    where, fix = f"assignors={list(config.assignors)!r}", "assignors=['range']"
+    if config.kafka.get("group.protocol") == "consumer":
+        name = config.kafka.get("group.remote.assignor", "uniform")
+        where, fix = f"group_remote_assignor={name!r}", "group_remote_assignor='range'"
+    return None if name == "range" else (where, fix)
