@@ -18,7 +18,7 @@ from dlq.durations import positive, shown
 from dlq.events import Hook, Signals
 from dlq.signals import FailureSignal
 from eventbus.errors import ConfigError
-from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder, retry_topic_of
+from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder, Waiting, retry_topic_of
 
 if TYPE_CHECKING:
     from dlq.recovery import PolicyRecovery
@@ -141,11 +141,21 @@ class Policy(msgspec.Struct, frozen=True):
     keeps_order: bool = True
     """Whether later records can wait behind the entries of ``old_retry_topic``."""
 
-    def draining(self, topic: str, *, keeps_order: bool) -> Policy | None:
+    def retry_topic(self, group: str) -> str | None:
         """See `DrainsRetries`."""
-        if self.retry.tries_later:
-            return None
+        if not self.retry.tries_later:
+            return self.old_retry_topic
+        return self.prefix + self.retry.topic if self.retry.topic else retry_topic_of(group)
+
+    def draining(self, topic: str, *, keeps_order: bool) -> Policy:
+        """See `DrainsRetries`."""
         return msgspec.structs.replace(self, old_retry_topic=topic, keeps_order=keeps_order)
+
+    def entries(self, group: str, partition: int) -> Waiting:
+        """See `DrainsRetries`."""
+        from dlq.waiting import WaitingEntries
+
+        return WaitingEntries("none", owner=group)
 
     def under(self, prefix: str) -> Policy:
         """See `NamesTopics`."""
@@ -182,11 +192,8 @@ class Policy(msgspec.Struct, frozen=True):
         return _ORDERS.get(handling.order, "key")
 
     def _retry_topic(self, handling: Handling, where: str) -> str | None:
-        if not self.retry.tries_later:
-            return self.old_retry_topic
-        if self.retry.topic:
-            return self.prefix + self.retry.topic
-        return _topic_name(retry_topic_of(handling.group), handling.group, where, "retry=Retry(topic=...)")
+        name = self.retry_topic(handling.group)
+        return name and _topic_name(name, handling.group, where, "retry=Retry(topic=...)")
 
     def _dead_letter_topic(self, handling: Handling, where: str) -> str | None:
         if isinstance(self.dead_letter, str):

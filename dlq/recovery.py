@@ -59,7 +59,8 @@ class PolicyRecovery:
         self.order: Final = order
         self.retry_topic: Final = retry_topic
         self.dead_letter_topic: Final = dead_letter_topic
-        self.owner: Final = handling.group if policy.topic else None
+        is_shared = policy.topic or retry_topic != recovery.retry_topic_of(handling.group)
+        self.owner: Final = handling.group if is_shared else None
         """A topic that is named after the group has no other writer."""
         self._chance = chance
         self._breaker = None if policy.circuit is None else Breaker(policy.circuit)

@@ -285,11 +285,19 @@ class NamesTopics(Protocol):
 class DrainsRetries(Protocol):
     """A `FailurePolicy` that can read a retry topic of an earlier release to its end."""
 
-    def draining(self, topic: str, *, keeps_order: bool) -> FailurePolicy | None:
-        """Return the policy with ``topic`` as its retry topic. Return None if the policy has a retry topic already.
+    def retry_topic(self, group: str) -> str | None:
+        """Return the topic in which failed records of a group wait, or None without later tries."""
+        ...
+
+    def draining(self, topic: str, *, keeps_order: bool) -> FailurePolicy:
+        """Return the policy with ``topic`` as its retry topic, for a policy without later tries.
 
         ``keeps_order``: whether later records can wait behind the entries of ``topic``.
         """
+        ...
+
+    def entries(self, group: str, partition: int) -> Waiting:
+        """Return an empty `Waiting` that takes up the entries of a group, to count them."""
         ...
 
 

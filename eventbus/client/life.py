@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import anyio.lowlevel
 
-from eventbus.backends.base import Backend
+from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.backends.clock import Clock
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.broker import TopicSpec
@@ -150,7 +150,7 @@ class Life:
             stack.callback(self._end)
             stack.push_async_callback(admin.delete_temporary)
             await admin.create_temporary([plan.topics[name] for name in sorted(plan.temporary)])
-            partitions = await prepare_topics(plan.backend, plan.topics, plan.members)
+            topics = await prepare_topics(plan.backend, plan.topics, plan.members)
             handlers = [handler for handler, _ in plan.members]
             self._loop_watch = watch_loop(handlers, plan.middleware, plan.slow_loop_ms, plan.backend.timers)
             if self._loop_watch is not None:
@@ -163,8 +163,9 @@ class Life:
             self.tasks.start_soon(self.bridge.serve)
             self.tasks.start_soon(plan.backend.run)
             await self._start_parts()
-            for handler, group in plan.members:
-                await self._start_handler(handler, group, partitions)
+            members = [(handler, group, self._consumer_config(handler, group)) for handler, group in plan.members]
+            for member in await with_old_retries(members, topics, plan.backend):
+                await self._start_handler(*member)
             if self.runners:
                 self.tasks.start_soon(self.watch.run)
             self._stack = stack.pop_all()
@@ -191,11 +192,11 @@ class Life:
             self.parts.append(self._hooks)
             await self._hooks.start(bus)
 
-    async def _start_handler(self, handler: Handler[Any, Any], group: str, partitions: Mapping[str, int]) -> None:
-        """``partitions``: how many each topic of the log has."""
+    def _consumer_config(self, handler: Handler[Any, Any], group: str) -> ConsumerConfig:
+        return consumer_settings({**self._plan.consumer_config, "group": group, **handler.spec.consumer_options()})
+
+    async def _start_handler(self, handler: Handler[Any, Any], group: str, config: ConsumerConfig) -> None:
         plan, producers = self._plan, self.producers
-        config = consumer_settings({**plan.consumer_config, "group": group, **handler.spec.consumer_options()})
-        handler = with_old_retries(handler, group, plan.members, partitions, config)
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
         replies = Replies(handler, self._bus, plan.serdes) if handler.spec.replies else None

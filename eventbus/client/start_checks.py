@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from eventbus.backends.base import Backend
-from eventbus.broker import TopicSpec
+from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.configuration.choose import SERVICE_NAME
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
@@ -104,26 +104,27 @@ def _named(handler: Handler[Any, Any]) -> str:
 
 async def prepare_topics(
     backend: Backend, declared: Mapping[str, TopicSpec], members: Sequence[tuple[Handler[Any, Any], str]]
-) -> dict[str, int]:
+) -> dict[str, TopicDescription]:
     """Create the declared topics that are missing, and refuse to start with handlers whose topics do not allow it.
 
-    Return how many partitions each topic of the log has.
+    Return the topics of the log.
 
     Raises what the log says of a topic that it refuses to create; UnknownTopicOrPartition (with the nearest name) for
     one that a handler names and nobody declared; ConfigError as `check_groups` and `check_global_order` do.
     """
     if not declared and not members:
         return {}
-    partitions = {topic.name: len(topic.partitions) for topic in await backend.describe_topics()}
+    topics = {topic.name: topic for topic in await backend.describe_topics()}
     handlers = [handler for handler, _ in members]
-    missing = [spec for spec in _wanted(declared, handlers, backend) if spec.name not in partitions]
+    missing = [spec for spec in _wanted(declared, handlers, backend) if spec.name not in topics]
     for name, result in (await backend.create_topics(missing)).items() if missing else ():
         if isinstance(result, TopicAlreadyExists):  # by another bus, meanwhile
-            partitions |= {topic.name: len(topic.partitions) for topic in await backend.describe_topics([name])}
+            topics |= {topic.name: topic for topic in await backend.describe_topics([name])}
         elif isinstance(result, KafkaError):
             raise result
         else:
-            partitions[name] = len(result.partitions)
+            topics[name] = result
+    partitions = {name: len(topic.partitions) for name, topic in topics.items()}
     for handler in handlers:
         for topic in handler.spec.topics:
             if topic not in partitions and not backend.auto_creates_topics:
@@ -134,7 +135,7 @@ async def prepare_topics(
     check_groups(members, partitions)
     check_global_order(handlers, partitions)
     tell_idle_patterns(handlers, partitions)
-    return partitions
+    return topics
 
 
 def _wanted(

@@ -52,7 +52,7 @@ class LaneCommits:
         self.moves: Moves | None = None
         """Of a handler whose failed records go elsewhere."""
         self.elsewhere: dict[TopicPartition, int] = {}
-        """Offsets that are finished because a database says so: for the group to show, with the next commit."""
+        """Offsets for the group to show, with the next commit: where a database begins, or a new retry partition."""
         self.on_moved: Callable[[], object] = lambda: None
         """Called when such records are stored, or could not be."""
         self._turn = anyio.Lock()
@@ -111,6 +111,17 @@ class LaneCommits:
             is_left = any(lane.is_busy or lane.moves or lane.finished > lane.committed for lane in self._lanes.values())
             if is_left or self.elsewhere:
                 self._expected.set()  # slow handlers, or a commit that failed
+
+    async def run_elsewhere(self) -> None:
+        """Commit `elsewhere` alone, for a handler whose lanes commit in transactions."""
+        while True:
+            await self._expected.wait()
+            self._expected = anyio.Event()
+            if self.elsewhere:
+                await self.attempt([])
+            if self.elsewhere:
+                await self._timers.sleep(_LONGEST_PAUSE_SECONDS)
+                self._expected.set()
 
     async def attempt(self, lanes: Collection[Lane] | None = None) -> None:
         """Commit what is finished now, of some lanes or all; what goes wrong is logged."""

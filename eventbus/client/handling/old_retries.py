@@ -1,51 +1,156 @@
-"""Read the retry topic that an earlier release of a handler wrote to its end, whatever ``retry=`` is now."""
+"""Find the retry topics that an earlier release of a service has written to, and have its handlers read them.
+
+An entry of a retry topic belongs to a group, and the name of the topic to an option of the code. When a release changes
+that option, the entries must not be left behind without a word.
+"""
 
 from __future__ import annotations
 
 import copy
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from eventbus.backends.base import ConsumerConfig
+from eventbus.backends.base import Backend, ConsumerConfig
+from eventbus.broker import TopicDescription
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.recovering import ways_apart
-from eventbus.recovery import DrainsRetries, policy_of, retry_topic_of
+from eventbus.errors import ConfigError
+from eventbus.recovery import DrainsRetries, Waiting, policy_of, retry_topic_of
+from eventbus.types import TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+Members = Sequence[tuple[Handler[Any, Any], str, ConsumerConfig]]
+"""Handlers, the group of each, and the settings of its consumer."""
+
+_EARLIEST = -2
+_WAIT_MS = 10
 
 
-def with_old_retries(
-    handler: Handler[Any, Any],
-    group: str,
-    members: Sequence[tuple[Handler[Any, Any], str]],
-    partitions: Mapping[str, int],
-    config: ConsumerConfig,
-) -> Handler[Any, Any]:
-    """Return the handler, with a policy that reads ``retry.<group>`` if that topic exists and its own policy does not.
+async def with_old_retries(members: Members, topics: Mapping[str, TopicDescription], backend: Backend) -> Members:
+    """Return ``members``, and give handlers without later tries a policy that reads the group's old retry topic.
 
-    The topic exists whenever an earlier release had ``retry=`` with delays. It is read even when it is empty: during a
-    rolling deployment members of the earlier release still write to it after this member has started.
+    ``retry.<group>`` is read even when it is empty: during a rolling deployment members of the earlier release still
+    write to it after this member has started.
 
-    ``members``: of the bus. ``partitions``: how many each topic of the log has.
+    ``topics``: those of the log. Raises ConfigError when records wait in a topic that no handler of the group can read.
     """
-    topic, spec = retry_topic_of(group), handler.spec
-    shares_group = any(other_group == group and other is not handler for other, other_group in members)
-    if topic not in partitions or shares_group or spec.delivery == "at-most-once":
-        return handler
-    where = f"handler {handler.__name__!r}: reading {topic!r}, which an earlier release with retry= has written"
-    policy = policy_of(0, False, where) if spec.retry is None else spec.retry
-    if not isinstance(policy, DrainsRetries):
-        return handler
-    widths = {count for name, count in partitions.items() if _reads(handler, name)}
-    draining = policy.draining(topic, keeps_order=len(widths) < 2 and ways_apart(config) is None)
-    if draining is None:
-        return handler
-    changed = copy.copy(handler)
-    changed.spec = msgspec.structs.replace(spec, retry=draining)
-    return changed
+    changed: dict[Handler[Any, Any], Handler[Any, Any]] = {}
+    for group in dict.fromkeys(group for _, group, _ in members):
+        of_group = [one for one in members if one[1] == group]
+        changed |= await _OldRetries(group, of_group, topics, backend).look()
+    return [(changed.get(handler, handler), group, config) for handler, group, config in members]
 
 
-def _reads(handler: Handler[Any, Any], topic: str) -> bool:
+class _OldRetries:
+    """The old retry topics of one group."""
+
+    def __init__(self, group: str, members: Members, topics: Mapping[str, TopicDescription], backend: Backend) -> None:
+        self._group = group
+        self._members = members
+        self._topics = topics
+        self._backend = backend
+
+    async def look(self) -> dict[Handler[Any, Any], Handler[Any, Any]]:
+        """Return what to put in the place of handlers."""
+        offsets = await self._backend.group_offsets(self._group)
+        default = retry_topic_of(self._group)
+        found = dict.fromkeys((default, *(partition.topic for partition in offsets)))
+        sources = {name for handler, _, _ in self._members for name in self._topics if reads(handler, name)}
+        names = [name for name in found if name in self._topics and name not in sources]
+        if not names:
+            return {}
+        policies = list(self._policies())
+        if len(policies) < len(self._members):
+            return {}  # a policy that somebody else wrote knows its own topics
+        read = {policy.retry_topic(self._group) for policy in policies}
+        left = [name for name in names if name not in read]
+        counts = {name: count for name in left if (count := await self._count(policies[0], name, offsets))}
+        changed: dict[Handler[Any, Any], Handler[Any, Any]] = {}
+        handler, _, config = self._members[0]
+        if len(self._members) == 1 and None in read and handler.spec.delivery != "at-most-once":
+            topic = next(iter(counts), default)
+            if topic in self._topics:
+                changed[handler] = self._draining(handler, policies[0], topic, config)
+                counts.pop(topic, None)
+                for other, count in counts.items():  # refused, the handler could never empty the first one
+                    logger.warning("%s. Start the service again when %r is empty", self._found(other, count), topic)
+                return changed
+        for topic, count in counts.items():
+            raise ConfigError(
+                f"{self._found(topic, count)}. First run a release whose handler of that topic's records has "
+                "retry=Retry(delays=None): it handles what waits. Or bring the former retry= back until then. To give "
+                f"the records up: eventbus groups reset-offsets --group {self._group} --topic {topic} --to-latest "
+                "--execute"
+            )
+        return changed
+
+    def _found(self, topic: str, count: int) -> str:
+        names = ", ".join(repr(handler.__name__) for handler, _, _ in self._members)
+        return (
+            f"handler {names}: {count} record(s) of group {self._group!r} wait in the retry topic {topic!r}, which it "
+            "does not read. An earlier release wrote them there, with another retry="
+        )
+
+    def _policies(self) -> Iterator[DrainsRetries]:
+        for handler, _, _ in self._members:
+            policy = handler.spec.retry
+            if policy is None:
+                policy = policy_of(
+                    0, False, f"handler {handler.__name__!r}: reading the retry topic of group {self._group!r}"
+                )
+            if isinstance(policy, DrainsRetries):
+                yield policy
+
+    def _draining(
+        self, handler: Handler[Any, Any], policy: DrainsRetries, topic: str, config: ConsumerConfig
+    ) -> Handler[Any, Any]:
+        widths = {len(one.partitions) for name, one in self._topics.items() if reads(handler, name)}
+        draining = policy.draining(topic, keeps_order=len(widths) < 2 and ways_apart(config) is None)
+        changed = copy.copy(handler)
+        changed.spec = msgspec.structs.replace(handler.spec, retry=draining)
+        return changed
+
+    async def _count(self, policy: DrainsRetries, topic: str, offsets: Mapping[TopicPartition, Any]) -> int:
+        """Return how many entries of the group wait in a topic."""
+        partitions = [TopicPartition(topic, one.partition) for one in self._topics[topic].partitions]
+        starts = await self._backend.list_offsets(dict.fromkeys(partitions, _EARLIEST))
+        count = 0
+        for partition in partitions:
+            start = offsets[partition].offset if partition in offsets else 0
+            start = max(start, starts[partition].offset)
+            waiting = policy.entries(self._group, partition.partition)
+            await _read(self._backend, waiting, partition, start)
+            count += len(waiting)
+        return count
+
+
+async def _read(backend: Backend, waiting: Waiting, partition: TopicPartition, start: int) -> None:
+    """Read a partition from ``start`` to its end, or until it is clear that it does not hold entries."""
+    consumer = backend.consumer(ConsumerConfig(fetch_max_wait_ms=_WAIT_MS))
+    try:
+        end = (await consumer.end_offsets([partition]))[partition]
+        if start >= end:
+            return
+        await consumer.assign([partition])
+        consumer.seek(partition, start)
+        while await consumer.position(partition) < end:
+            fetched = await consumer.fetch()
+            for chunk in fetched:
+                waiting.add(chunk)
+            # The committed offset is that of an entry that waits. A topic that does not begin with one is another kind
+            # of topic, which the group has read once, and may be large.
+            if fetched and not len(waiting):
+                return
+    finally:
+        await consumer.aclose()
+
+
+def reads(handler: Handler[Any, Any], topic: str) -> bool:
+    """Whether a handler reads a topic."""
     pattern = handler.spec.pattern
     return topic in handler.spec.topics if pattern is None else re.fullmatch(pattern, topic) is not None

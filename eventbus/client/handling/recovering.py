@@ -90,7 +90,7 @@ def recovering_of(
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
-    return Recovering(handler, recovery, retries, moves, backend, consumer, clock, lanes, partitions, marks)
+    return Recovering(handler, recovery, retries, moves, backend, consumer, commits, clock, lanes, partitions, marks)
 
 
 class Recovering:
@@ -104,6 +104,7 @@ class Recovering:
         moves: Moves,
         backend: Backend,
         consumer: BackendConsumer,
+        commits: LaneCommits,
         clock: Clock,
         lanes: Mapping[TopicPartition, Lane],
         partitions: dict[str, int],
@@ -117,6 +118,7 @@ class Recovering:
         self._handler = handler
         self._backend = backend
         self._consumer = consumer
+        self._commits = commits
         self._clock = clock
         self._lanes = lanes
         self.partitions = partitions
@@ -238,6 +240,13 @@ class Recovering:
                 if isinstance(start, KafkaError):
                     raise start
                 self._consumer.seek(partition, start.offset)
+        if fresh:
+            # While the first entry of a partition waits, nothing of it is finished and so nothing committed. Without an
+            # offset neither tools nor a release with another retry topic find that the group has entries there.
+            # The commit is not made here: in the middle of a rebalance it would wait for the fetch that awaits this.
+            for partition in fresh:
+                self._commits.elsewhere[partition] = await self._consumer.position(partition)
+            self._commits.due()
         for partition, end in (await self._consumer.end_offsets(ours)).items():
             waiting = self.waiting[partition.partition] = self.recovery.waiting(partition.partition)
             self.moves.watch(partition, waiting)

@@ -9,7 +9,9 @@ import pytest
 
 from dlq import Retry
 from eventbus import EventBus
+from eventbus.errors import ConfigError
 from eventbus.testing import FakeClock
+from eventbus.types import TopicPartition
 
 _NUMBERS = itertools.count()
 
@@ -36,7 +38,8 @@ class Releases:
 
     async def first(self, **options: Any) -> None:
         """Have three records of a key wait: the first one failed, the others are behind it."""
-        async with self.bus(fails=True, **{"retry": Retry(immediate=0, delays=["1s"]), **options}) as bus:
+        options.setdefault("retry", Retry(immediate=0, delays=["1s"]))
+        async with self.bus(fails=True, **options) as bus:
             for number in range(3):
                 await bus.send("orders", f"ada-{number}", key="ada")
             await bus.drain()
@@ -69,3 +72,83 @@ async def test_an_old_retry_topic_gets_no_failed_records_of_a_release_without_de
             await bus.drain()
             async with keeper.new_consumer("dlq.billing", start="earliest") as consumer:
                 assert [record.value async for record in consumer.until_end()] == [b"ada-0", b"ada-1", b"ada-2"]
+
+
+async def lags(bus: EventBus, group: str) -> dict[str, int]:
+    """The lag of each topic that the group has offsets of, as tools compute it."""
+    offsets = await bus.admin.group_offsets(group)
+    ends = await bus.admin.list_offsets(dict.fromkeys(offsets, -1))
+    found: dict[str, int] = {}
+    for partition, end in ends.items():
+        found[partition.topic] = found.get(partition.topic, 0) + end.offset - offsets[partition].offset
+    return found
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+async def test_records_that_wait_have_a_lag_although_nothing_of_their_topic_was_finished(delivery: str) -> None:
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock) as keeper:
+        await releases.first(delivery=delivery)
+        found = await lags(keeper, "billing")
+    assert found["orders"] == 0 and found["retry.billing"] >= 3  # ends of transactions have offsets too
+
+
+async def test_a_release_that_no_longer_names_its_retry_topic_handles_what_waits_there() -> None:
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock):
+        await releases.first(retry=Retry(immediate=0, delays=["1s"], topic="later"))
+        async with releases.bus() as bus:
+            await releases.clock.advance(seconds=5)
+            await bus.drain()
+    assert releases.handled == ["ada-0", "ada-1", "ada-2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, "retry.billing.v2"), ("later", "later.v2"), ("later", None)], ids=str
+)
+async def test_a_renamed_retry_topic_is_refused_until_the_old_one_is_empty(
+    before: str | None, after: str | None
+) -> None:
+    releases, renamed = Releases(), Retry(immediate=0, delays=["1s"], topic=after)
+    async with EventBus(releases.url, clock=releases.clock):
+        await releases.first(retry=Retry(immediate=0, delays=["1s"], topic=before))
+        with pytest.raises(ConfigError, match=rf"3 record\(s\) .* '{before or 'retry.billing'}'.*Retry\(delays=None\)"):
+            await releases.bus(retry=renamed).start()
+        async with releases.bus(retry=Retry(delays=None)) as bus:
+            await releases.clock.advance(seconds=5)
+            await bus.drain()
+        async with releases.bus(retry=renamed) as bus:
+            await bus.send("orders", "ada-3", key="ada")
+            await bus.drain()
+    assert releases.handled == ["ada-0", "ada-1", "ada-2", "ada-3"]
+
+
+async def test_a_handler_that_may_not_call_twice_is_refused_while_records_wait() -> None:
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock):
+        await releases.first()
+        with pytest.raises(ConfigError, match=r"3 record\(s\) of group 'billing' wait in the retry topic"):
+            await releases.bus(delivery="at-most-once").start()
+
+
+async def test_records_of_another_group_in_a_shared_retry_topic_refuse_nobody() -> None:
+    releases, shared = Releases(), Retry(immediate=0, delays=["1s"], topic="later")
+    async with EventBus(releases.url, clock=releases.clock):
+        await releases.first(retry=shared)
+        async with releases.bus(group="mailer", retry=shared):
+            pass
+        async with releases.bus(group="mailer", retry=Retry(delays=["1s"])) as bus:
+            await bus.drain()
+    assert releases.handled == ["ada-0", "ada-1", "ada-2"]  # as the mailer's records
+
+
+async def test_a_topic_that_the_group_read_once_is_no_retry_topic() -> None:
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock) as keeper:
+        await keeper.admin.create_topic("refunds", 1)
+        await keeper.send("refunds", "r-1")
+        await keeper.admin.alter_group_offsets("billing", {TopicPartition("refunds", 0): 0})
+        async with releases.bus() as bus:
+            await bus.send("orders", "o-1")
+            await bus.drain()
+    assert releases.handled == ["o-1"]
