@@ -20,6 +20,7 @@ from dlq.payloads import payload_of
 from dlq.pen import Pen
 from dlq.reading import records_at, selected
 from dlq.redrive import Redrive, Redriven, RedriveOptions
+from dlq.retry_topics import WaitingRecords, waiting_records
 from dlq.selection import OVERFLOW, STATUSES, Case, DeadLetterTopic, LetterId, Selection
 from dlq.state import STATE_TOPIC, Step, new_step
 from dlq.targets import id_of
@@ -76,6 +77,10 @@ class DeadLetters:
         """The topics of dead letters, with what is in them."""
         await self._following.catch_up()
         return views.topics_of(self._following.indexes)
+
+    async def waiting(self) -> list[WaitingRecords]:
+        """Return what waits in the log for its next try, by topic and group. These records are not dead letters."""
+        return await waiting_records(self._bus)
 
     async def groups(self, topic: str | None = None, *, selection: Selection | None = None) -> list[Case]:
         """The selected letters, of all statuses if nothing else is said, by handler, error class and place in the code.

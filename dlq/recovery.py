@@ -16,15 +16,12 @@ from dlq.failures import class_of
 from dlq.headers import Cause, dead_letter_record, size_of
 from dlq.policy import Retry
 from dlq.reporting import Reporter
-from dlq.selection import MARK, looks_dead
+from dlq.selection import MARK, RETRY_TOPIC_BYTES, looks_dead
 from dlq.waiting import WaitingEntries
 from eventbus import recovery
 from eventbus.recovery import Handling, Move, Outgoing, RetryOrder, Stop, Verdict, WaitHere, Waiting
 from eventbus.types import ConsumerRecord
 
-_RETRY_TOPIC_BYTES = 8 << 20
-"""``max.message.bytes`` of a retry topic: a record of any topic with the default fits in with our headers, and brokers
-that others run allow as much."""
 _NO_LIMIT = 1 << 31
 _MOST_IN_PLACE = 1000
 """Records that wait in their place at the same time: one a partition, or as many as are at work side by side."""
@@ -80,7 +77,7 @@ class PolicyRecovery:
     def configs(self, topic: str) -> Mapping[str, str]:
         keep = {"cleanup.policy": "delete", "retention.ms": "-1"}
         if topic == self.retry_topic:
-            return {**keep, "max.message.bytes": str(_RETRY_TOPIC_BYTES)}
+            return {**keep, "max.message.bytes": str(RETRY_TOPIC_BYTES)}
         return keep if looks_dead(topic, {}) else {**keep, MARK: "true"}  # found whatever its name is
 
     def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:

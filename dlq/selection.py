@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from eventbus.errors import ConfigError
+from eventbus.recovery import retry_topic_of
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ MARK = "errors.deadletterqueue.group.enable"
 def looks_dead(topic: str, configs: Mapping[str, str] | None = None) -> bool:
     """Whether a topic holds dead letters: by its config, or by the names that frameworks give such topics."""
     return (configs or {}).get(MARK) == "true" or _LOOKS_DEAD.match(topic) is not None
+
+
+RETRY_TOPIC_BYTES: Final = 8 << 20
+"""``max.message.bytes`` of a retry topic: a record of any topic with the default fits in with our headers, and brokers
+that others run allow as much."""
+
+
+def looks_like_retries(topic: str, configs: Mapping[str, str]) -> bool:
+    """Return whether a topic may hold records that wait: by its name, or by the configs that it was created with."""
+    is_made_for_it = configs.get("max.message.bytes") == str(RETRY_TOPIC_BYTES) and configs.get("retention.ms") == "-1"
+    return topic.startswith(retry_topic_of("")) or is_made_for_it
 
 
 class LetterId(NamedTuple):

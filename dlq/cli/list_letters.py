@@ -13,7 +13,7 @@ import msgspec
 from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, selection_of, topics_of, with_letters
 from dlq.cli.letter_json import letter_as_json
 from dlq.cli.screen import Screen
-from dlq.cli.words import age, count_of
+from dlq.cli.words import age, count_of, how_long
 from dlq.selection import Selection, looks_dead
 from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output, one_line
@@ -68,6 +68,7 @@ def list_letters(args: argparse.Namespace) -> int:
             _say_more(len(shown[: selection.limit]), shown, cases, out)
         else:
             _show_topics(await letters.topics(), selection, len(cases), bus.url, out)
+        await note_waiting(letters, selection.topic, selection.group, out)
 
     return with_letters(args, work, topics=topics_of(selection))
 
@@ -203,7 +204,7 @@ def _show_topics(topics: Sequence[DeadLetterTopic], selection: Selection, hidden
     elif chooses(selection):
         out.note(NOTHING_CHOSEN)
     else:
-        out.note("nothing waits for anybody")
+        out.note("no dead letter waits for anybody")
 
 
 def no_topics(url: str, out: Output) -> None:
@@ -211,6 +212,19 @@ def no_topics(url: str, out: Output) -> None:
         f"there are no dead letters in {shown_url(url)}: no topic is named like one of dead letters (dlq.*, *-dlq, "
         "*.DLT, *_error, ...); name another with --topic"
     )
+
+
+async def note_waiting(letters: DeadLetters, topic: str | None, group: str | None, out: Output) -> None:
+    """Add what waits for its next try, and so is no dead letter; with a topic or a group named, what belongs to it."""
+    now_ms = round(time.time() * 1000)
+    for one in await letters.waiting():
+        if topic not in (None, one.topic, f"dlq.{one.group}") or group not in (None, one.group):
+            continue
+        due_ms = None if one.next_due_ms is None else one.next_due_ms - now_ms
+        due = "" if due_ms is None else f", the first {'is due' if due_ms <= 0 else f'in {how_long(due_ms)}'}"
+        note = "" if one.has_members else ". The group has no members: nobody handles them until its service runs"
+        waits = "record waits" if one.count == 1 else "records wait"
+        out.note(f"{one.count:,} {waits} for the next try of group {one.group} in {one.topic}{due}{note}")
 
 
 TOPIC_COLUMNS = ("topic", "letters", "open", "parked", "done", "cases", "oldest open", "newest", "groups")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dlq.cli.choosing import with_letters
-from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, topic_rows
+from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, note_waiting, topic_rows
 from dlq.cli.screen import Screen
 from dlq.cli.words import plot
 from eventbus.cli.output import Output
@@ -54,6 +54,7 @@ def stats(args: argparse.Namespace) -> int:
             screen = Screen(out)
             screen.table(TOPIC_COLUMNS, topic_rows(topics, now_ms))
             _show_rates(topics, rates, args.hours, screen)
+        await note_waiting(letters, topic, None, out)
 
     return with_letters(args, work, topics={topic} if topic else set())
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import anyio
 import pytest
 
+from dlq import Retry
+from eventbus import EventBus
 from tests.dlq.cli.conftest import TOPIC, Dlq, OnTerminal, letter, write
 
 
@@ -148,3 +151,26 @@ def test_on_a_terminal_it_fits(on_terminal: OnTerminal, dlq: Dlq, columns: int) 
     assert case["case"] in cases.out and "charge_the_customers_card" in cases.out
     assert ("CardWasDeclinedByTheIssuerError at conftest.py" in cases.out) == (columns == 140)
     assert f"{TOPIC}/1/0" in letters.out and "customer-1234..." in letters.out
+
+
+def test_records_that_wait_for_their_next_try_are_no_letters_and_are_shown(dlq: Dlq) -> None:
+    """Those of a group that nobody runs any more, too: its handler may have been renamed."""
+
+    async def fail() -> None:
+        bus = EventBus("file://./data", auto_create_topics=True)
+
+        @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=["1h"], topic="later"))
+        async def bill(order: str) -> None:
+            raise ValueError("later")
+
+        async with bus:
+            for number in range(3):
+                await bus.send("orders", f"o-{number}", key="ada")
+            await bus.drain()
+
+    anyio.run(fail)
+    for command in ("list", "stats"):
+        shown = dlq(command)
+        assert "3 records wait for the next try of group billing in later, the first in" in shown.err
+        assert "The group has no members" in shown.err
+    assert "wait for the next try" not in dlq("list", "--group", "shipping").err
