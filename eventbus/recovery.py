@@ -321,6 +321,11 @@ def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
     return make(retry, dead_letter, where)
 
 
+def has_policies() -> bool:
+    """Return whether the package that makes policies is installed."""
+    return _installed() is not None
+
+
 @cache
 def _installed() -> Callable[[Any, Any, str], FailurePolicy] | None:
     from importlib.metadata import entry_points

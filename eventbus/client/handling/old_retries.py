@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,8 +19,8 @@ from eventbus.broker import TopicDescription
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.recovering import ways_apart
 from eventbus.errors import ConfigError
-from eventbus.recovery import DrainsRetries, Waiting, policy_of, retry_topic_of
-from eventbus.types import TopicPartition
+from eventbus.recovery import DrainsRetries, Waiting, has_policies, policy_of, retry_topic_of
+from eventbus.types import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -35,15 +35,58 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     """Return ``members``, and give handlers without later tries a policy that reads the group's old retry topic.
 
     ``retry.<group>`` is read even when it is empty: during a rolling deployment members of the earlier release still
-    write to it after this member has started.
+    write to it after this member has started. Groups that a renamed handler or router has left behind are logged.
 
     ``topics``: those of the log. Raises ConfigError when records wait in a topic that no handler of the group can read.
     """
+    if not members or not has_policies():
+        return members
     changed: dict[Handler[Any, Any], Handler[Any, Any]] = {}
-    for group in dict.fromkeys(group for _, group, _ in members):
+    groups = dict.fromkeys(group for _, group, _ in members)
+    for group in groups:
         of_group = [one for one in members if one[1] == group]
         changed |= await _OldRetries(group, of_group, topics, backend).look()
+    await _warn_of_renamed(members, groups, topics, backend)
     return [(changed.get(handler, handler), group, config) for handler, group, config in members]
+
+
+async def _warn_of_renamed(
+    members: Members, groups: Collection[str], topics: Mapping[str, TopicDescription], backend: Backend
+) -> None:
+    """Log how many records wait for groups without members whose names look like former names of ``groups``.
+
+    This is not refused: the group may be that of another process of the service, which starts later.
+    """
+    prefix = retry_topic_of("")
+    last_names, first_names = {*map(_last_name, groups)}, {*map(_first_name, groups)} - {None}
+    similar = [
+        group
+        for topic in topics
+        if topic.startswith(prefix)
+        and (group := topic.removeprefix(prefix)) not in groups
+        and (_last_name(group) in last_names or _first_name(group) in first_names)
+    ]
+    for listing in await backend.list_groups() if similar else ():
+        if listing.group in similar and listing.state in ("Empty", "Dead"):
+            old = _OldRetries(listing.group, members, topics, backend)
+            topic = retry_topic_of(listing.group)
+            if count := await old.count(topic):
+                logger.warning(
+                    "%d record(s) of group %r wait in the retry topic %r, and the group has no members. If a handler, "
+                    "its router or the service was renamed, nobody handles them: start a handler with group=%r until they "
+                    "are handled, and see: eventbus dlq list",
+                    count, listing.group, topic, listing.group,
+                )  # fmt: skip
+
+
+def _last_name(group: str) -> str:
+    """Return the part that stays when the prefix of a router, or the service, is renamed."""
+    return group.rpartition(".")[2]
+
+
+def _first_name(group: str) -> str | None:
+    """Return the part that stays when a handler is renamed."""
+    return group.partition(".")[0] if "." in group else None
 
 
 class _OldRetries:
@@ -66,10 +109,10 @@ class _OldRetries:
             return {}
         policies = list(self._policies())
         if len(policies) < len(self._members):
-            return {}  # a policy that somebody else wrote knows its own topics
+            return {}  # a policy that somebody else wrote has its own topics
         read = {policy.retry_topic(self._group) for policy in policies}
         left = [name for name in names if name not in read]
-        counts = {name: count for name in left if (count := await self._count(policies[0], name, offsets))}
+        counts = {name: count for name in left if (count := await self.count(name, offsets))}
         changed: dict[Handler[Any, Any], Handler[Any, Any]] = {}
         handler, _, config = self._members[0]
         if len(self._members) == 1 and None in read and handler.spec.delivery != "at-most-once":
@@ -115,8 +158,12 @@ class _OldRetries:
         changed.spec = msgspec.structs.replace(handler.spec, retry=draining)
         return changed
 
-    async def _count(self, policy: DrainsRetries, topic: str, offsets: Mapping[TopicPartition, Any]) -> int:
-        """Return how many entries of the group wait in a topic."""
+    async def count(self, topic: str, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> int:
+        """Return how many entries of the group wait in a topic. ``offsets``: those of the group, if they are known."""
+        policy = next(self._policies(), None)
+        if policy is None:
+            return 0
+        offsets = await self._backend.group_offsets(self._group) if offsets is None else offsets
         partitions = [TopicPartition(topic, one.partition) for one in self._topics[topic].partitions]
         starts = await self._backend.list_offsets(dict.fromkeys(partitions, _EARLIEST))
         count = 0

@@ -36,10 +36,10 @@ class Releases:
 
         return bus
 
-    async def first(self, **options: Any) -> None:
+    async def first(self, *, group: str = "billing", **options: Any) -> None:
         """Have three records of a key wait: the first one failed, the others are behind it."""
         options.setdefault("retry", Retry(immediate=0, delays=["1s"]))
-        async with self.bus(fails=True, **options) as bus:
+        async with self.bus(fails=True, group=group, **options) as bus:
             for number in range(3):
                 await bus.send("orders", f"ada-{number}", key="ada")
             await bus.drain()
@@ -152,3 +152,16 @@ async def test_a_topic_that_the_group_read_once_is_no_retry_topic() -> None:
             await bus.send("orders", "o-1")
             await bus.drain()
     assert releases.handled == ["o-1"]
+
+
+@pytest.mark.parametrize("renamed", ["shop.invoicing", "store.billing"])
+async def test_records_of_a_renamed_handler_or_router_are_logged_at_the_start(
+    renamed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock):
+        await releases.first(group="shop.billing")
+        async with releases.bus(group="other"):
+            assert "shop.billing" not in caplog.text
+        async with releases.bus(group=renamed):
+            assert "3 record(s) of group 'shop.billing' wait in the retry topic 'retry.shop.billing'" in caplog.text
