@@ -139,7 +139,7 @@ class Policy(msgspec.Struct, frozen=True):
     old_retry_topic: str | None = None
     """The retry topic of an earlier release, read to its end while ``retry`` has no later tries."""
     keeps_order: bool = True
-    """Whether later records can wait behind the entries of ``old_retry_topic``."""
+    """True if later records of a key can wait until entries of ``old_retry_topic`` are handled."""
 
     def retry_topic(self, group: str) -> str | None:
         """See `DrainsRetries`."""

@@ -30,7 +30,7 @@ class WaitingRecords(msgspec.Struct, frozen=True, kw_only=True):
     next_due_ms: int | None
     """When the first of them is due."""
     has_members: bool
-    """Whether a member of the group runs. Without one nobody handles the records."""
+    """True if a member of the group runs. The records are not handled otherwise."""
 
 
 async def waiting_records(bus: EventBus) -> list[WaitingRecords]:

@@ -215,14 +215,14 @@ def no_topics(url: str, out: Output) -> None:
 
 
 async def note_waiting(letters: DeadLetters, topic: str | None, group: str | None, out: Output) -> None:
-    """Add what waits for its next try, and so is no dead letter; with a topic or a group named, what belongs to it."""
+    """Print how many records wait for their next try. If a topic or a group is named, print those of it."""
     now_ms = round(time.time() * 1000)
     for one in await letters.waiting():
         if topic not in (None, one.topic, f"dlq.{one.group}") or group not in (None, one.group):
             continue
         due_ms = None if one.next_due_ms is None else one.next_due_ms - now_ms
         due = "" if due_ms is None else f", the first {'is due' if due_ms <= 0 else f'in {how_long(due_ms)}'}"
-        note = "" if one.has_members else ". The group has no members: nobody handles them until its service runs"
+        note = "" if one.has_members else ". The group has no members, so they wait until its service runs"
         waits = "record waits" if one.count == 1 else "records wait"
         out.note(f"{one.count:,} {waits} for the next try of group {one.group} in {one.topic}{due}{note}")
 

@@ -1,7 +1,7 @@
 """Find the retry topics that an earlier release of a service has written to, and have its handlers read them.
 
 An entry of a retry topic belongs to a group, and the name of the topic to an option of the code. When a release changes
-that option, the entries must not be left behind without a word.
+that option, the entries must still be handled, or the release refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     """Return ``members``, and give handlers without later tries a policy that reads the group's old retry topic.
 
     ``retry.<group>`` is read even when it is empty: during a rolling deployment members of the earlier release still
-    write to it after this member has started. Groups that a renamed handler or router has left behind are logged.
+    write to it after this member has started. Groups that look like former names of handlers are logged.
 
     ``topics``: those of the log. Raises ConfigError when records wait in a topic that no handler of the group can read.
     """
@@ -73,8 +73,8 @@ async def _warn_of_renamed(
             if count := await old.count(topic):
                 logger.warning(
                     "%d record(s) of group %r wait in the retry topic %r, and the group has no members. If a handler, "
-                    "its router or the service was renamed, nobody handles them: start a handler with group=%r until they "
-                    "are handled, and see: eventbus dlq list",
+                    "its router or the service was renamed, they stay there. Start a handler with group=%r until they "
+                    "are handled. See: eventbus dlq list",
                     count, listing.group, topic, listing.group,
                 )  # fmt: skip
 
@@ -99,7 +99,7 @@ class _OldRetries:
         self._backend = backend
 
     async def look(self) -> dict[Handler[Any, Any], Handler[Any, Any]]:
-        """Return what to put in the place of handlers."""
+        """Return the changed handlers, by the handlers that they replace."""
         offsets = await self._backend.group_offsets(self._group)
         default = retry_topic_of(self._group)
         found = dict.fromkeys((default, *(partition.topic for partition in offsets)))
@@ -198,6 +198,6 @@ async def _read(backend: Backend, waiting: Waiting, partition: TopicPartition, s
 
 
 def reads(handler: Handler[Any, Any], topic: str) -> bool:
-    """Whether a handler reads a topic."""
+    """Return whether a handler reads a topic."""
     pattern = handler.spec.pattern
     return topic in handler.spec.topics if pattern is None else re.fullmatch(pattern, topic) is not None
