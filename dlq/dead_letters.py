@@ -20,7 +20,7 @@ from dlq.payloads import payload_of
 from dlq.pen import Pen
 from dlq.reading import records_at, selected
 from dlq.redrive import Redrive, Redriven, RedriveOptions
-from dlq.retry_topics import WaitingRecords, waiting_records
+from dlq.retry_topics import RetryTopics, WaitingRecords
 from dlq.selection import OVERFLOW, STATUSES, Case, DeadLetterTopic, LetterId, Selection
 from dlq.state import STATE_TOPIC, Step, new_step
 from dlq.targets import id_of
@@ -70,6 +70,7 @@ class DeadLetters:
         self._clock = clock
         self._following = Following(bus, chosen, state_topic, None if cache is None else IndexCache(Path(cache)))
         self._pen = Pen(bus, self._following)
+        self._retry_topics = RetryTopics(bus)
 
     # looking ---------------------------------------------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ class DeadLetters:
 
     async def waiting(self) -> list[WaitingRecords]:
         """Return what waits in the log for its next try, by topic and group. These records are not dead letters."""
-        return await waiting_records(self._bus)
+        return await self._retry_topics.waiting()
 
     async def groups(self, topic: str | None = None, *, selection: Selection | None = None) -> list[Case]:
         """The selected letters, of all statuses if nothing else is said, by handler, error class and place in the code.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlq.dead_letters import DeadLetters
+from dlq.retry_topics import WaitingRecords
 from dlq.selection import STATUSES, DeadLetterTopic
 from eventbus.client.metrics import Sample
 from eventbus.errors import ConfigError, EventBusError
@@ -18,7 +19,8 @@ logger = logging.getLogger("eventbus.dlq")
 
 
 class DeadLetterMetrics:
-    """``bus.include(DeadLetterMetrics())``: dead letters by topic and by what was done about them, in `bus.metrics`.
+    """``bus.include(DeadLetterMetrics())``: dead letters by topic and by what was done about them, in `bus.metrics`,
+    and the records that wait for their next try, of all groups of the log.
 
     A part of a bus that looks every ``interval_seconds``, and reads only what has come since: one service of a log
     needs it. ``topics`` as `DeadLetters` has them. Raises ConfigError for an interval of less than a second.
@@ -30,6 +32,7 @@ class DeadLetterMetrics:
         self._topics = topics
         self._interval_seconds = interval_seconds
         self._seen: list[DeadLetterTopic] = []
+        self._waiting: list[WaitingRecords] = []
 
     async def start(self, bus: EventBus) -> None:
         """As a part of a bus."""
@@ -39,6 +42,7 @@ class DeadLetterMetrics:
             while True:
                 try:
                     self._seen = await letters.topics()
+                    self._waiting = await letters.waiting()
                 except EventBusError as error:  # it is looked again
                     logger.debug("how many dead letters there are is not known: %s", error)
                 await timers.sleep(self._interval_seconds)
@@ -47,15 +51,15 @@ class DeadLetterMetrics:
 
     async def aclose(self) -> None:
         """As a part of a bus."""
-        self._seen = []
+        self._seen, self._waiting = [], []
 
     def samples(self) -> Iterator[Sample]:
         """As of the last look."""
-        yield from samples_of(self._seen)
+        yield from samples_of(self._seen, self._waiting)
 
 
-def samples_of(topics: Sequence[DeadLetterTopic]) -> Iterator[Sample]:
-    """What one look has found."""
+def samples_of(topics: Sequence[DeadLetterTopic], waiting: Sequence[WaitingRecords] = ()) -> Iterator[Sample]:
+    """Yield the metrics of what one look has found."""
     said = "Dead letters in the topic, by what was done about them, as of the last look."
     for topic in topics:
         for status in STATUSES:
@@ -68,3 +72,15 @@ def samples_of(topics: Sequence[DeadLetterTopic]) -> Iterator[Sample]:
             yield Sample(
                 "eventbus_dead_letters_oldest_open_timestamp_seconds", {"topic": topic.name}, failed_at, "gauge", said
             )
+    said = "Records of the group that wait in the topic for their next try, as of the last look."
+    for one in waiting:
+        yield Sample("eventbus_retry_topic_waiting_records", _labels(one), one.count, "gauge", said)
+    said = "When the first of these records is due. Its group does not handle it if that was long ago."
+    for one in waiting:
+        if one.next_due_ms is not None:
+            due = one.next_due_ms / 1000
+            yield Sample("eventbus_retry_topic_next_due_timestamp_seconds", _labels(one), due, "gauge", said)
+
+
+def _labels(one: WaitingRecords) -> dict[str, str]:
+    return {"topic": one.topic, "group": one.group}

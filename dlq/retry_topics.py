@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -33,33 +33,72 @@ class WaitingRecords(msgspec.Struct, frozen=True, kw_only=True):
     """True if a member of the group runs. The records are not handled otherwise."""
 
 
-async def waiting_records(bus: EventBus) -> list[WaitingRecords]:
-    """Return what waits, by topic and group."""
-    topics = [
-        topic
-        for topic in await bus.admin.describe_topics()
-        if looks_like_retries(topic.name, {key: str(entry.value) for key, entry in topic.configs.items()})
-    ]
-    if not topics:
-        return []
-    states = {listing.group: listing.state for listing in await bus.admin.list_groups()}
-    offsets = {group: await bus.admin.group_offsets(group) for group in states}
-    found: list[WaitingRecords] = []
-    for topic in topics:
-        for group in _groups_of(topic, {name: {one.topic for one in known} for name, known in offsets.items()}):
-            starts = {one: at.offset for one, at in offsets.get(group, {}).items()}
-            counted = [await _entries(bus, group, topic, part.partition, starts) for part in topic.partitions]
-            count = sum(len(entries) for entries in counted)
-            if count:
-                dues = [due for entries in counted if (due := entries.next_due_ms()) is not None]
-                has_members = states.get(group, _EMPTY) not in (_EMPTY, "Dead")
-                found.append(
-                    WaitingRecords(
-                        topic=topic.name, group=group, count=count, next_due_ms=min(dues, default=None),
-                        has_members=has_members,
-                    )
-                )  # fmt: skip
-    return found
+class RetryTopics:
+    """Counts what waits in the retry topics of a log. A partition that has not changed since is not read again."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self._known: dict[_Range, _Counted] = {}
+
+    async def waiting(self) -> list[WaitingRecords]:
+        """Return what waits now, by topic and group."""
+        admin = self._bus.admin
+        topics = [
+            topic
+            for topic in await admin.describe_topics()
+            if looks_like_retries(topic.name, {key: str(entry.value) for key, entry in topic.configs.items()})
+        ]
+        if not topics:
+            return []
+        states = {listing.group: listing.state for listing in await admin.list_groups()}
+        offsets = {group: await admin.group_offsets(group) for group in states}
+        topics_by_group = {group: {partition.topic for partition in known} for group, known in offsets.items()}
+        before, self._known = self._known, {}
+        found: list[WaitingRecords] = []
+        for topic in topics:
+            for group in _groups_of(topic, topics_by_group):
+                starts = {partition: at.offset for partition, at in offsets.get(group, {}).items()}
+                counted = [await self._counted(part, before) for part in _ranges(topic, group, starts)]
+                if count := sum(part.entries for part in counted):
+                    dues = [part.next_due_ms for part in counted if part.next_due_ms is not None]
+                    has_members = states.get(group, _EMPTY) not in (_EMPTY, "Dead")
+                    found.append(
+                        WaitingRecords(
+                            topic=topic.name, group=group, count=count, next_due_ms=min(dues, default=None),
+                            has_members=has_members,
+                        )
+                    )  # fmt: skip
+        return found
+
+    async def _counted(self, part: _Range, before: Mapping[_Range, _Counted]) -> _Counted:
+        counted = before.get(part)
+        if counted is None:
+            waiting = await _entries(self._bus, part)
+            counted = _Counted(len(waiting), waiting.next_due_ms())
+        self._known[part] = counted
+        return counted
+
+
+class _Range(NamedTuple):
+    """What a group has not finished of a retry partition."""
+
+    group: str
+    topic_id: str
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+class _Counted(NamedTuple):
+    entries: int
+    next_due_ms: int | None
+
+
+def _ranges(topic: TopicDescription, group: str, starts: Mapping[TopicPartition, int]) -> Iterator[_Range]:
+    for part in topic.partitions:
+        partition = TopicPartition(topic.name, part.partition)
+        start = max(starts.get(partition, 0), part.log_start_offset)
+        yield _Range(group, topic.topic_id, partition, start, part.last_stable_offset)
 
 
 def _groups_of(topic: TopicDescription, topics_by_group: Mapping[str, Iterable[str]]) -> list[str]:
@@ -69,22 +108,17 @@ def _groups_of(topic: TopicDescription, topics_by_group: Mapping[str, Iterable[s
     return groups or ([topic.name.removeprefix(prefix)] if topic.name.startswith(prefix) else [])
 
 
-async def _entries(
-    bus: EventBus, group: str, topic: TopicDescription, number: int, starts: Mapping[TopicPartition, int]
-) -> WaitingEntries:
-    waiting, partition = WaitingEntries("key", owner=group), TopicPartition(topic.name, number)
-    described = next(one for one in topic.partitions if one.partition == number)
-    position = max(starts.get(partition, 0), described.log_start_offset)
-    end = described.last_stable_offset
-    if position >= end:
+async def _entries(bus: EventBus, part: _Range) -> WaitingEntries:
+    waiting, position = WaitingEntries("key", owner=part.group), part.start
+    if position >= part.end:
         return waiting
-    async with reader(bus, [partition]) as consumer:
-        consumer.seek(partition, position)
-        while position < end:
+    async with reader(bus, [part.partition]) as consumer:
+        consumer.seek(part.partition, position)
+        while position < part.end:
             records = list(await consumer.poll(max_records=POLL_RECORDS))
-            position = await consumer.position(partition)
+            position = await consumer.position(part.partition)
             if records:
-                waiting.add(_columns(partition, records, position))
+                waiting.add(_columns(part.partition, records, position))
     return waiting
 
 

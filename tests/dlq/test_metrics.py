@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlq import DeadLetterMetrics, DeadLetters, Reject, Selection
+from dlq import DeadLetterMetrics, DeadLetters, Reject, Retry, Selection
 from eventbus import EventBus
 from eventbus.errors import ConfigError
 from eventbus.testing import FakeClock
@@ -39,6 +39,33 @@ async def test_dead_letters_are_counted_by_what_was_done_about_them() -> None:
         await clock.advance(seconds=11)
         assert counted() == {"open": 1, "resolved": 2}
     assert not bus.metrics().parts
+
+
+async def test_records_that_wait_are_counted_whoever_their_group_is() -> None:
+    """The service of this bus has no handler of that group: it was renamed, say."""
+    clock, url = FakeClock(), "memory://waiting-records"
+    bus = EventBus(url, clock=clock)
+    bus.include(DeadLetterMetrics(interval_seconds=10))
+
+    def counted() -> list[tuple[str, dict[str, str], float]]:
+        found = (one for one in bus.metrics().samples() if one.name.startswith("eventbus_retry_topic"))
+        return [(one.name.removeprefix("eventbus_retry_topic_"), dict(one.labels), one.value) for one in found]
+
+    service = EventBus(url, clock=clock)
+    service.topic("orders")
+
+    @service.consumer("orders", group="billing", retry=Retry(immediate=0, delays=["1h"], jitter=False))
+    async def bill(value: bytes) -> None:
+        raise ValueError("later")
+
+    labels = {"topic": "retry.billing", "group": "billing"}
+    async with bus:
+        async with service:
+            await service.send("orders", b"one")
+            await service.drain()
+            due = clock() / 1000 + 3600
+        await clock.advance(seconds=11)
+        assert counted() == [("waiting_records", labels, 1), ("next_due_timestamp_seconds", labels, due)]
 
 
 def test_an_interval_of_less_than_a_second_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlq.metrics import samples_of as samples_of_dead_letters
+from dlq.retry_topics import WaitingRecords
 from dlq.selection import DeadLetterTopic
 from eventbus.backends.histogram import BYTES, RECORDS, SECONDS, Histogram
 from eventbus.backends.statistics import (
@@ -78,7 +79,10 @@ def _of_dead_letters() -> list[Sample]:
         name="dlq.billing", count=3, statuses={"open": 2, "redriven": 1}, oldest_open_ms=1_700_000_000_500,
         newest_ms=1_700_000_001_000, groups=("billing",), cases=1,
     )  # fmt: skip
-    return list(samples_of_dead_letters([topic]))
+    waiting = WaitingRecords(
+        topic="retry.billing", group="billing", count=2, next_due_ms=1_700_000_002_000, has_members=True
+    )
+    return list(samples_of_dead_letters([topic], [waiting]))
 
 
 def _of_an_outbox() -> list[Sample]:
