@@ -85,7 +85,7 @@ class PolicyRecovery:
 
     def waiting(self, partition: int) -> Waiting:
         most, most_bytes = self._policy.max_waiting, self._policy.max_waiting_bytes
-        return WaitingEntries(self.order, owner=self.owner, max_waiting=most, max_bytes=most_bytes)
+        return WaitingEntries(self.order, owner=self.owner, max_waiting=most, max_bytes=most_bytes, logs_others=True)
 
     def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
         tried = attempts_of(record)

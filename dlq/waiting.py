@@ -34,22 +34,29 @@ class WaitingEntries:
     reads this one, too. If it was not tried more often, it is the new one that is finished, and told.
     In a topic that several groups may write to, ``owner`` is this one's, and entries and marks of others are passed
     over: their owner reads them too. What has no owner was written before, or by hand, and is taken.
-    Records that are neither entries nor marks are passed over and counted in `foreign`. An entry is what says where its
-    record comes from: without that nobody could handle it in its order, nor find it again. What else it fails to say
-    costs no record: it is due, and was tried once.
+    Records that are neither entries nor marks are skipped, counted in `foreign`, and logged if ``logs_others``. An
+    entry is what says where its record comes from: without that nobody could handle it in its order, nor find it again.
+    What else it fails to say costs no record: it is due, and was tried once.
 
     Offsets below what was read are not read twice. `release` and `unhold` forget what was never written, not what was:
     an entry that was finished because its record moved on comes back only with a new `WaitingEntries`.
     """
 
     def __init__(
-        self, order: RetryOrder, *, owner: str | None = None, max_waiting: int = 200_000, max_bytes: int = 256 << 20
+        self,
+        order: RetryOrder,
+        *,
+        owner: str | None = None,
+        max_waiting: int = 200_000,
+        max_bytes: int = 256 << 20,
+        logs_others: bool = False,
     ) -> None:
         self._order = order
         self._owner = owner
         self._owners = None if owner is None else frozenset((None, owner.encode()))
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
+        self._logs_others = logs_others
         self.foreign = 0
         """Records that were passed over."""
         self._open: dict[int, WaitingEntry] = {}
@@ -74,7 +81,7 @@ class WaitingEntries:
     # what is read ----------------------------------------------------------------------------------------------------
 
     def add(self, records: FetchedRecords) -> None:
-        headers = records.headers
+        headers, others = records.headers, list[int]()
         for index, offset in enumerate(records.offsets):
             if offset < self._next:
                 continue
@@ -105,6 +112,14 @@ class WaitingEntries:
                 self._unchecked.append(entry)
             elif DONE not in found or not self._mark(offset, records.values[index]):
                 self.foreign += 1
+                others.append(offset)
+        if others and self._logs_others:
+            logger.warning(
+                "%s-%d: %d record(s) of this retry topic are not handled, the first at offset %d. They are not "
+                "entries, because they lack a valid header %r: another program wrote them. Send them to the topic that "
+                "the handler reads",
+                records.topic, records.partition, len(others), others[0], ROOT,
+            )  # fmt: skip
         self._next = max(self._next, records.next_offset)
 
     def _enter(self, source: Source, entry: WaitingEntry) -> None:

@@ -165,3 +165,40 @@ async def test_records_of_a_renamed_handler_or_router_are_logged_at_the_start(
             assert "shop.billing" not in caplog.text
         async with releases.bus(group=renamed):
             assert "3 record(s) of group 'shop.billing' wait in the retry topic 'retry.shop.billing'" in caplog.text
+
+
+async def test_handlers_of_one_group_are_refused_while_records_of_one_of_them_wait() -> None:
+    releases, retry = Releases(), Retry(immediate=0, delays=["1s"])
+
+    def two_handlers(**options: Any) -> EventBus:
+        bus = releases.bus(**options)
+        bus.topic("refunds")
+
+        @bus.consumer("refunds", group="billing")
+        async def refund(order: str) -> None: ...
+
+        return bus
+
+    async with EventBus(releases.url, clock=releases.clock):
+        async with two_handlers(fails=True, retry=retry) as bus:
+            await bus.send("orders", "o-1")
+            await bus.drain()
+        with pytest.raises(ConfigError, match=r"'bill', 'refund': 1 record\(s\) of group 'billing' wait"):
+            await two_handlers().start()
+        async with two_handlers(retry=retry) as bus:
+            await releases.clock.advance(seconds=5)
+            await bus.drain()
+        async with two_handlers():
+            assert releases.handled == ["o-1"]
+
+
+async def test_a_record_of_a_retry_topic_that_is_not_an_entry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock) as keeper:
+        await releases.first()
+        await keeper.send("retry.billing", b"by hand")
+        async with releases.bus(retry=Retry(delays=["1s"])) as bus:
+            await releases.clock.advance(seconds=5)
+            await bus.drain()
+    assert releases.handled == ["ada-0", "ada-1", "ada-2"]
+    assert "retry.billing-0: 1 record(s) of this retry topic are not handled, the first at offset" in caplog.text
