@@ -112,17 +112,6 @@ class LaneCommits:
             if is_left or self.elsewhere:
                 self._expected.set()  # slow handlers, or a commit that failed
 
-    async def run_elsewhere(self) -> None:
-        """Commit `elsewhere` alone, for a handler whose lanes commit in transactions."""
-        while True:
-            await self._expected.wait()
-            self._expected = anyio.Event()
-            if self.elsewhere:
-                await self.attempt([])
-            if self.elsewhere:
-                await self._timers.sleep(_LONGEST_PAUSE_SECONDS)
-                self._expected.set()
-
     async def attempt(self, lanes: Collection[Lane] | None = None) -> None:
         """Commit what is finished now, of some lanes or all; what goes wrong is logged."""
         try:

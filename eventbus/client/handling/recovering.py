@@ -240,7 +240,7 @@ class Recovering:
                 if isinstance(start, KafkaError):
                     raise start
                 self._consumer.seek(partition, start.offset)
-        if fresh:
+        if fresh and not self._handler.spec.exactly_once:
             # While the first entry of a partition waits, nothing of it is finished and so nothing committed. Without an
             # offset neither tools nor a release with another retry topic find that the group has entries there.
             # The commit is not made here: in the middle of a rebalance it would wait for the fetch that awaits this.

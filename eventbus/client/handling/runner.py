@@ -204,7 +204,6 @@ class Runner:
                 background.start_soon(self._watch.run)
                 if delivery == "exactly-once":
                     background.start_soon(self._cut_long_slices)
-                    background.start_soon(self._commits.run_elsewhere)
                 elif delivery == "at-least-once":
                     background.start_soon(self._commits.run)
                 async with ContainedTasks() as self._lane_tasks:
