@@ -18,7 +18,7 @@ from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.broker import TopicDescription
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.recovering import ways_apart
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, KafkaError
 from eventbus.recovery import DrainsRetries, Waiting, has_policies, policy_of, retry_topic_of
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
@@ -37,7 +37,7 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     ``retry.<group>`` is read even when it is empty: during a rolling deployment members of the earlier release still
     write to it after this member has started. Groups that look like former names of handlers are logged.
 
-    ``topics``: those of the log. Raises ConfigError when records wait in a topic that no handler of the group can read.
+    ``topics``: those of the log. What the log does not let us look at is logged. Raises ConfigError when records wait in a topic that no handler of the group can read.
     """
     if not members or not has_policies():
         return members
@@ -45,8 +45,15 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     groups = dict.fromkeys(group for _, group, _ in members)
     for group in groups:
         of_group = [one for one in members if one[1] == group]
-        changed |= await _OldRetries(group, of_group, topics, backend).look()
-    await _warn_of_renamed(members, groups, topics, backend)
+        try:
+            changed |= await _OldRetries(group, of_group, topics, backend).look()
+        except KafkaError as error:
+            # A handler whose group is denied, or whose coordinator is away, reports that itself. It may also come back.
+            logger.warning("It is not known whether records of group %r wait in an old retry topic: %s", group, error)
+    try:
+        await _warn_of_renamed(members, groups, topics, backend)
+    except KafkaError as error:  # the other group may be one that this user is not allowed to look at
+        logger.debug("It is not known whether records wait for a group with a former name: %s", error)
     return [(changed.get(handler, handler), group, config) for handler, group, config in members]
 
 

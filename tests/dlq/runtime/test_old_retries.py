@@ -9,7 +9,8 @@ import pytest
 
 from dlq import Retry
 from eventbus import EventBus
-from eventbus.errors import ConfigError
+from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.errors import ConfigError, error_for_code
 from eventbus.testing import FakeClock
 from eventbus.types import TopicPartition
 
@@ -164,6 +165,24 @@ async def test_records_of_a_renamed_handler_or_router_are_logged_at_the_start(
             assert "shop.billing" not in caplog.text
         async with releases.bus(group=renamed):
             assert "3 record(s) of group 'shop.billing' wait in the retry topic 'retry.shop.billing'" in caplog.text
+
+
+@pytest.mark.parametrize("question", ["list_groups", "group_offsets"])
+async def test_a_group_that_may_not_be_looked_at_refuses_no_service(
+    question: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def denied(*_: Any) -> None:
+        raise error_for_code(30, "the coordinator of 'shop.billing'")
+
+    releases = Releases()
+    async with EventBus(releases.url, clock=releases.clock):
+        await releases.first(group="shop.billing")
+        monkeypatch.setattr(EmbeddedBackend, question, denied)
+        async with releases.bus(group="shop.invoicing") as bus:
+            await bus.drain()
+    assert ("It is not known whether records of group 'shop.invoicing' wait" in caplog.text) == (
+        question == "group_offsets"
+    )
 
 
 async def test_handlers_of_one_group_are_refused_while_records_of_one_of_them_wait() -> None:
