@@ -37,7 +37,8 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     ``retry.<group>`` is read even when it is empty: during a rolling deployment members of the earlier release still
     write to it after this member has started. Groups that look like former names of handlers are logged.
 
-    ``topics``: those of the log. What the log does not let us look at is logged. Raises ConfigError when records wait in a topic that no handler of the group can read.
+    ``topics``: those of the log. A group that the log does not let us look at is logged.
+    Raises ConfigError when records wait in a topic that no handler of the group can read.
     """
     if not members or not has_policies():
         return members
