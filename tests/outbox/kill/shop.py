@@ -52,6 +52,8 @@ class Shop:
         self._slow: list[Connection] = []
         """Transactions that have written, and are not over."""
         self._slow_count = 0
+        self.share_of_large_events = 0.02
+        """Events that are larger than the topic allows. A relay puts them aside, with all later events of their keys."""
 
     def open(self) -> None:
         """Makes the tables."""
@@ -122,8 +124,8 @@ class Shop:
         options: dict[str, Any] = {}
         if key is None and self._chance.random() < 0.5:
             options["deliver_at"] = timedelta(milliseconds=self._chance.randrange(50))
-        elif self._chance.random() < 0.02:
-            value = value.ljust(2 * LARGEST_BYTES)  # the log refuses it
+        elif self._chance.random() < self.share_of_large_events:
+            value = value.ljust(2 * LARGEST_BYTES)
         event_id = self._outbox.publish(connection, self._topic, value, key=key, **options)
         connection.execute(orders.insert(), {"event_id": event_id, "k": key, "n": number})
 
