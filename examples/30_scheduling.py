@@ -44,7 +44,6 @@ async def beat(firing: Firing) -> None:
 
 async def main() -> None:
     async with bus:
-        await bus.send("reminders", Reminder("ada", "the end"), delay=1)
         await bus.send("reminders", Reminder("bob", "tea"), delay=timedelta(milliseconds=300))
         meeting = await bus.send("reminders", Reminder("cyd", "meeting"), delay=3600)
         print("taken back:", await bus.cancel_scheduled(meeting))
@@ -52,6 +51,7 @@ async def main() -> None:
             await bus.send("reminders", Reminder("ada", f"in {minutes}"), delay=minutes * 60, schedule_id="ada-lunch")
         async with bus.transaction("import") as tx:  # put by only if it commits
             await tx.send("reminders", Reminder("bob", "imported"), delay=0.1)
+        await bus.send("reminders", Reminder("ada", "the end"), delay=1)
         with anyio.fail_after(60):
             await done.wait()
             await two_beats.wait()
