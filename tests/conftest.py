@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.tiers import CoreGuard, sort_key, tier_of, tier_of_file
+from tests.tiers import SLOW_TIMEOUT_SECONDS, CoreGuard, sort_key, tier_of, tier_of_file
 
 if TYPE_CHECKING:
     from eventbus.testing import FakeClock, TestBus
@@ -142,6 +142,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier_of(item) == "core":
             item.add_marker("core")
+        elif tier_of(item) == "slow" and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
     items.sort(key=sort_key(items))
 
 

@@ -29,6 +29,9 @@ TIERS = ("core", "system", "slow")
 _MODULE_TIER = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)mark\.(system|slow)\b", re.MULTILINE)
 _MODULE_GROUP = re.compile(r"""^pytestmark = (?:\[[^\]]*|.*)mark\.xdist_group\("(\w+)"\)""", re.MULTILINE)
 _CHILD_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"}
+SLOW_TIMEOUT_SECONDS = 600
+"""For a slow test without a timeout of its own. Two JVMs that start one after the other exceed the default on a loaded
+machine."""
 LONGEST_SLEEP_SECONDS = 0.02
 """Threads of a test may hand over to one another; they may not wait for time to pass."""
 
