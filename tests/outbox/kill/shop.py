@@ -53,7 +53,7 @@ class Shop:
         """Transactions that have written, and are not over."""
         self._slow_count = 0
         self.share_of_large_events = 0.02
-        """Events that are larger than the topic allows. A relay puts them aside, with all later events of their keys."""
+        """Events that are larger than the topic allows. A relay puts them aside, and later events of their keys."""
 
     def open(self) -> None:
         """Makes the tables."""
