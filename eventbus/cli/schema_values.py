@@ -38,7 +38,7 @@ def avro_of(registry: str | None, option: str, **options: Any) -> Avro | None:
 
 def parts_of(*serdes: Avro | None) -> list[Any]:
     """What of them lives with the bus: the registry in its log."""
-    from eventbus.client.declarations import Part
+    from eventbus.client.host import Part
 
     return [one.source for one in serdes if one is not None and isinstance(one.source, Part)]
 

@@ -19,11 +19,12 @@ from eventbus.client.config import consumer_settings, serdes_given
 from eventbus.client.configuration.choose import Configuration, configure
 from eventbus.client.configuration.handlers import tuned_handlers
 from eventbus.client.consumer import Consumer
-from eventbus.client.declarations import Declarations, Part
+from eventbus.client.declarations import Declarations
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner, inside_handler
 from eventbus.client.health import BusHealth, BusPhase
+from eventbus.client.host import Part
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.life import Life, Outcome, Plan, not_running
 from eventbus.client.metrics import BusMetrics, bus_metrics
@@ -261,7 +262,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             parts=tuple(self._parts), hooks=self._hooks, schedules=self._schedules,
             middleware=(*middleware, *self._middleware), interceptors=(*interceptors, *self._interceptors),
             producer_config=self._producer_config, consumer_config=self._consumer_config,
-            slow_loop_ms=self._slow_loop_ms,
+            slow_loop_ms=self._slow_loop_ms, wedged_after_ms=self.wedged_after_ms,
         )  # fmt: skip
 
     @asynccontextmanager

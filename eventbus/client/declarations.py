@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,6 +15,7 @@ from eventbus.client.declares import Declares
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.published import serdes_meant
+from eventbus.client.host import Part
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, When
 from eventbus.client.router import Placement, Router
@@ -22,22 +23,6 @@ from eventbus.client.schema_uses import SchemaUse, uses_of
 from eventbus.client.tables.declaring import TableDeclarations
 from eventbus.errors import ConfigError
 from serdes.choose import Serdes
-
-if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
-
-
-@runtime_checkable
-class Part(Protocol):
-    """Something that lives as long as a bus runs: a schema registry in its log, say."""
-
-    async def start(self, bus: EventBus) -> None:
-        """The bus sends and reads by now; its handlers do not run yet. What this raises ends the start."""
-        ...
-
-    async def aclose(self) -> None:
-        """No handler runs any more; the bus still sends and reads."""
-        ...
 
 
 @runtime_checkable

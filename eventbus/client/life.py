@@ -8,7 +8,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -19,13 +19,14 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.broker import TopicSpec
 from eventbus.client.blocked_loop import BlockedLoopWatch, watch_loop
 from eventbus.client.config import consumer_settings
-from eventbus.client.declarations import Drains, Part, Surrounds
+from eventbus.client.declarations import Drains, Surrounds
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.old_retries import with_old_retries
 from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.health_watch import HealthWatch
+from eventbus.client.host import Host, Part
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
 from eventbus.client.producer import Producer
@@ -45,10 +46,6 @@ from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
 from eventbus.types import TopicPartition
 from serdes import SchemaSerde
 from serdes.choose import Serdes
-
-if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
-
 
 _REPORT_AFTER_SECONDS = 5.0
 
@@ -77,6 +74,7 @@ class Plan(NamedTuple):
     producer_config: Mapping[str, Any]
     consumer_config: Mapping[str, Any]
     slow_loop_ms: int | None
+    wedged_after_ms: int
 
 
 class Outcome:
@@ -90,7 +88,7 @@ class Outcome:
 class Life:
     """What a bus has while it runs: tasks, producers, runners, parts. Made by its start; all of one task."""
 
-    def __init__(self, bus: EventBus, plan: Plan) -> None:
+    def __init__(self, bus: Host, plan: Plan) -> None:
         self._bus = bus
         self._plan = plan
         self.outcome = Outcome()
@@ -114,7 +112,7 @@ class Life:
         self._hooks = HooksAtWork(plan.hooks, bus)
         self._loop_watch: BlockedLoopWatch | None = None
         """Where code of the handlers runs on the loop."""
-        self.watch = HealthWatch(self.runners, self.parts, plan.backend, bus.wedged_after_ms, self._blocked_lately)
+        self.watch = HealthWatch(self.runners, self.parts, plan.backend, plan.wedged_after_ms, self._blocked_lately)
         self._stack = AsyncExitStack()
         """What closing does."""
         self._progress = anyio.Event()

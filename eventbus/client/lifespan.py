@@ -6,16 +6,14 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 
 from eventbus.backends.clock import RealTimers
 from eventbus.client.handling.functions import name_of, own_function, takes
+from eventbus.client.host import Host
 from eventbus.errors import ConfigError
-
-if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
 
 logger = logging.getLogger("eventbus.life")
 
@@ -51,7 +49,7 @@ class HooksAtWork:
     What a generator among the first has behind its ``yield`` comes last, the last one first.
     """
 
-    def __init__(self, hooks: Hooks, bus: EventBus) -> None:
+    def __init__(self, hooks: Hooks, bus: Host) -> None:
         self._hooks = hooks
         self._bus = bus
         self._stack = AsyncExitStack()
@@ -59,7 +57,7 @@ class HooksAtWork:
         self._scope = anyio.CancelScope()
         """Around that."""
 
-    async def start(self, bus: EventBus) -> None:
+    async def start(self, bus: Host) -> None:
         """What one raises ends the start; `aclose` then closes what those before it opened."""
         for hook in self._hooks.of("on_startup"):
             try:
@@ -115,11 +113,11 @@ def _is_generator(hook: Callable[..., Any]) -> bool:
     return inspect.isasyncgenfunction(own) or inspect.isgeneratorfunction(own)
 
 
-def _bound(hook: Callable[..., Any], bus: EventBus) -> Callable[[], Any]:
+def _bound(hook: Callable[..., Any], bus: Host) -> Callable[[], Any]:
     return hook if takes(hook, 0) else lambda: hook(bus)
 
 
-async def _called(hook: Callable[..., Any], bus: EventBus) -> None:
+async def _called(hook: Callable[..., Any], bus: Host) -> None:
     result = _bound(hook, bus)()
     if isinstance(result, Awaitable):
         await result

@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.handling.failures import text_of
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.middleware import CallNext
-from eventbus.client.sending import HeadersLike
+from eventbus.client.host import Host
 from eventbus.errors import InvalidTopic, KafkaError, SerializationError, UnknownTopicOrPartition
 from eventbus.types import ConsumerRecord, RecordMetadata
 from serdes import SchemaSerde, Serde, bind_encoder, serde_for
@@ -32,30 +31,12 @@ REPLY_ERROR = "reply_error"
 _MOST_ERROR_CHARS = 1_000
 
 
-class Sender(Protocol):
-    """The part of `EventBus` that replies need."""
-
-    async def send(
-        self, topic: str, value: Any, *, headers: HeadersLike | None = None, partition: int | None = None
-    ) -> RecordMetadata: ...
-
-    def send_nowait(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> Delivery: ...
-
-
 class Replies:
     """The replies of one handler."""
 
-    def __init__(self, handler: Handler[Any, Any], sender: Sender, serdes: Mapping[type, Serde]) -> None:
+    def __init__(self, handler: Handler[Any, Any], bus: Host, serdes: Mapping[type, Serde]) -> None:
         self._handler = handler
-        self._sender = sender
+        self._bus = bus
         self._written = _writer(handler.returned, serdes)
 
     async def middleware(self, record: ConsumerRecord, call_next: CallNext) -> Any:
@@ -64,7 +45,7 @@ class Replies:
         if record.header(REPLY_TO) is not None:
             try:
                 to = self._topic_of(record)
-                await self._sender.send(to, self._written(to, result), partition=0, headers=_correlated(record))
+                await self._bus.send(to, self._written(to, result), partition=0, headers=_correlated(record))
             except (KafkaError, SerializationError, UnicodeDecodeError) as error:
                 if not _is_permanent(error):
                     raise
@@ -91,7 +72,7 @@ class Replies:
 
         try:
             to = self._topic_of(record)
-            self._sender.send_nowait(to, None, partition=0, headers=headers, on_delivery=delivered)
+            self._bus.send_nowait(to, None, partition=0, headers=headers, on_delivery=delivered)
         except Exception as problem:  # an error reply is a courtesy: it must not add to the failure that it reports
             self._log(record, problem, level)
 

@@ -21,6 +21,7 @@ from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.options import seconds_of
+from eventbus.client.host import Host
 from eventbus.client.packing import pack_headers
 from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
 from eventbus.client.sending import HeadersLike, SendOptions
@@ -36,7 +37,6 @@ from serdes import Serde, bind_decoder, serde_for, split_optional
 from serdes.choose import likely_cause
 
 if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
     from eventbus.client.life import Life
 
 REPLIES_CONFIG = {"retention.ms": "600000"}
@@ -189,7 +189,7 @@ class Requests:
             waiting.end(error=error)
 
 
-def requests_of(bus: EventBus, tasks: ContainedTasks) -> Requests:
+def requests_of(bus: Host, tasks: ContainedTasks) -> Requests:
     """Those of a bus, as long as its tasks run."""
     topic = replies_topic(bus.service_name)
 

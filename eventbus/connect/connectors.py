@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from eventbus.backends.clock import Clock, system_clock
-from eventbus.client.declarations import Part
+from eventbus.client.host import Part
 from eventbus.client.metrics import Sample
 from eventbus.connect.connector import Context, SourceConnector
 from eventbus.connect.converters import make_converter

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import anyio
 import anyio.to_thread
 
-from eventbus.client.declarations import Part
 from eventbus.client.handling.calls import left_behind
+from eventbus.client.host import Part
 from eventbus.connect.connector import Connector, Context
 from eventbus.connect.converters import AvroConverter, Converter
 from eventbus.errors import (

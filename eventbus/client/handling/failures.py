@@ -14,7 +14,6 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-import eventbus
 from eventbus.backends.process_exit import check_exit
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
@@ -28,7 +27,7 @@ logger = logging.getLogger("eventbus.runner")
 
 _MOST_TEXT = 10_000
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
-_PACKAGES = Path(eventbus.__file__).parent.parent
+_PACKAGES = Path(__file__).parents[3]
 _OURS = tuple(
     f"{folder}{os.sep}"
     for folder in (*(_PACKAGES / name for name in ("eventbus", "serdes", "outbox", "dlq")), Path(anyio.__file__).parent)

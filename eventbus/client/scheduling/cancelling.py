@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from eventbus.client.host import Host
 from eventbus.client.producer import Producer
 from eventbus.client.scheduling.agenda import Agenda
 from eventbus.client.scheduling.entries import OUTCOME, Cancel, encode, key_of
 from eventbus.errors import RequestTimedOut
 from eventbus.records.murmur2 import murmur2, to_positive
 from eventbus.types import TopicPartition
-
-if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
-
 
 _ALL = 1 << 62
 """Bytes to hold."""
@@ -25,7 +21,7 @@ def partition_for(id: str, count: int) -> int:
     return to_positive(murmur2(id.encode())) % count
 
 
-async def ask_to_cancel(bus: EventBus, topic: str, partitions: int, id: str, timeout: float) -> bool:
+async def ask_to_cancel(bus: Host, topic: str, partitions: int, id: str, timeout: float) -> bool:
     """True: it is never delivered. False: it was, or there is none. Raises RequestTimedOut: one of the two, later."""
     partition = TopicPartition(topic, partition_for(id, partitions))
     async with bus.new_consumer(partitions=[partition], start="latest") as answers:
@@ -42,7 +38,7 @@ async def ask_to_cancel(bus: EventBus, topic: str, partitions: int, id: str, tim
     )
 
 
-async def ask(bus: EventBus, topic: str, partitions: int, id: str) -> bytes:
+async def ask(bus: Host, topic: str, partitions: int, id: str) -> bytes:
     """Ask for it; the key that the answer will have."""
     key = key_of(id, uuid4().hex[:16])
     request = encode(Cancel(bus.now_ms()))
@@ -51,7 +47,7 @@ async def ask(bus: EventBus, topic: str, partitions: int, id: str) -> bytes:
     return key
 
 
-async def waiting(bus: EventBus, topic: str) -> Agenda:
+async def waiting(bus: Host, topic: str) -> Agenda:
     """What stands in a topic of scheduled records."""
     agenda = Agenda(lambda: "", held_bytes=_ALL)
     [described] = await bus.admin.describe_topics([topic])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -17,6 +17,7 @@ from eventbus.backends.base import LATEST, Backend
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import PartHealth
+from eventbus.client.host import Host
 from eventbus.client.metrics import Sample
 from eventbus.client.producer import Producer
 from eventbus.client.scheduling.cancelling import ask_to_cancel, partition_for
@@ -38,9 +39,6 @@ from eventbus.client.sending import SendOptions
 from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
-if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
-
 logger = logging.getLogger("eventbus.scheduling")
 
 _AGAIN_SECONDS = 1.0
@@ -59,7 +57,7 @@ _STUCK_MS = 60_000
 class Schedules:
     """A part of its bus from the first scheduled record on, or from its start where some are there already."""
 
-    def __init__(self, bus: EventBus) -> None:
+    def __init__(self, bus: Host) -> None:
         self._bus = bus
         self.functions: dict[str, Timetable] = {}
         """Of ``@bus.every``, by name; with the topics of their firings in `firings`."""
@@ -94,7 +92,7 @@ class Schedules:
 
     # life ------------------------------------------------------------------------------------------------------------
 
-    async def start(self, bus: EventBus) -> None:
+    async def start(self, bus: Host) -> None:
         """Deliver from now on, if there is anything. The log need not answer yet."""
         self._forget()
         if self.functions or not (isinstance(self.backend, EmbeddedBackend) and self.backend.is_private):

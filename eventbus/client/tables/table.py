@@ -14,6 +14,7 @@ from eventbus.backends.process_exit import check_exit
 from eventbus.broker import TopicDescription
 from eventbus.client.handling.functions import name_of, takes
 from eventbus.client.health import BusStatus, PartHealth
+from eventbus.client.host import Host
 from eventbus.client.metrics import Sample
 from eventbus.client.restoring import NOTHING
 from eventbus.client.schema_uses import SchemaUse
@@ -28,7 +29,6 @@ from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_
 from serdes.choose import serde_of_topic
 
 if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
     from eventbus.client.transaction import Transaction
 
 logger = logging.getLogger("eventbus.tables")
@@ -107,7 +107,7 @@ class Table(Mapping[K, V], Generic[K, V]):
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self._hooks: list[Callable[[TableChange[K, V]], Any]] = []
-        self._bus: EventBus | None = None
+        self._bus: Host | None = None
         self._restoring = NOTHING
         """As long as it runs."""
         self._contents: Contents[K, V] | None = None
@@ -205,7 +205,7 @@ class Table(Mapping[K, V], Generic[K, V]):
             return await tx.send(self.spec.topic, value, key=key)
         return await bus.send(self.spec.topic, value, key=key)
 
-    def _check_readable(self, format: Format, given: Any, what: str, bus: EventBus) -> None:
+    def _check_readable(self, format: Format, given: Any, what: str, bus: Host) -> None:
         """What no reader of the table could read is not written."""
         reads = format.key_serde if what == "key" else format.value_serde
         kind = cast("type[Any]", type(given))
@@ -283,7 +283,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         """What its topic is created with."""
         return dict(_VIEW_CONFIGS if self.spec.fold is None else _FOLD_CONFIGS)
 
-    async def start(self, bus: EventBus) -> None:
+    async def start(self, bus: Host) -> None:
         """Read the topic to its end. Raises ConfigError for a topic that cannot be a table's, TableError for records
         that cannot be read and events that are gone, and what the log says."""
         spec = self.spec
@@ -343,7 +343,7 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     # the topic -------------------------------------------------------------------------------------------------------
 
-    async def _check_topic(self, bus: EventBus) -> None:
+    async def _check_topic(self, bus: Host) -> None:
         try:
             [found] = await bus.backend.describe_topics([self.spec.topic])
         except UnknownTopicOrPartition as error:
@@ -363,7 +363,7 @@ class Table(Mapping[K, V], Generic[K, V]):
                 "events: bus.table(..., fold=...)"
             )
 
-    async def _check_whole(self, bus: EventBus, topic: TopicDescription, policy: str) -> None:
+    async def _check_whole(self, bus: Host, topic: TopicDescription, policy: str) -> None:
         """A state is right if every event is there."""
         name, of = self.spec.name, self.spec.topic
         if "compact" in policy:
