@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "eventbus.commands"
 
 COMMANDS = {
-    "demo": "eventbus.cli.demo",
     "run": "eventbus.cli.run",
     "shell": "eventbus.cli.interactive",
     "serve": "eventbus.cli.serve",

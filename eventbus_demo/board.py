@@ -13,15 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import time as clock_time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
 
+from dlq import Case, DeadLetters, Retry, Selection
 from eventbus import EventBus
-from eventbus.cli.demo.arrivals import (
+from eventbus.cli.shell import run_async
+from eventbus_demo.arrivals import (
     DELAYS_MS,
     DOWN,
     SLOW,
@@ -36,9 +37,8 @@ from eventbus.cli.demo.arrivals import (
     waits_for_the_tower,
     wrong_counts,
 )
-from eventbus.cli.demo.display import Display
-from eventbus.cli.demo.names import Names, Places
-from eventbus.cli.shell import run_async
+from eventbus_demo.display import Display
+from eventbus_demo.names import Names, Places
 
 _GZIP = b"\x1f\x8b"
 _PATIENCE_SECONDS = 60
@@ -52,8 +52,8 @@ class Board(msgspec.Struct, kw_only=True):
     flights: int
     ladder: list[tuple[str, int]]
     """How many of them took how much."""
-    cases: list[Any]
-    """The dead letters before the bugs were mended, in groups: `dlq.Case`."""
+    cases: list[Case]
+    """The dead letters before the bugs were mended, in groups."""
     dead: int
     redriven: int
     again: int
@@ -108,18 +108,17 @@ class Zipped:
         return self._json.decode(gzip.decompress(data) if data.startswith(_GZIP) else data)
 
 
-def policy() -> Any:
+def policy() -> Retry:
     """A ``dlq.Retry``: again at once, then after two delays; flights of other planes go on meanwhile.
 
     The counts are to be exact: no delay is lengthened at random, and no try is saved because so many fail.
     """
-    # dlq stands above eventbus, which never imports it: it is looked up by name, as commands are.
     delays = [f"{delay_ms}ms" for delay_ms in DELAYS_MS]
-    return import_module("dlq").Retry(immediate=1, delays=delays, jitter=False, budget=None)
+    return Retry(immediate=1, delays=delays, jitter=False, budget=None)
 
 
 def build_board(
-    url: str, names: Names, retry: Any, towers: Towers, landed_at: Callable[[int], clock_time], **config: Any
+    url: str, names: Names, retry: Retry, towers: Towers, landed_at: Callable[[int], clock_time], **config: Any
 ) -> EventBus:
     """The service."""
     bus = EventBus(url, service="demo", **config)
@@ -179,7 +178,7 @@ class _Story:
                 await _settle(service, retry)
             before = await self._posted(bus)
             on_progress(len(before))
-            letters: Any = import_module("dlq").DeadLetters(bus, names.dead)
+            letters = DeadLetters(bus, names.dead)
             cases = await letters.groups()
             zipped = {Arrival: Zipped()}
             async with build_board(self._url, names, retry, Towers(), second_release, serdes=zipped) as service:
@@ -212,10 +211,11 @@ class _Story:
         await bus.admin.create_topic(names.arrivals, _PARTITIONS)
         await bus.send_many(names.arrivals, self._arrivals, key=lambda arrival: arrival.tailnum)
 
-    async def _redrive(self, letters: Any) -> int:
+    async def _redrive(self, letters: DeadLetters) -> int:
         """How many were sent back."""
-        every: Any = import_module("dlq").Selection(topic=self._names.dead)
-        done = await letters.redrive(every, by="demo", note="midnight is 00:00, and what is compressed is read")
+        done = await letters.redrive(
+            Selection(topic=self._names.dead), by="demo", note="midnight is 00:00, and what is compressed is read"
+        )
         return done.redriven
 
     async def _posted(self, bus: EventBus) -> list[Posted]:
@@ -223,7 +223,7 @@ class _Story:
             return [record.value async for record in reader.until_end()]
 
 
-async def _settle(service: EventBus, retry: Any) -> None:
+async def _settle(service: EventBus, retry: Retry) -> None:
     """Return when nothing waits for its next try any more: a drain alone does not wait for what is not due yet."""
     await service.drain()
     while any(signals.waiting for signals in retry.signals()):

@@ -5,21 +5,21 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dlq.cli.list_letters import show_cases
 from eventbus.backends.masking import shown_url
-from eventbus.cli.demo.bank import Bank
-from eventbus.cli.demo.board import Board
-from eventbus.cli.demo.flights import EVOLVED_AT, Hours, Table, by_carrier, csv_path, read_airlines
-from eventbus.cli.demo.names import Places
-from eventbus.cli.demo.picture import by_hour_of_day
-from eventbus.cli.demo.service import Outcome
-from eventbus.cli.demo.warehouse import Landed, Proof
 from eventbus.cli.output import Output
+from eventbus_demo.bank import Bank
+from eventbus_demo.board import Board
+from eventbus_demo.flights import EVOLVED_AT, Hours, Table, by_carrier, csv_path, read_airlines
+from eventbus_demo.names import Places
+from eventbus_demo.picture import by_hour_of_day
+from eventbus_demo.service import Outcome
+from eventbus_demo.warehouse import Landed, Proof
 
 _SHOWN_PROBLEMS = 5
 
@@ -165,7 +165,6 @@ def _print_hours(out: Output, told: Hours) -> None:
 
 def _print_board(out: Output, board: Board) -> None:
     """What failed, and what the dead letters were before they were redriven: as ``eventbus dlq list`` shows them."""
-    show_cases: Any = import_module("dlq.cli.list_letters").show_cases
     out.line()
     title = f"{board.flights:,} late arrivals through a handler that fails"
     out.table(["what became of them", "flights"], board.ladder, title=title)

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import spark_sinks
 from eventbus import EventBus
-from eventbus.cli.demo.display import Bar
-from eventbus.cli.demo.flights import AirportHour, Departures, Hours
-from eventbus.cli.demo.names import Names, Places
 from eventbus.errors import ConfigError
 from eventbus.types import TopicPartition
+from eventbus_demo.display import Bar
+from eventbus_demo.flights import AirportHour, Departures, Hours
+from eventbus_demo.names import Names, Places
+from spark_sinks.errors import own_error
 
 if TYPE_CHECKING:
     from eventbus import BlockingBus
@@ -102,8 +103,7 @@ def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) ->
             try:
                 end.result()
             except Exception as error:
-                own: BaseException = import_module("spark_sinks.errors").own_error(error, spark)
-                raise (errors[0] if errors else own) from error
+                raise (errors[0] if errors else own_error(error, spark)) from error
             finally:
                 query.stop()
         counted = sum(int(progress.numInputRows) for progress in query.recentProgress)
@@ -113,10 +113,9 @@ def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) ->
 
 def _counted(spark: Any, source: str, topic: str) -> Any:
     """The stream of hours: the whole of Spark's part."""
-    sinks: Any = import_module("spark_sinks")
     records = spark.readStream.format("eventbus").option("path", source).option("subscribe", topic)
     records = records.option("maxOffsetsPerTrigger", _BATCH_RECORDS).load()
-    flights = sinks.typed(records, source, topic, columns=["origin", "time_hour", "dep_delay"])
+    flights = spark_sinks.typed(records, source, topic, columns=["origin", "time_hour", "dep_delay"])
     flights.withWatermark("time_hour", _WATERMARK).createOrReplaceTempView("departures")
     return spark.sql("""
         SELECT origin AS airport, window.start AS hour, count(*) AS flights, count(dep_delay) AS departed,

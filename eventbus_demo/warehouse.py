@@ -7,18 +7,18 @@ The topic is Avro: the table gets the columns of both versions of its schema fro
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from eventbus.cli.demo.display import Display
-from eventbus.cli.demo.flights import Departures, Group, Hours, Table
-from eventbus.cli.demo.hours import HourDelays, count_hours, counted_again, last_told
-from eventbus.cli.demo.names import Places
-from eventbus.cli.demo.picture import draw
+import spark_sinks  # its names load Spark when they are used: --quick needs none
 from eventbus.cli.shell import run_async
+from eventbus_demo.display import Display
+from eventbus_demo.flights import Departures, Group, Hours, Table
+from eventbus_demo.hours import HourDelays, count_hours, counted_again, last_told
+from eventbus_demo.names import Places
+from eventbus_demo.picture import draw
 
 _SCHEMAS = "_schemas"
 
@@ -72,8 +72,6 @@ def fill_warehouse(places: Places, held: int, display: Display) -> Landed:
 
     Spark reads directories: a log that is none is mirrored into one first.
     """
-    # spark_sinks stands above eventbus, which never imports it: it is looked up by name, as commands are.
-    sinks: Any = import_module("spark_sinks")
     names, watch = places.names, _Watch()
     url = _readable(places, [names.flights, _SCHEMAS], held, display)
     display.say("  starting Spark in this process ...")
@@ -85,21 +83,25 @@ def fill_warehouse(places: Places, held: int, display: Display) -> Landed:
     watch.restart()
     quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     table, hours_table = str(places.table), str(places.hours_table)
-    with sinks.spark_session("eventbus demo", conf=quick_start, log_level="OFF") as spark:
+    with spark_sinks.spark_session("eventbus demo", conf=quick_start, log_level="OFF") as spark:
         avro: dict[str, Any] = {"value": "avro", "registry": "log"}
-        flights = sinks.land(url, names.flights, table, partition_by="month", progress=on_progress, spark=spark, **avro)
+        flights = spark_sinks.land(
+            url, names.flights, table, partition_by="month", progress=on_progress, spark=spark, **avro
+        )
+        assert isinstance(flights, spark_sinks.LandReport)  # one topic, one report
         bar.update(held)
         watch.step("Spark: start, land as Parquet", flights.rows)
         counted = count_hours(spark, url, places, held, display.bar("Spark: flights -> hours", held))
         watch.step("Spark: count hours as a stream", counted)
         url = _readable(places, [names.hours], held, display)
-        hours = sinks.land(url, names.hours, hours_table, schema=HourDelays, partition_by=(), spark=spark)
+        hours = spark_sinks.land(url, names.hours, hours_table, schema=HourDelays, partition_by=(), spark=spark)
+        assert isinstance(hours, spark_sinks.LandReport)
         watch.step("Spark: land the hours", hours.rows)
         answers = _ask(spark, table, hours_table)
         watch.step("Spark: queries", held)
     proofs = [
-        _proof(sinks.verify(url, names.flights, table, values=True, **avro)),
-        _proof(sinks.verify(url, names.hours, hours_table, values=True, schema=HourDelays)),
+        _proof(spark_sinks.verify(url, names.flights, table, values=True, **avro)),
+        _proof(spark_sinks.verify(url, names.hours, hours_table, values=True, schema=HourDelays)),
     ]
     watch.step("verify: each record once", sum(proof.records for proof in proofs))
     picture = places.picture if draw(answers["told"], places.picture) else None

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from eventbus import EventBus
 from eventbus.backends.masking import shown_url
-from eventbus.cli.demo.bank import remove_log, run_bank
-from eventbus.cli.demo.board import run_board
-from eventbus.cli.demo.display import Display, open_display
-from eventbus.cli.demo.flights import (
+from eventbus.cli.output import Output
+from eventbus.cli.shell import run_async
+from eventbus_demo.bank import remove_log, run_bank
+from eventbus_demo.board import run_board
+from eventbus_demo.display import Display, open_display
+from eventbus_demo.flights import (
     EVOLVED_AT,
     FLIGHTS,
     QUICK_FLIGHTS,
@@ -28,12 +30,10 @@ from eventbus.cli.demo.flights import (
     read_airlines,
     table_from_csv,
 )
-from eventbus.cli.demo.names import Places, places_of
-from eventbus.cli.demo.report import Run, Step, print_report
-from eventbus.cli.demo.service import Outcome, Story
-from eventbus.cli.demo.warehouse import Landed, fill_warehouse
-from eventbus.cli.output import Output
-from eventbus.cli.shell import run_async
+from eventbus_demo.names import Places, places_of
+from eventbus_demo.report import Run, Step, print_report
+from eventbus_demo.service import Outcome, Story
+from eventbus_demo.warehouse import Landed, fill_warehouse
 
 _BANK_STOPPED = "the log of flights is complete; the transfers begin anew"
 _BOARD_STOPPED = "the log of flights is complete; the arrivals begin anew"
