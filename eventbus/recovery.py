@@ -272,6 +272,27 @@ class FailurePolicy(Protocol):
         ...
 
 
+class Tries(Protocol):
+    """How often and when a policy tries a record again, as `dlq.Retry` has it."""
+
+    @property
+    def immediate(self) -> int: ...
+
+    @property
+    def delays_ms(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def delay_function(self) -> Callable[..., Any] | None: ...
+
+
+@runtime_checkable
+class ShowsTries(Protocol):
+    """A `FailurePolicy` whose tries can be shown before it is opened."""
+
+    @property
+    def retry(self) -> Tries: ...
+
+
 @runtime_checkable
 class NamesTopics(Protocol):
     """A `FailurePolicy` that may name topics of its own, as a retry topic."""

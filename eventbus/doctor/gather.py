@@ -17,7 +17,7 @@ from eventbus.coordinator.strategies import make_assignors
 from eventbus.doctor.blocking import blocking_calls
 from eventbus.doctor.facts import Facts, HandlerFacts, ProducerFacts, RetryFacts
 from eventbus.errors import ConfigError
-from eventbus.recovery import FailurePolicy, Handling
+from eventbus.recovery import FailurePolicy, Handling, ShowsTries
 
 
 def facts_of(bus: EventBus) -> Facts:
@@ -125,7 +125,7 @@ def _place(handler: Handler[Any, Any]) -> str:
 
 
 def _retry(policy: FailurePolicy, bus: EventBus, handler: Handler[Any, Any], group: str) -> RetryFacts:
-    """A policy is asked as at a start; its ladder is told by those that have one, as `dlq.Retry`."""
+    """Return what the policy decides at a start, and its tries if it shows them."""
     spec = handler.spec
     recovery = policy.open(
         Handling(
@@ -138,15 +138,14 @@ def _retry(policy: FailurePolicy, bus: EventBus, handler: Handler[Any, Any], gro
             client_id=bus.client_id,
         )
     )
-    ladder: Any = getattr(policy, "retry", None)
-    at_once = getattr(ladder, "immediate", None)
+    tries = policy.retry if isinstance(policy, ShowsTries) else None
     return RetryFacts(
-        at_once=at_once,
-        delays_ms=getattr(ladder, "delays_ms", None),
-        decides_by_function=getattr(ladder, "delay_function", None) is not None,
+        at_once=None if tries is None else tries.immediate,
+        delays_ms=None if tries is None else tries.delays_ms,
+        decides_by_function=tries is not None and tries.delay_function is not None,
         retry_topic=recovery.retry_topic,
         dead_letter_topic=recovery.dead_letter_topic,
         order=recovery.order,
         crashes=recovery.crashes,
-        policy=repr(policy) if at_once is None else "",
+        policy=repr(policy) if tries is None else "",
     )
