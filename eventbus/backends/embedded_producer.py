@@ -315,8 +315,9 @@ class EmbeddedProducer:
         while unsettled and self._written_count - len(unsettled) < count:
             head = unsettled[0]
             try:
-                await self.engine.wait_durable(head.topic_partition, head.last_offset)
                 self._settle_durable()
+                if unsettled and unsettled[0] is head:
+                    await self.engine.wait_flushed(head.topic_partition, head.last_offset)
             except EventBusError as error:
                 if unsettled and unsettled[0] is head:
                     self.not_stored(error)

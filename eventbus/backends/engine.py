@@ -289,21 +289,27 @@ class Engine:
     # flushes ---------------------------------------------------------------------------------------------------------
 
     async def wait_durable(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Return when the record at ``offset`` is as durable as the log's policy promises.
+        """Return when the record at ``offset`` is as durable as the log's policy promises; see `wait_flushed`."""
+        if not self.broker.is_durable(topic_partition, offset):
+            await self.wait_flushed(topic_partition, offset)
+
+    async def wait_flushed(self, topic_partition: TopicPartition, offset: int) -> None:
+        """As `wait_durable`, for a record that was appended just now to a log whose acks wait for flushes.
 
         All who wait share flushes. Raises StorageError when the flush failed: then the log is poisoned and nothing was
         promised.
         """
-        broker = self.broker
-        flushes = failures = 0
-        if self._running is None and not broker.is_durable(topic_partition, offset):
-            # Whom the last flush has woken are about to append: one turn for all of them, then one flush.
+        if self._running is None:
+            # Yield once, so that the tasks woken by the last flush can append; then one flush covers all of them.
             await anyio.lowlevel.checkpoint()
-        while not broker.is_durable(topic_partition, offset):
+        flushes = failures = 0
+        while True:
             assert flushes < _TOO_LATE, f"{flushes} flushes have not made {topic_partition} durable at {offset}"
             # The flush under way began before this record, perhaps; the one after it covers it for certain.
             flushes += self._running is None
             failures = await self._flushed(failures)
+            if self.broker.is_durable(topic_partition, offset):
+                return
 
     async def flush_all(self) -> None:
         """Return when everything appended so far is durable: for changes of groups, which are few.

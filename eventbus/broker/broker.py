@@ -529,7 +529,8 @@ class Broker:
             partition = self._partitions.get(log.topic_partition)
             if not self._advances_at_append and partition is not None and partition.log is log:
                 self.on_advance(log.topic_partition)
-        self.transactions.finish_prepared(self._now_ms)
+        if self.transactions.prepared:
+            self.transactions.finish_prepared(self._now_ms)
 
     def _flush_now(self) -> None:
         """Flush until nothing is left to flush. Blocks: for the opening, when nobody else uses the loop."""

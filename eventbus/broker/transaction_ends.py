@@ -82,25 +82,18 @@ class Endings:
         self._store_lazily = store_lazily
         self._refuse = refuse
         self._wall = wall
-        self._endings: dict[str, _Ending] = {}
+        self.prepared: dict[str, _Ending] = {}
         self._unsettled: dict[str, int] = {}
         """Where Complete* of a transaction without a bumped epoch stands."""
         self.next_retry_ms = NEVER_MS
         """When to call `finish` for want of room the last time."""
-
-    def __contains__(self, transactional_id: str) -> bool:
-        return transactional_id in self._endings
-
-    def names(self) -> set[str]:
-        """The transactional ids."""
-        return set(self._endings)
 
     def add(
         self, transactional_id: str, shard_log: TransactionsLog, offset: int, answer: TransactionEnd | None = None
     ) -> None:
         """The record at ``offset`` has decided a transaction; ``answer`` is told of its markers."""
         remaining = sorted(shard_log.shard.transactions[transactional_id].partitions)
-        self._endings[transactional_id] = _Ending(shard_log, offset, remaining, answer)
+        self.prepared[transactional_id] = _Ending(shard_log, offset, remaining, answer)
 
     def is_settled(self, transactional_id: str, shard_log: TransactionsLog) -> bool:
         """Whether the next transaction may begin.
@@ -116,12 +109,12 @@ class Endings:
     def finish(self, now_ms: int) -> None:
         """Take every one as far as the disk allows: its markers, then that it is complete."""
         self.next_retry_ms = NEVER_MS
-        for transactional_id in list(self._endings):
+        for transactional_id in list(self.prepared):
             self.advance(transactional_id, now_ms)
 
     def advance(self, transactional_id: str, now_ms: int) -> None:
         """As `finish`, for one of them."""
-        ending = self._endings[transactional_id]
+        ending = self.prepared[transactional_id]
         if ending.offset >= ending.shard_log.log.high_watermark:
             return
         try:
@@ -154,7 +147,7 @@ class Endings:
             append = self._store_lazily if known.is_bumped else None
             wall_now_ms = self._wall.at(now_ms)
             shard_log.execute(shard_log.shard.complete(transactional_id, wall_now_ms), wall_now_ms, append)
-            del self._endings[transactional_id]
+            del self.prepared[transactional_id]
             if not known.is_bumped:
                 self._unsettled[transactional_id] = shard_log.log.log_end_offset - 1
 

@@ -106,6 +106,8 @@ class Transactions:
         self._producer_ids = iter(range(0))
         self._timeouts = Timeouts(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, now_ms)
         self._endings = Endings(partitions, groups, append_marker, store_lazily, refuse, wall)
+        self.prepared: Collection[str] = self._endings.prepared
+        """The ids of the transactions that are decided and not complete."""
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
         self._reconcile_at_ms = NEVER_MS
@@ -160,7 +162,7 @@ class Transactions:
         shard_log = self._homes.get(transactional_id)
         if shard_log is None:
             shard_log = self.load(self._number(transactional_id), now_ms)
-        elif transactional_id in self._endings:
+        elif transactional_id in self.prepared:
             self._endings.advance(transactional_id, now_ms)
         wall_now_ms = self._wall.at(now_ms)
         for _ in range(2):
@@ -174,7 +176,7 @@ class Transactions:
                 return answer
             self._prepared(transactional_id, shard_log)
             self._endings.advance(transactional_id, now_ms)
-            if transactional_id in self._endings:
+            if transactional_id in self.prepared:
                 break
         raise ConcurrentTransactions(
             f"the transaction that was open under {transactional_id!r} is being aborted: try again in a moment"
@@ -360,8 +362,8 @@ class Transactions:
     def finish_prepared(self, now_ms: int) -> None:
         """Take every prepared transaction as far as the disk allows: its markers, then that it is complete.
 
-        To be called after every flush; where nothing waits for flushes `end` has done it already. What fails is tried
-        again at the next call and by `tick`.
+        To be called after every flush while any is `prepared`; where nothing waits for flushes `end` has done it
+        already. What fails is tried again at the next call and by `tick`.
         """
         self._endings.finish(now_ms)
 
@@ -558,7 +560,7 @@ class Transactions:
         if shard_log is None:
             TransactionsShard().known(transactional_id, producer)  # it raises
             raise AssertionError(transactional_id)
-        if transactional_id in self._endings:  # perhaps only for want of room, and there is some by now
+        if transactional_id in self.prepared:  # perhaps only for want of room, and there is some by now
             self._endings.advance(transactional_id, now_ms)
         return shard_log
 
@@ -595,4 +597,4 @@ class Transactions:
         states = {transactional_id: known.state for transactional_id, known in self._all()}
         self._timeouts.check({transactional_id for transactional_id, state in states.items() if state is ONGOING})
         prepared = {transactional_id for transactional_id, state in states.items() if state in _PREPARED}
-        assert prepared == self._endings.names(), f"prepared {prepared}, ending {self._endings.names()}"
+        assert prepared == set(self.prepared), f"prepared {prepared}, ending {set(self.prepared)}"

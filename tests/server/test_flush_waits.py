@@ -179,6 +179,7 @@ async def test_who_waits_is_told_also_when_a_flush_is_not_completed_well(
     def broken(now_ms: int) -> None:
         raise RuntimeError("mine")
 
+    monkeypatch.setattr(engine.broker.transactions, "prepared", {"a"})
     monkeypatch.setattr(engine.broker.transactions, "finish_prepared", broken)
     for name in ("first", "second"):
         engine.when_durable(PLACE, append(engine), told.by(name))
