@@ -9,6 +9,7 @@ there. So a later use finds it dead, and nothing is checked per call.
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,17 @@ _copied: WeakValueDictionary[int, Copied] = WeakValueDictionary()
 def watch_forks(thing: Copied) -> None:
     """Have ``thing.after_fork_in_child`` called in each child that this process forks, as long as the object lives."""
     _copied[id(thing)] = thing
+
+
+class ForkLock:
+    """A holder of ``lock``, which is another one in a forked child: the thread that held it may not exist there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self.lock = threading.Lock()
 
 
 def forked(what: str, owner: str, process: int) -> ConfigError:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-from eventbus.forks import watch_forks
+from eventbus.forks import ForkLock, watch_forks
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Dialect, Engine
@@ -106,18 +106,8 @@ _KEY = "eventbus.outbox.levels"
 _watched: WeakSet[Dialect] = WeakSet()
 
 
-class _Watching:
-    """``lock`` is held while a dialect is wrapped: two threads must not wrap it twice."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        watch_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        self.lock = threading.Lock()  # the thread that held it may not exist here
-
-
-_watching = _Watching()
+_watching = ForkLock()
+"""Held while a dialect is wrapped: two threads must not wrap it twice."""
 
 
 def after_commit(connection: Connection, tell: Committed) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import msgspec
 import urllib3
 
-from eventbus.forks import watch_forks
+from eventbus.forks import ForkLock, watch_forks
 from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaRegistryError, SchemaText
 
 JSON = "application/vnd.schemaregistry.v1+json"
@@ -339,19 +339,15 @@ class _Tokens:
     def __init__(self, oauth: OAuth, client: RegistryClient) -> None:
         self._oauth = oauth
         self._client = client
-        self._lock = threading.Lock()
+        self._fetching = ForkLock()
         self._token = ""
         self._until = 0.0
-        watch_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()  # held while a thread of the parent fetches one
 
     def forget(self) -> None:
         self._until = 0.0
 
     def __call__(self) -> str:
-        with self._lock:
+        with self._fetching.lock:
             if time.monotonic() >= self._until:
                 self._token, lifetime = self._fetch()
                 self._until = time.monotonic() + 0.8 * lifetime

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from eventbus.errors import ConfigError, EventBusError
-from eventbus.forks import watch_forks
+from eventbus.forks import ForkLock
 from eventbus.log.reader import LogReader
 from eventbus.records import fetched_records
 from schema_registry import errors
@@ -56,11 +55,7 @@ class LogDirectoryClient:
         self._reader = LogReader(directory)
         self._answers = _Answers()
         self._known: dict[tuple[int, str | None], RegisteredSchema] = {}
-        self._lock = threading.Lock()
-        watch_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()  # held while a thread of the parent reads
+        self._reading = ForkLock()
 
     def __repr__(self) -> str:
         return f"LogDirectoryClient({self._directory!r})"
@@ -112,7 +107,7 @@ class LogDirectoryClient:
 
     def _ask(self, read: Callable[[Reads], T], *, newest: bool = False) -> T:
         """What is not there may have been written a moment ago."""
-        with self._lock:
+        with self._reading.lock:
             if newest:
                 self._catch_up()
             try:

@@ -28,7 +28,7 @@ from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
-from eventbus.forks import never_free, watch_forks
+from eventbus.forks import ForkLock, never_free, watch_forks
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -41,18 +41,8 @@ BridgeOf = Callable[[str], Bridge | None]
 """Takes the name of the call, for the error in a forked child."""
 
 
-class _Starting:
-    """``lock`` is held while a bus starts, so that the second of two threads that enter at once joins the first."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        watch_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        self.lock = threading.Lock()  # the thread that held it may not exist here
-
-
-_starting = _Starting()
+_starting = ForkLock()
+"""Held while a bus starts, so that the second of two threads that enter at once joins the first."""
 
 
 class _OpenHere(threading.local):
