@@ -120,5 +120,5 @@ async def test_a_generation_that_nobody_knows_is_not_agreed_about(here: int, the
 
     log.describe_groups = describe_groups
     nothing: Any = None
-    handovers = Handovers(nothing, "g", log, consumer, {}, nothing, nothing, 1.0, nothing)
+    handovers = Handovers(nothing, "g", log, consumer, {}, nothing, nothing, 1.0, nothing, nothing, nothing)
     assert await handovers.is_settled() is settled

@@ -34,7 +34,11 @@ class Handovers:
         flush: Callable[[], Awaitable[None]],
         budget_seconds: float,
         on_progress: Callable[[], None],
+        on_assigned: Callable[[list[TopicPartition]], Awaitable[None]],
+        on_gone: Callable[[TopicPartition], object],
     ) -> None:
+        """``on_assigned``: awaited before the first record of new partitions is read. ``on_gone``: called when a
+        partition is no longer ours."""
         self._handler = handler
         self._group = group
         self._backend = backend
@@ -48,10 +52,8 @@ class Handovers:
         self._on_progress = on_progress
         self.last_assigned_at: float | None = None
         """Seconds on the timers."""
-        self.on_assigned: Callable[[list[TopicPartition]], Awaitable[None]] = _nothing
-        """Awaited before the first record of new partitions is read."""
-        self.on_gone: Callable[[TopicPartition], object] = lambda partition: None
-        """Called when a partition is no longer ours."""
+        self._on_assigned = on_assigned
+        self._on_gone = on_gone
         self.moves = {"assigned": 0, "revoked": 0, "lost": 0}
         """Partitions that came and went, so far."""
         self.is_giving_up = False
@@ -71,7 +73,7 @@ class Handovers:
         if self._handler.spec.exactly_once or self._handler.spec.retry is not None:
             for partition in partitions:
                 await self._end_what_is_open(partition)
-        await self.on_assigned(partitions)
+        await self._on_assigned(partitions)
         self._on_progress()
 
     async def _end_what_is_open(self, partition: TopicPartition) -> None:
@@ -115,7 +117,7 @@ class Handovers:
             for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
                 self._forget(lane)
             for partition in partitions:
-                self.on_gone(partition)
+                self._on_gone(partition)
             self.moves["revoked"] += len(partitions)
         finally:
             self.is_giving_up = False
@@ -165,7 +167,7 @@ class Handovers:
             lane.close(abandon=True)
             self._forget(lane)
             self._on_progress()
-        self.on_gone(topic_partition)
+        self._on_gone(topic_partition)
 
     def _forget(self, lane: Lane) -> None:
         lane.close(abandon=True)
@@ -232,9 +234,6 @@ class Handovers:
             except EventBusError:
                 break
         await self._commits.attempt()
-
-
-async def _nothing(partitions: list[TopicPartition]) -> None: ...
 
 
 def transactional_id_of(handler: Handler[Any, Any], group: str, partition: TopicPartition) -> str:

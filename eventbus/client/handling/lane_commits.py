@@ -44,17 +44,19 @@ class LaneCommits:
         consumer: BackendConsumer,
         lanes: Mapping[TopicPartition, Lane],
         timers: Timers,
+        moves: Moves | None,
+        on_moved: Callable[[], object],
     ) -> None:
+        """``moves``: of a handler whose failed records go elsewhere. ``on_moved``: called when such records are stored,
+        or could not be."""
         self._handler = handler
         self._consumer = consumer
         self._lanes = lanes
         self._timers = timers
-        self.moves: Moves | None = None
-        """Of a handler whose failed records go elsewhere."""
+        self._moves = moves
         self.elsewhere: dict[TopicPartition, int] = {}
         """Offsets for the group to show, with the next commit: where a database begins, or a new retry partition."""
-        self.on_moved: Callable[[], object] = lambda: None
-        """Called when such records are stored, or could not be."""
+        self._on_moved = on_moved
         self._turn = anyio.Lock()
         self._interval_seconds = handler.spec.commit_interval_ms / 1000
         self._expected = anyio.Event()
@@ -131,7 +133,7 @@ class LaneCommits:
 
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
-        moves = self.moves
+        moves = self._moves
         for lane in lanes:
             lane.settle()
             lane.commit_begins()
@@ -151,7 +153,7 @@ class LaneCommits:
         async with anyio.create_task_group() as tasks:  # each is a transaction of its own
             for lane in moving:
                 tasks.start_soon(self._commit_moves, moves, lane, errors)
-        self.on_moved()
+        self._on_moved()
         if errors:
             raise errors[0]
 

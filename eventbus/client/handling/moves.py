@@ -61,20 +61,21 @@ class Moves:
         handler: Handler[Any, Any],
         consumer: BackendConsumer,
         open_producer: Callable[[TopicPartition], Producer],
-        partitions: Callable[[str], int],
+        on_stored: Callable[[Lane], Awaitable[None]],
     ) -> None:
-        """``open_producer``: a transactional one by the partition it is for. ``partitions``: how many a topic has."""
+        """``open_producer``: a transactional one by the partition it is for. ``on_stored``: awaited with a lane whose
+        commit is stored."""
         self._handler = handler
         self._consumer = consumer
         self._open_producer = open_producer
-        self._partitions = partitions
+        self._on_stored = on_stored
+        self.partitions: dict[str, int] = {}
+        """Of the topics that records go to; filled in before the first one does."""
         self._writers: dict[TopicPartition, _Writer] = {}
         self._waiting: dict[TopicPartition, Waiting] = {}
         """By retry partition."""
         self._left: list[Producer] = []
         """Of partitions that are gone."""
-        self.on_stored: Callable[[Lane], Awaitable[None]] = _nothing
-        """Awaited with a lane whose commit is stored."""
         self._owner = os.urandom(4).hex()
         self._count = 0
 
@@ -104,7 +105,7 @@ class Moves:
             moving = self._moving(lane)
             if moving is not None:
                 await self._write(lane, writer, moving)
-                await self.on_stored(lane)
+                await self._on_stored(lane)
         await self._close_left()
 
     def _moving(self, lane: Lane) -> Moving | None:
@@ -136,7 +137,7 @@ class Moves:
                 await writer.producer.init()
             async with writer.producer.transaction() as transaction:
                 for outgoing in moving.records:
-                    await send(writer.producer, outgoing, self._partitions(outgoing.topic))
+                    await send(writer.producer, outgoing, self.partitions[outgoing.topic])
                 text = " ".join(filter(None, (token if moving.records else "", lane.note())))
                 offset = OffsetAndMetadata(moving.next_offset, text)
                 await transaction.send_offsets({lane.topic_partition: offset}, self._consumer.group_metadata())
@@ -189,9 +190,6 @@ def is_full(lane: Lane) -> bool:
     if len(lane.moves) >= _MOST_MOVES:
         return True
     return sum(len(outgoing.record.value or b"") for outgoing in lane.moves.values()) >= _MOST_BYTES
-
-
-async def _nothing(lane: Lane) -> None: ...
 
 
 async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:

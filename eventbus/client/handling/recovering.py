@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,11 @@ from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.handovers import transactional_id_of
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.moves import Moves, is_full
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
-from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, EventBusError, InvalidConfig, KafkaError, TopicAlreadyExists
 from eventbus.recovery import FailurePolicy, Handling, Recovery, Waiting
 from eventbus.types import FetchedRecords, TopicPartition
@@ -42,29 +40,11 @@ _RECORDS_PER_TRIM = 10_000
 """Retry partitions are shortened when so many records at their beginning are finished."""
 
 
-def recovering_of(
-    handler: Handler[Any, Any],
-    group: str,
-    backend: Backend,
-    consumer: BackendConsumer,
-    commits: LaneCommits,
-    lanes: Mapping[TopicPartition, Lane],
-    dispatch: Dispatch,
-    clock: Clock,
-    config: ConsumerConfig,
-    open_mover: Callable[[str], Producer],
-) -> Recovering | None:
-    """A handler's policy, put to work. Raises ConfigError for a handler that it does not suit.
-
-    Without a policy outages are waited out, and there is nothing to recover. At most once means no second call, and a
-    function with a timetable is called at its next time, unless an error is to stop it.
-    """
+def recovery_of(handler: Handler[Any, Any], group: str, config: ConsumerConfig) -> Recovery | None:
+    """Open the policy of a handler, if it has one. Raises ConfigError for a handler that it does not suit."""
     spec = handler.spec
     policy: FailurePolicy | None = spec.retry
     if policy is None:
-        if spec.delivery != "at-most-once" and not (spec.is_firing and spec.on_error == "skip"):
-            wait_out = WaitOut(handler.__name__)
-            dispatch.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
         return None
     recovery = policy.open(
         Handling(
@@ -78,19 +58,37 @@ def recovering_of(
         )
     )
     _check_assignors(handler, recovery, config)
-    partitions: dict[str, int] = {}
+    return recovery
 
-    def open_producer(partition: TopicPartition) -> Producer:
-        return open_mover(transactional_id_of(handler, group, partition))
 
+def recovering_of(
+    handler: Handler[Any, Any],
+    recovery: Recovery | None,
+    moves: Moves | None,
+    backend: Backend,
+    consumer: BackendConsumer,
+    commits: LaneCommits,
+    lanes: Mapping[TopicPartition, Lane],
+    dispatch: Dispatch,
+    clock: Clock,
+) -> Recovering | None:
+    """Put a handler's policy to work.
+
+    Without a policy outages are waited out, and there is nothing to recover. At most once means no second call, and a
+    function with a timetable is called at its next time, unless an error is to stop it.
+    """
+    spec = handler.spec
+    if recovery is None or moves is None:
+        if spec.delivery != "at-most-once" and not (spec.is_firing and spec.on_error == "skip"):
+            wait_out = WaitOut(handler.__name__)
+            dispatch.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
+        return None
     retries = Retries(handler, recovery, dispatch.counts, backend.timers, clock)
-    moves = Moves(handler, consumer, open_producer, partitions.__getitem__)
     dispatch.recover_by(retries, recovery.order)
-    commits.moves = moves
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
-    return Recovering(handler, recovery, retries, moves, backend, consumer, commits, clock, lanes, partitions, marks)
+    return Recovering(handler, recovery, retries, moves, backend, consumer, commits, clock, lanes, marks)
 
 
 class Recovering:
@@ -107,21 +105,19 @@ class Recovering:
         commits: LaneCommits,
         clock: Clock,
         lanes: Mapping[TopicPartition, Lane],
-        partitions: dict[str, int],
         crash_marks: CrashMarks | None = None,
     ) -> None:
-        """``partitions``: of the policy's topics, filled in by `prepare`."""
         self.recovery = recovery
         self.retries = retries
         self.moves = moves
-        moves.on_stored = self._stored
         self._handler = handler
         self._backend = backend
         self._consumer = consumer
         self._commits = commits
         self._clock = clock
         self._lanes = lanes
-        self.partitions = partitions
+        self.partitions = moves.partitions
+        """Of the policy's topics, filled in by `prepare`."""
         self.crash_marks = crash_marks
         self.waiting: dict[int, Waiting] = {}
         """By retry partition, of those that are ours."""
@@ -129,8 +125,6 @@ class Recovering:
         """Retry partitions that are not read to where they ended when they came, and where that was."""
         self._wakes: list[Callable[[], object]] = []
         self._trimmed: dict[TopicPartition, int] = {}
-        self.on_passed: Callable[[TopicPartition, int], Awaitable[object]] = _nothing
-        """Awaited with a source partition and the offset below which all is handled or set aside, when that is so."""
         self._is_apart = False
         """It has been said that a retry partition is with another member than its source."""
 
@@ -437,14 +431,12 @@ class Recovering:
     def tell_depth(self) -> None:
         self.recovery.depth(*self.depth())
 
-    async def _stored(self, lane: Lane) -> None:
+    async def stored(self, lane: Lane) -> None:
         """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be.
 
         Never in a topic that other groups share: what is finished for this group may wait for another one.
         """
         partition, before = lane.topic_partition, lane.committed
-        if not self.is_retry(partition.topic):
-            await self.on_passed(partition, before)
         self.change()
         if not self.is_retry(partition.topic) or self.recovery.owner is not None:
             return
@@ -455,9 +447,6 @@ class Recovering:
             await self._backend.delete_records({partition: before})
         except EventBusError as error:
             logger.debug("handler %r: %s is not shortened: %s", self._handler.__name__, partition, error)
-
-
-async def _nothing(partition: TopicPartition, next_offset: int) -> None: ...
 
 
 def _unmarked(configs: Mapping[str, Any]) -> dict[str, Any]:

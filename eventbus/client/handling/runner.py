@@ -34,7 +34,8 @@ from eventbus.client.handling.handovers import Handovers, named, transactional_i
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
-from eventbus.client.handling.recovering import recovering_of
+from eventbus.client.handling.moves import Moves
+from eventbus.client.handling.recovering import recovering_of, recovery_of
 from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.watch import AtWork
@@ -109,18 +110,23 @@ class Runner:
         self._schemas = None if schemas is None else SchemaWait(handler, schemas, self._dispatch.calls, backend.timers)
         self._backend = backend
         self._timers = timers = backend.timers
+        recovery = recovery_of(handler, group, config)
         self._consumer = consumer = backend.consumer(config)
         self._drain_seconds = min(handler.spec.drain_timeout_ms, config.max_poll_interval_ms // 3) / 1000
         self._flush = flush
         self._open_producer = open_producer
-        self._commits = LaneCommits(handler, consumer, self.lanes, timers)
-        self._handovers = Handovers(
-            handler, group, backend, consumer, self.lanes, self._commits, flush, self._drain_seconds, on_progress
-        )
+        open_of_id = open_mover or open_producer
+        moves = None if recovery is None else Moves(
+            handler, consumer, lambda one: open_of_id(transactional_id_of(handler, group, one)), self._moves_stored
+        )  # fmt: skip
+        self._commits = LaneCommits(handler, consumer, self.lanes, timers, moves, on_progress)
         self._clock = clock
         self.recovering = recovering_of(
-            handler, group, backend, consumer, self._commits, self.lanes, self._dispatch, clock, config,
-            open_mover or open_producer,
+            handler, recovery, moves, backend, consumer, self._commits, self.lanes, self._dispatch, clock
+        )
+        self._handovers = Handovers(
+            handler, group, backend, consumer, self.lanes, self._commits, flush, self._drain_seconds, on_progress,
+            self._assigned, _ignore if self.recovering is None else self.recovering.gone,
         )  # fmt: skip
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
@@ -128,11 +134,7 @@ class Runner:
             _always if self.recovering is None else self.recovering.unblocked,
             None if self.recovering is None or handler.spec.tx is None else self.recovering.moved,
         )  # fmt: skip
-        if self.recovering is not None:
-            self._commits.on_moved = on_progress
-            self._handovers.on_gone = self.recovering.gone
         self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
-        self._handovers.on_assigned = self._assigned
         self._watch = self._shared.watch
         self._watch.group = group
         self._transactions: dict[Lane, ExactlyOnce] = {}
@@ -169,6 +171,12 @@ class Runner:
         except BaseException:
             await self._consumer.aclose()
             raise
+
+    async def _moves_stored(self, lane: Lane) -> None:
+        if self._places is not None:
+            await self._places.passed(lane)
+        if self.recovering is not None:
+            await self.recovering.stored(lane)
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
         if self.recovering is not None:
@@ -740,6 +748,9 @@ def _single_errors(group: BaseExceptionGroup[EventBusError]) -> list[EventBusErr
     for error in group.exceptions:
         errors += _single_errors(error) if isinstance(error, BaseExceptionGroup) else [error]
     return errors
+
+
+def _ignore(partition: TopicPartition) -> None: ...
 
 
 async def _always(lane: Lane) -> bool:

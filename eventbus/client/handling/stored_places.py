@@ -11,6 +11,7 @@ from typing import Any
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.recovering import Recovering
 from eventbus.errors import ConfigError, EventBusError
@@ -56,8 +57,6 @@ class StoredPlaces:
         self._recovering = recovering
         self._units: OpenUnits = tx.open(handler.__name__, group, signature.unit_name, signature.unit)
         dispatch.in_units(self._units)
-        if recovering is not None:
-            recovering.on_passed = self._units.passed
 
     async def start(self) -> None:
         """Make the tables where they are missing. Raises ConfigError, and what the database raises."""
@@ -66,6 +65,12 @@ class StoredPlaces:
     def stop(self) -> None:
         """Wait for no database any more."""
         self._units.stop()
+
+    async def passed(self, lane: Lane) -> None:
+        """What is finished of a source partition, handled or set aside, is committed in the log."""
+        partition = lane.topic_partition
+        if self._recovering is None or not self._recovering.is_retry(partition.topic):
+            await self._units.passed(partition, lane.committed)
 
     def note_of(self, partition: TopicPartition) -> Callable[[], str]:
         """What a commit in the log is to say of the database; it has that much, or more."""

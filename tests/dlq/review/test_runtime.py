@@ -96,8 +96,8 @@ async def test_a_retry_partition_that_goes_leaves_the_sources_of_others_their_ke
         lane.held = {b"k"}
     recovery = SimpleNamespace(retry_topic="retry.billing")
     recovering = Recovering(
-        cast("Any", None), cast("Any", recovery), cast("Any", None), Mock(), cast("Any", None),
-        cast("Any", None), cast("Any", None), system_clock, lanes, {"retry.billing": 2},
+        cast("Any", None), cast("Any", recovery), cast("Any", None), Mock(partitions={"retry.billing": 2}),
+        cast("Any", None), cast("Any", None), cast("Any", None), system_clock, lanes,
     )  # fmt: skip
     recovering.gone(TopicPartition("retry.billing", 1))
     assert [lanes[source].held for source in sources] == [{b"k"}, None]
