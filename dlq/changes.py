@@ -17,7 +17,7 @@ from dlq.state import LetterState, Step, with_step
 from dlq.targets import REASONS, Target, Targets, id_of, redrive_headers
 from dlq.views import row_of
 from eventbus import EventBus
-from eventbus.client.restoring import CLAIM_CHECK
+from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError
 from eventbus.types import Headers, RecordMetadata
 

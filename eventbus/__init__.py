@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
     from eventbus.client.bus import EventBus
     from eventbus.client.consumer import Consumer
+    from eventbus.client.consuming.reading import ConsumerRecords
     from eventbus.client.handling.handlers import consumer, producer
     from eventbus.client.handling.injection import Depends
     from eventbus.client.handling.middleware import CallNext, Middleware
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from eventbus.client.log_url import log_url
     from eventbus.client.metrics import BusMetrics
     from eventbus.client.producer import Producer
-    from eventbus.client.reading import ConsumerRecords
     from eventbus.client.router import Router
     from eventbus.client.scheduling.agenda import Firing
     from eventbus.client.scheduling.times import Scheduled
@@ -124,7 +124,7 @@ _HOMES = {
     "Middleware": "eventbus.client.handling.middleware",
     "log_url": "eventbus.client.log_url",
     "Producer": "eventbus.client.producer",
-    "ConsumerRecords": "eventbus.client.reading",
+    "ConsumerRecords": "eventbus.client.consuming.reading",
     "Firing": "eventbus.client.scheduling.agenda",
     "Scheduled": "eventbus.client.scheduling.times",
     "Router": "eventbus.client.router",

@@ -18,7 +18,7 @@ from dlq.cli.words import age, count_of, how_long, size_of, when
 from dlq.payloads import PayloadGone
 from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, UsageError
-from eventbus.client.restoring import CLAIM_CHECK
+from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ async def _brought(bus: EventBus) -> bool:
     """All that is there now; False: a signal came before."""
     import anyio
 
-    from eventbus.client.single_error import SingleError
+    from eventbus.client.running.single_error import SingleError
 
     is_all = False
     async with SingleError(), anyio.create_task_group() as tasks:

@@ -238,7 +238,7 @@ class _Printing:
         return found if args.group is None else []
 
     async def _print(self, records: list[ConsumerRecord]) -> None:
-        from eventbus.client.restoring import CLAIM_CHECK
+        from eventbus.client.consuming.restoring import CLAIM_CHECK
 
         wrong = None
         if self.as_json is not None:

@@ -19,6 +19,7 @@ from eventbus.client.config import consumer_settings, serdes_given
 from eventbus.client.configuration.choose import Configuration, configure
 from eventbus.client.configuration.handlers import tuned_handlers
 from eventbus.client.consumer import Consumer
+from eventbus.client.consuming.restoring import Restoring
 from eventbus.client.declarations import Declarations
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
@@ -31,12 +32,11 @@ from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.requests import Asking
-from eventbus.client.restoring import Restoring
+from eventbus.client.running.start_checks import check_groups, check_named_groups, unnamed_service
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.scheduling import Scheduling
 from eventbus.client.schema_uses import Members, prepare, uses_of_types
 from eventbus.client.sending import Sending
-from eventbus.client.start_checks import check_groups, check_named_groups, unnamed_service
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, HandlerError

@@ -21,11 +21,11 @@ from typing import Any
 import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
-from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
+from eventbus.client.consuming.commits import BackgroundCommits, OnCommit, Spawn
+from eventbus.client.consuming.reading import ConsumerRecords, Decoding, Prefetched, partition_of
+from eventbus.client.consuming.restoring import NOTHING, Restoring
 from eventbus.client.interceptors import ConsumerInterceptor, passed_through, tell_all
-from eventbus.client.reading import ConsumerRecords, Decoding, Prefetched, partition_of
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
-from eventbus.client.restoring import NOTHING, Restoring
 from eventbus.client.schemas import all_fetched
 from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError

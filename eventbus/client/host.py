@@ -9,8 +9,8 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
+from eventbus.client.consuming.restoring import Restoring
 from eventbus.client.producer import Producer
-from eventbus.client.restoring import Restoring
 from eventbus.client.sending import HeadersLike
 from eventbus.types import RecordMetadata, TopicPartition
 from serdes.choose import Serdes

@@ -10,6 +10,7 @@ import anyio
 from eventbus.backends.base import BackendProducer
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.config import ProducerSettings
+from eventbus.client.consuming.restoring import Restores
 from eventbus.client.interceptors import (
     ProducerInterceptor,
     ProducerRecord,
@@ -18,11 +19,10 @@ from eventbus.client.interceptors import (
     tell_all,
     waited_through,
 )
-from eventbus.client.last_words import LastWords
-from eventbus.client.look_ups import Unplaced
-from eventbus.client.packing import pack_headers
 from eventbus.client.producer import AddReady, Producer
-from eventbus.client.restoring import Restores
+from eventbus.client.producing.last_words import LastWords
+from eventbus.client.producing.look_ups import Unplaced
+from eventbus.client.producing.packing import pack_headers
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions, check_values
 from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from eventbus.backends.delivery import OnDelivery
-from eventbus.client.reading import ConsumerRecords
+from eventbus.client.consuming.reading import ConsumerRecords
 from eventbus.errors import EventBusError
 from eventbus.types import OffsetAndMetadata, RecordMetadata, TopicPartition
 

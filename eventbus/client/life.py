@@ -19,13 +19,13 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.broker import TopicSpec
 from eventbus.client.blocked_loop import BlockedLoopWatch, watch_loop
 from eventbus.client.config import consumer_settings
+from eventbus.client.consuming.restoring import Restoring
 from eventbus.client.declarations import Drains, Surrounds
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.old_retries import with_old_retries
 from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, BusPhase
-from eventbus.client.health_watch import HealthWatch
 from eventbus.client.host import Host, Part
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
@@ -33,12 +33,12 @@ from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.replies import Replies
 from eventbus.client.requests import Requests, requests_of
-from eventbus.client.restoring import Restoring
+from eventbus.client.running.health_watch import HealthWatch
+from eventbus.client.running.signals import hear_signals
+from eventbus.client.running.single_error import SingleError, passing_on
+from eventbus.client.running.start_checks import prepare_topics
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.schema_uses import Members, prepare, uses_of
-from eventbus.client.signals import hear_signals
-from eventbus.client.single_error import SingleError, passing_on
-from eventbus.client.start_checks import prepare_topics
 from eventbus.client.tables.table import Table
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transactions

@@ -16,10 +16,10 @@ import msgspec
 from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
-from eventbus.client.last_words import LastWords
-from eventbus.client.look_ups import LookUps, Unplaced
-from eventbus.client.packing import pack_headers, packer_of, unnamed
 from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.client.producing.last_words import LastWords
+from eventbus.client.producing.look_ups import LookUps, Unplaced
+from eventbus.client.producing.packing import pack_headers, packer_of, unnamed
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendOptions, check_values
 from eventbus.client.threads import Home

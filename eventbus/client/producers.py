@@ -16,8 +16,8 @@ from eventbus.client.config import producer_settings
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.intercepted import InterceptedProducer, open_producer
 from eventbus.client.interceptors import ProducerInterceptor
-from eventbus.client.last_words import LastWords
 from eventbus.client.producer import Producer
+from eventbus.client.producing.last_words import LastWords
 from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady

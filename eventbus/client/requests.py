@@ -22,7 +22,7 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.options import seconds_of
 from eventbus.client.host import Host
-from eventbus.client.packing import pack_headers
+from eventbus.client.producing.packing import pack_headers
 from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
 from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.errors import (

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import anyio.to_thread
 import msgspec
 
+from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
-from eventbus.client.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.middleware.base import whole
 from eventbus.types import ConsumerRecord

@@ -18,7 +18,7 @@ import anyio
 from eventbus.backends.base import Backend
 from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import open_backend, split_url
-from eventbus.client.single_error import SingleError, passing_on
+from eventbus.client.running.single_error import SingleError, passing_on
 from eventbus.errors import (
     ConfigError,
     EventBusError,

@@ -10,7 +10,7 @@ import msgspec
 
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer
 from eventbus.broker import TopicDescription, TopicSpec
-from eventbus.client.single_error import SingleError
+from eventbus.client.running.single_error import SingleError
 from eventbus.errors import KafkaError, ProducerFenced, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.mirror.group_offsets import GroupOffsets
 from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal

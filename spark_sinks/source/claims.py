@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eventbus.types import TopicPartition
 
 CLAIM_CHECK: Final = "claim-check"
-"""The header that marks such a record (`eventbus.client.restoring.CLAIM_CHECK`, which tasks do not import)."""
+"""The header that marks such a record: `eventbus.client.consuming.restoring.CLAIM_CHECK`, which tasks do not import."""
 _NAME = re.compile(rb"[0-9a-f]{64}")
 _NAME_BYTES = 64
 

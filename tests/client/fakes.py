@@ -18,7 +18,7 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.runner import Runner
-from eventbus.client.last_words import LastWords
+from eventbus.client.producing.last_words import LastWords
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.coordinator.requests import GroupDescription
 from eventbus.errors import EventBusError

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from eventbus import EventBus, OffsetAndMetadata, TopicPartition
-from eventbus.client import commits as commits_module
-from eventbus.client.commits import BackgroundCommits
+from eventbus.client.consuming import commits as commits_module
+from eventbus.client.consuming.commits import BackgroundCommits
 from eventbus.errors import ConfigError, EventBusError, OffsetMetadataTooLarge, StorageFull, UnknownTopicOrPartition
 from tests.support import others_wait
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from eventbus import EventBus
-from eventbus.client import last_words
 from eventbus.client.handling import runner
+from eventbus.client.producing import last_words
 from eventbus.errors import RequestTimedOut, StoppedBySignal
 from eventbus.testing import TestBus, memory
 from tests.client.fakes import on_both, others_run

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from eventbus import EventBus, OffsetAndMetadata, RecordMetadata, TopicPartition
+from eventbus.client.consuming.reading import ConsumerRecords
 from eventbus.client.intercepted import InterceptedProducer
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
 from eventbus.client.producer import Producer
-from eventbus.client.reading import ConsumerRecords
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, UnknownTopicOrPartition
 
 T0 = TopicPartition("t", 0)

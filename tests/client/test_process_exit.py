@@ -12,7 +12,7 @@ import pytest
 from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.backends.process_exit import ContainedTasks, ends_process
-from eventbus.client.single_error import SingleError
+from eventbus.client.running.single_error import SingleError
 from eventbus.testing import TestBus
 from tests.client.fakes import T0, on_both
 

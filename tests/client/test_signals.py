@@ -74,8 +74,8 @@ def handle(text: str) -> None:
 """
 
 BLOCKS = """
-import eventbus.client.signals
-eventbus.client.signals._PATIENCE_SECONDS = 0
+import eventbus.client.running.signals
+eventbus.client.running.signals._PATIENCE_SECONDS = 0
 
 @bus.consumer("t", group="g")
 async def handle(text: str) -> None:

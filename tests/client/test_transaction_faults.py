@@ -23,8 +23,9 @@ from eventbus import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
-from eventbus.client import last_words, producers
+from eventbus.client import producers
 from eventbus.client.producer import Producer
+from eventbus.client.producing import last_words
 from eventbus.errors import EventBusError, InvalidTxnState, LogPoisoned, StorageError, StorageFull
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full

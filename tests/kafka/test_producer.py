@@ -20,7 +20,7 @@ from eventbus.backends.base import ProducerConfig
 from eventbus.backends.kafka import producer as producers
 from eventbus.backends.kafka.backend import KafkaBackend
 from eventbus.backends.urls import open_backend
-from eventbus.client import look_ups
+from eventbus.client.producing import look_ups
 from eventbus.errors import BufferExhausted, KafkaError, RequestTimedOut, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url

@@ -7,7 +7,7 @@ import sys
 from typing import Literal, TextIO
 
 from eventbus.cli.output import Output
-from eventbus.client.signals import RUNNING
+from eventbus.client.running.signals import RUNNING
 from eventbus.telemetry.logs import JsonLogs, TextLogs
 
 LEVELS = ("debug", "info", "warning", "error", "critical")

@@ -27,7 +27,7 @@ from eventbus.cli.running.supervision import Supervision
 from eventbus.cli.running.together import OfWorkers
 from eventbus.cli.running.watching import forget_compiled, watch_files
 from eventbus.client.metrics import Sample
-from eventbus.client.signals import SIGNALS
+from eventbus.client.running.signals import SIGNALS
 from eventbus.client.threads import settle
 from eventbus.errors import RequestTimedOut
 from eventbus.web.probes import Standing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from eventbus.client.signals import SIGNALS
+from eventbus.client.running.signals import SIGNALS
 from eventbus.client.threads import Home
 
 if TYPE_CHECKING:

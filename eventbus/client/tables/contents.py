@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from eventbus.client.reading import Decoding
+from eventbus.client.consuming.reading import Decoding
 from eventbus.errors import TableError
 from eventbus.types import FetchedRecords
 from serdes import SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for

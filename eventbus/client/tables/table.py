@@ -12,11 +12,11 @@ import msgspec
 from eventbus.backends.base import EARLIEST
 from eventbus.backends.process_exit import check_exit
 from eventbus.broker import TopicDescription
+from eventbus.client.consuming.restoring import NOTHING
 from eventbus.client.handling.functions import name_of, takes
 from eventbus.client.health import BusStatus, PartHealth
 from eventbus.client.host import Host
 from eventbus.client.metrics import Sample
-from eventbus.client.restoring import NOTHING
 from eventbus.client.schema_uses import SchemaUse
 from eventbus.client.schemas import all_fetched
 from eventbus.client.tables.contents import Contents, Folded, Format, TableChange, View

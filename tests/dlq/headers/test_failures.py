@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from dlq.failures import Failure, class_of, failure_of
-from eventbus.client.single_error import SingleError
+from eventbus.client.running.single_error import SingleError
 
 HERE = "test_failures.py"
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus.broker import Broker, BrokerConfig
-from eventbus.client import restoring
+from eventbus.client.consuming import restoring
 from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig

@@ -13,7 +13,7 @@ from serdes.choose import likely_cause
 from serdes.framing import with_prefix
 
 if TYPE_CHECKING:
-    from eventbus.client.restoring import Restoring
+    from eventbus.client.consuming.restoring import Restoring
 
 _MOST_RESTORED_BYTES = 64 << 20
 """Of values that are restored for one `poll`: those in the records themselves are small."""
