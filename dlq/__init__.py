@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dlq.budget import Budget
@@ -70,27 +71,26 @@ __all__ = [
 # Each is imported when it is asked for: a handler that raises Reject, and a program that starts, need not pay for the
 # rest.
 _HOMES = {
-    **dict.fromkeys(("Again", "Failed", "RetryAt", "Skipped", "Stopped", "ToDeadLetters", "decide"), "decisions"),
-    **dict.fromkeys(("BudgetExhausted", "CircuitClosed", "CircuitHalfOpen", "CircuitOpened"), "events"),
-    **dict.fromkeys(("DeadLettered", "FailureEvent", "RetryScheduled", "Signals"), "events"),
-    **dict.fromkeys(("FailureSignal", "Park", "Reject", "RetryLater", "Skip"), "signals"),
-    **dict.fromkeys(("Case", "DeadLetterTopic", "DeadLetters"), "dead_letters"),
-    **dict.fromkeys(("Redrive", "Redriven"), "redrive"),
-    "Budget": "budget",
-    "Circuit": "circuit",
-    "DeadLetter": "letters",
-    "DeadLetterMetrics": "metrics",
-    "Retry": "policy",
-    "Selection": "selection",
-    "Webhook": "webhook",
+    "budget": ("Budget",),
+    "circuit": ("Circuit",),
+    "dead_letters": ("Case", "DeadLetterTopic", "DeadLetters"),
+    "decisions": ("Again", "Failed", "RetryAt", "Skipped", "Stopped", "ToDeadLetters", "decide"),
+    "events": (
+        "BudgetExhausted",
+        "CircuitClosed",
+        "CircuitHalfOpen",
+        "CircuitOpened",
+        "DeadLettered",
+        "FailureEvent",
+        "RetryScheduled",
+        "Signals",
+    ),
+    "letters": ("DeadLetter",),
+    "metrics": ("DeadLetterMetrics",),
+    "policy": ("Retry",),
+    "redrive": ("Redrive", "Redriven"),
+    "selection": ("Selection",),
+    "signals": ("FailureSignal", "Park", "Reject", "RetryLater", "Skip"),
+    "webhook": ("Webhook",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dlq' has no attribute {name!r}")
-    return getattr(import_module(f"dlq.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -14,9 +14,9 @@ if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses it, a path to the so
         "run it with a newer one"
     )
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from eventbus.lazy import lazy_names
 from eventbus.version import __version__
 
 if TYPE_CHECKING:
@@ -106,46 +106,37 @@ __all__ = [
 # Names are loaded when they are first used (PEP 562): the command line, and Spark's worker processes, which only
 # decode batches, need not pay for the client.
 _HOMES = {
-    "Delivery": "eventbus.backends.delivery",
-    "BlockingBus": "eventbus.client.blocking",
-    "EventBus": "eventbus.client.bus",
-    "Consumer": "eventbus.client.consumer",
-    "consumer": "eventbus.client.handling.handlers",
-    "Depends": "eventbus.client.handling.injection",
-    "producer": "eventbus.client.handling.handlers",
-    "BusHealth": "eventbus.client.health",
-    "HandlerHealth": "eventbus.client.health",
-    "PartHealth": "eventbus.client.health",
-    "BusMetrics": "eventbus.client.metrics",
-    "ConsumerInterceptor": "eventbus.client.interceptors",
-    "ProducerInterceptor": "eventbus.client.interceptors",
-    "ProducerRecord": "eventbus.client.interceptors",
-    "CallNext": "eventbus.client.handling.middleware",
-    "Middleware": "eventbus.client.handling.middleware",
-    "log_url": "eventbus.client.log_url",
-    "Producer": "eventbus.client.producer",
-    "ConsumerRecords": "eventbus.client.consuming.reading",
-    "Firing": "eventbus.client.scheduling.agenda",
-    "Scheduled": "eventbus.client.scheduling.times",
-    "Router": "eventbus.client.router",
-    "Table": "eventbus.client.tables.table",
-    "TableChange": "eventbus.client.tables.contents",
-    "Transaction": "eventbus.client.transaction",
-    "EventBusError": "eventbus.errors",
-    "KafkaError": "eventbus.errors",
-    "ProducerFenced": "eventbus.errors",
-    "TransactionAborted": "eventbus.errors",
-    "TransactionOutcomeUnknown": "eventbus.errors",
+    "backends.delivery": ("Delivery",),
+    "client.blocking": ("BlockingBus",),
+    "client.bus": ("EventBus",),
+    "client.consumer": ("Consumer",),
+    "client.consuming.reading": ("ConsumerRecords",),
+    "client.handling.handlers": ("consumer", "producer"),
+    "client.handling.injection": ("Depends",),
+    "client.handling.middleware": ("CallNext", "Middleware"),
+    "client.health": ("BusHealth", "HandlerHealth", "PartHealth"),
+    "client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
+    "client.log_url": ("log_url",),
+    "client.metrics": ("BusMetrics",),
+    "client.producer": ("Producer",),
+    "client.router": ("Router",),
+    "client.scheduling.agenda": ("Firing",),
+    "client.scheduling.times": ("Scheduled",),
+    "client.tables.contents": ("TableChange",),
+    "client.tables.table": ("Table",),
+    "client.transaction": ("Transaction",),
+    "errors": ("EventBusError", "KafkaError", "ProducerFenced", "TransactionAborted", "TransactionOutcomeUnknown"),
+    "types": (
+        "Compression",
+        "ConsumerRecord",
+        "GroupMetadata",
+        "IsolationLevel",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+        "Record",
+        "RecordMetadata",
+        "TimestampType",
+        "TopicPartition",
+    ),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'eventbus' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "eventbus.types")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -6,8 +6,9 @@ takes; `SqlOffsets` is for a consumer with a loop of one's own.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from outbox.inbox import Inbox
@@ -20,22 +21,10 @@ __all__ = ["Choice", "Inbox", "OffsetsMoved", "Outbox", "OutboxStatus", "Quarant
 
 # Each is imported when it is asked for: the list of commands, and who has only one of them, need not pay for the rest.
 _HOMES = {
-    "Choice": "quarantine",
-    "Inbox": "inbox",
-    "OffsetsMoved": "offsets",
-    "Outbox": "outbox",
-    "OutboxStatus": "status",
-    "Quarantine": "quarantine",
-    "SqlConnection": "offsets",
-    "SqlOffsets": "offsets",
+    "inbox": ("Inbox",),
+    "offsets": ("OffsetsMoved", "SqlConnection", "SqlOffsets"),
+    "outbox": ("Outbox",),
+    "quarantine": ("Choice", "Quarantine"),
+    "status": ("OutboxStatus",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'outbox' has no attribute {name!r}")
-    return getattr(import_module(f"outbox.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -294,7 +294,7 @@ class Engine:
             await self.wait_flushed(topic_partition, offset)
 
     async def wait_flushed(self, topic_partition: TopicPartition, offset: int) -> None:
-        """As `wait_durable`, for a record that was appended just now to a log whose acks wait for flushes.
+        """Do what `wait_durable` does for a record that was appended just now to a log whose acks wait for flushes.
 
         All who wait share flushes. Raises StorageError when the flush failed: then the log is poisoned and nothing was
         promised.

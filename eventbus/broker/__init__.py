@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.broker.broker import Broker
@@ -37,30 +38,10 @@ __all__ = [
 
 # Each is imported when it is asked for: a client of a Kafka needs descriptions, and no broker.
 _HOMES = {
-    "Broker": "broker",
-    "BrokerConfig": "settings",
-    "CLUSTER_METADATA": "names",
-    "CONFIG_KEYS": "configs",
-    "CONSUMER_OFFSETS": "names",
-    "ConfigEntry": "configs",
-    "ConfigKey": "configs",
-    "FetchData": "descriptions",
-    "INTERNAL_TOPICS": "names",
-    "OffsetCommitResult": "descriptions",
-    "PartitionDescription": "descriptions",
-    "TopicDescription": "descriptions",
-    "TopicSpec": "descriptions",
-    "collision_warning": "names",
+    "broker": ("Broker",),
+    "configs": ("CONFIG_KEYS", "ConfigEntry", "ConfigKey"),
+    "descriptions": ("FetchData", "OffsetCommitResult", "PartitionDescription", "TopicDescription", "TopicSpec"),
+    "names": ("CLUSTER_METADATA", "CONSUMER_OFFSETS", "INTERNAL_TOPICS", "collision_warning"),
+    "settings": ("BrokerConfig",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'eventbus.broker' has no attribute {name!r}")
-    value = getattr(import_module(f"eventbus.broker.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

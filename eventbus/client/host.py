@@ -1,4 +1,4 @@
-"""What a component that lives with a bus may request from it, so that no component imports the bus itself."""
+"""The requests that a component of a bus may make of it. A component imports these protocols, never the bus itself."""
 
 from __future__ import annotations
 

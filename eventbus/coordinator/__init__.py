@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.coordinator.codec import (
@@ -43,33 +44,19 @@ __all__ = [
 
 # Each is imported when it is asked for: what speaks of groups, and of access, needs no coordinators.
 _HOMES = {
-    "CoordinatorRecord": "shard",
-    "Decision": "shard",
-    "GroupsShard": "groups",
-    "IdentifyingShard": "shard",
-    "OffsetCommitKey": "codec",
-    "OffsetCommitValue": "codec",
-    "Shard": "shard",
-    "TopicState": "topics",
-    "TopicsShard": "topics",
-    "TransactionalShard": "shard",
-    "TransactionsShard": "transactions",
-    "decode_offset_key": "codec",
-    "decode_offset_value": "codec",
-    "encode_offset_key": "codec",
-    "encode_offset_value": "codec",
-    "java_string_hash": "codec",
-    "partition_for_group": "codec",
+    "codec": (
+        "OffsetCommitKey",
+        "OffsetCommitValue",
+        "decode_offset_key",
+        "decode_offset_value",
+        "encode_offset_key",
+        "encode_offset_value",
+        "java_string_hash",
+        "partition_for_group",
+    ),
+    "groups": ("GroupsShard",),
+    "shard": ("CoordinatorRecord", "Decision", "IdentifyingShard", "Shard", "TransactionalShard"),
+    "topics": ("TopicState", "TopicsShard"),
+    "transactions": ("TransactionsShard",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'eventbus.coordinator' has no attribute {name!r}")
-    value = getattr(import_module(f"eventbus.coordinator.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.log.commit import Flush, GroupCommit
@@ -25,25 +26,9 @@ __all__ = [
 
 # Each is imported when it is asked for: who chooses a storage need not have a log yet.
 _HOMES = {
-    "AppendInfo": "partition_log",
-    "File": "storage",
-    "FileStorage": "storage",
-    "Flush": "commit",
-    "GroupCommit": "commit",
-    "LogConfig": "config",
-    "MemoryStorage": "storage",
-    "PartitionLog": "partition_log",
-    "Storage": "storage",
+    "commit": ("Flush", "GroupCommit"),
+    "config": ("LogConfig",),
+    "partition_log": ("AppendInfo", "PartitionLog"),
+    "storage": ("File", "FileStorage", "MemoryStorage", "Storage"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'eventbus.log' has no attribute {name!r}")
-    value = getattr(import_module(f"eventbus.log.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

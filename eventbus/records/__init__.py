@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from eventbus.lazy import lazy_names
 from eventbus.records.murmur2 import murmur2, to_positive  # at once: a function called as its module
 
 if TYPE_CHECKING:
@@ -61,38 +61,21 @@ __all__ = [
 
 # Each is imported when it is asked for: a reader of batches builds none.
 _HOMES = {
-    "BatchBuilder": "builder",
-    "BatchHeader": "batch",
-    "Buffer": "batch",
-    "ControlType": "control",
-    "EndTransactionMarker": "control",
-    "HEADER_BYTES": "batch",
-    "MAX_SEQUENCE": "sequence",
-    "RecordBatch": "batch",
-    "build_marker": "control",
-    "check_crc": "batch",
-    "compress": "compression",
-    "decompress": "compression",
-    "decrement_sequence": "sequence",
-    "fetched_records": "decode",
-    "increment_sequence": "sequence",
-    "iter_batches": "batch",
-    "marker_of": "control",
-    "patch_offsets": "batch",
-    "read_control_type": "control",
-    "read_header": "batch",
-    "read_marker": "control",
-    "stamp_log_append_time": "batch",
+    "batch": (
+        "HEADER_BYTES",
+        "BatchHeader",
+        "Buffer",
+        "RecordBatch",
+        "check_crc",
+        "iter_batches",
+        "patch_offsets",
+        "read_header",
+        "stamp_log_append_time",
+    ),
+    "builder": ("BatchBuilder",),
+    "compression": ("compress", "decompress"),
+    "control": ("ControlType", "EndTransactionMarker", "build_marker", "marker_of", "read_control_type", "read_marker"),
+    "decode": ("fetched_records",),
+    "sequence": ("MAX_SEQUENCE", "decrement_sequence", "increment_sequence"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'eventbus.records' has no attribute {name!r}")
-    value = getattr(import_module(f"eventbus.records.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

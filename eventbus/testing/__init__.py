@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
@@ -43,27 +44,14 @@ __all__ = [
 
 # Loaded when they are first used (PEP 562): pytest's plugin stands in this package, and most runs need none of it.
 _HOMES = {
-    "CrashReport": "eventbus.testing.crash_report",
-    "FakeClock": "eventbus.testing.clock",
-    "Faults": "eventbus.testing.faults",
-    "FaultyBackend": "eventbus.testing.faulty",
-    "KafkaNode": "eventbus.testing.real_kafka",
-    "KafkaServer": "eventbus.testing.server",
-    "RealKafka": "eventbus.testing.real_kafka",
-    "TestBus": "eventbus.testing.testbus",
-    "TestLog": "eventbus.testing.log",
-    "crash_points": "eventbus.testing.crash_trials",
-    "in_memory": "eventbus.testing.testbus",
+    "clock": ("FakeClock",),
+    "crash_report": ("CrashReport",),
+    "crash_trials": ("crash_points",),
+    "faults": ("Faults",),
+    "faulty": ("FaultyBackend",),
+    "log": ("TestLog",),
+    "real_kafka": ("KafkaNode", "RealKafka"),
+    "server": ("KafkaServer",),
+    "testbus": ("TestBus", "in_memory"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'eventbus.testing' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.web.app import health_app
@@ -15,12 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HealthServer", "health_app"]
 
-_HOMES = {"HealthServer": "eventbus.web.server", "health_app": "eventbus.web.app"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'eventbus.web' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+_HOMES = {
+    "app": ("health_app",),
+    "server": ("HealthServer",),
+}
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -70,7 +70,7 @@ class Moves:
         self._open_producer = open_producer
         self._on_stored = on_stored
         self.partitions: dict[str, int] = {}
-        """Of the topics that records go to; filled in before the first one does."""
+        """The partition counts of the topics that records go to, filled in before the first record does."""
         self._writers: dict[TopicPartition, _Writer] = {}
         self._waiting: dict[TopicPartition, Waiting] = {}
         """By retry partition."""

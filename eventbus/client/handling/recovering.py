@@ -117,7 +117,7 @@ class Recovering:
         self._clock = clock
         self._lanes = lanes
         self.partitions = moves.partitions
-        """Of the policy's topics, filled in by `prepare`."""
+        """The partition counts of the policy's topics, filled in by `prepare`."""
         self.crash_marks = crash_marks
         self.waiting: dict[int, Waiting] = {}
         """By retry partition, of those that are ours."""

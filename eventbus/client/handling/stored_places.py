@@ -67,7 +67,7 @@ class StoredPlaces:
         self._units.stop()
 
     async def passed(self, lane: Lane) -> None:
-        """What is finished of a source partition, handled or set aside, is committed in the log."""
+        """Note in the database how far the log has committed a source partition."""
         partition = lane.topic_partition
         if self._recovering is None or not self._recovering.is_retry(partition.topic):
             await self._units.passed(partition, lane.committed)

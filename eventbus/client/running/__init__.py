@@ -1,1 +1,1 @@
-"""The parts of one run of a bus: checks at its start, signals, the watch over its health, and its one error."""
+"""The parts of a run of a bus: checks at its start, signals, the watch over its health, and how it reports errors."""

@@ -1,0 +1,26 @@
+"""Import the names of a package when they are first used (PEP 562)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: dict[str, Any], homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and the ``__dir__`` of a package.
+
+    ``package``: its ``globals()``. ``homes``: the names that each of its modules defines.
+    """
+    path = package["__name__"]
+    modules = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {path!r} has no attribute {name!r}")
+        value = package[name] = getattr(import_module(f"{path}.{modules[name]}"), name)
+        return value
+
+    return find, lambda: sorted({*package, *package["__all__"]})
