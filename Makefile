@@ -11,7 +11,7 @@ PYTHON ?=
 CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
-PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks eventbus_demo
+PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks
 
 .PHONY: demo test test-core test-full bench lint lint-style lint-format lint-types lint-floors format clean help
 .DEFAULT_GOAL := help

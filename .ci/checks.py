@@ -1,6 +1,6 @@
 """The questions of .ci/run that need more than a shell.
 
-checks.py wheel FILE            does the wheel hold exactly our packages, and the name that Spark looks for?
+checks.py wheel FILE            does the wheel hold exactly the six packages, and the name that Spark looks for?
 checks.py areas REPORT DIR...   did tests of every area under these folders run and pass? A folder that vanished, or
                                 was skipped whole, must not look like success.
 """
@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
 
-PACKAGES = {"dlq", "eventbus", "outbox", "schema_registry", "serdes", "spark_sinks", "eventbus_demo"}
+PACKAGES = {"dlq", "eventbus", "outbox", "schema_registry", "serdes", "spark_sinks"}
 FOR_SPARK = {"pyspark_eventbus"}
 """Found by Spark by its name, which must be a top-level one; its source lives in spark_sinks."""
 

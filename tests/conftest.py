@@ -71,7 +71,7 @@ def use_temporary_files_in_memory() -> None:
 
 def compile_packages() -> None:
     """Compile the packages once. With PYTHONDONTWRITEBYTECODE, each child process would compile them again: 0.5 s."""
-    packages = ("eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks", "eventbus_demo")
+    packages = ("eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks")
     for spec in filter(None, map(importlib.util.find_spec, packages)):
         for folder in spec.submodule_search_locations or ():
             if os.access(folder, os.W_OK):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-PACKAGES = ["eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks", "eventbus_demo"]
+PACKAGES = ["eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks"]
 HEAVY = [
     "numpy",
     "pandas",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "eventbus.commands"
 
 COMMANDS = {
+    "demo": "eventbus.demo",
     "run": "eventbus.cli.run",
     "shell": "eventbus.cli.interactive",
     "serve": "eventbus.cli.serve",

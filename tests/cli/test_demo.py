@@ -26,18 +26,15 @@ from eventbus.broker import Broker
 from eventbus.cli import main as run_command_line
 from eventbus.cli.output import Output
 from eventbus.client.blocking import BlockingTransaction
-from eventbus.errors import ConfigError, LogLocked, StorageFull
-from eventbus.log.storage import FileStorage
-from eventbus.types import TopicPartition
-from eventbus_demo import arrivals as arrivals_module
-from eventbus_demo import bank as bank_module
-from eventbus_demo import board as board_module
-from eventbus_demo import command, flights
-from eventbus_demo.arrivals import DOWN, TRIES, Arrival, Posted, Waits, is_bad, read_arrivals
-from eventbus_demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
-from eventbus_demo.board import Board
-from eventbus_demo.command import check, releases_problems, remove_earlier_run, warehouse_problems
-from eventbus_demo.flights import (
+from eventbus.demo import arrivals as arrivals_module
+from eventbus.demo import bank as bank_module
+from eventbus.demo import board as board_module
+from eventbus.demo import command, flights
+from eventbus.demo.arrivals import DOWN, TRIES, Arrival, Posted, Waits, is_bad, read_arrivals
+from eventbus.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
+from eventbus.demo.board import Board
+from eventbus.demo.command import check, releases_problems, remove_earlier_run, warehouse_problems
+from eventbus.demo.flights import (
     EVOLVED_AT,
     QUICK_FLIGHTS,
     AirportHour,
@@ -49,13 +46,16 @@ from eventbus_demo.flights import (
     csv_path,
     read_rows,
 )
-from eventbus_demo.hours import HourDelays, WriteBack, count_hours
-from eventbus_demo.names import Places
-from eventbus_demo.picture import draw
-from eventbus_demo.releases import Releases
-from eventbus_demo.report import Run, Step, next_commands, print_report
-from eventbus_demo.service import CarrierTable, Outcome
-from eventbus_demo.warehouse import Landed, Proof
+from eventbus.demo.hours import HourDelays, WriteBack, count_hours
+from eventbus.demo.names import Places
+from eventbus.demo.picture import draw
+from eventbus.demo.releases import Releases
+from eventbus.demo.report import Run, Step, next_commands, print_report
+from eventbus.demo.service import CarrierTable, Outcome
+from eventbus.demo.warehouse import Landed, Proof
+from eventbus.errors import ConfigError, LogLocked, StorageFull
+from eventbus.log.storage import FileStorage
+from eventbus.types import TopicPartition
 from serdes import Avro
 from tests.cli.conftest import Result
 from tests.warm import commands as warm
@@ -423,8 +423,8 @@ def test_two_demos_in_one_directory(cli: Cli, spawn: Spawn) -> None:
 
 def test_more_in_the_log_than_the_slice_goes_on_with_the_whole_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted full run, then --quick; here the file has 3,000 rows and the slice 1,000."""
-    import eventbus_demo.publish as publish
-    import eventbus_demo.service as service
+    import eventbus.demo.publish as publish
+    import eventbus.demo.service as service
 
     for module in (command, publish, service, flights):
         monkeypatch.setattr(module, "FLIGHTS", 3_000, raising=False)
@@ -724,7 +724,7 @@ def hours_query(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """The query that counts hours, and no Spark."""
     pytest.importorskip("py4j", reason="what Spark raises is looked into")
     frame = Mock()
-    monkeypatch.setattr("eventbus_demo.hours._counted", lambda *_: frame)
+    monkeypatch.setattr("eventbus.demo.hours._counted", lambda *_: frame)
     options = frame.writeStream.outputMode().foreachBatch().option()
     return options.trigger().start()
 

@@ -13,10 +13,10 @@ import pytest
 
 from eventbus.backends.masking import shown_url
 from eventbus.cli.app import run
+from eventbus.demo import command
+from eventbus.demo.names import Places, places_of
+from eventbus.demo.report import next_commands
 from eventbus.testing import RealKafka
-from eventbus_demo import command
-from eventbus_demo.names import Places, places_of
-from eventbus_demo.report import next_commands
 from tests.clients.serving import Served
 
 pytestmark = pytest.mark.system

@@ -22,7 +22,7 @@ import msgspec
 from dlq import Case, DeadLetters, Retry, Selection
 from eventbus import EventBus
 from eventbus.cli.shell import run_async
-from eventbus_demo.arrivals import (
+from eventbus.demo.arrivals import (
     DELAYS_MS,
     DOWN,
     SLOW,
@@ -37,8 +37,8 @@ from eventbus_demo.arrivals import (
     waits_for_the_tower,
     wrong_counts,
 )
-from eventbus_demo.display import Display
-from eventbus_demo.names import Names, Places
+from eventbus.demo.display import Display
+from eventbus.demo.names import Names, Places
 
 _GZIP = b"\x1f\x8b"
 _PATIENCE_SECONDS = 60

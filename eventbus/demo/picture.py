@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from eventbus_demo.flights import Departures, Hours
+from eventbus.demo.flights import Departures, Hours
 
 AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 _COLORS = {"EWR": "#0072b2", "JFK": "#d55e00", "LGA": "#009e73"}  # told apart by the colour-blind, too

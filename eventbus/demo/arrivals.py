@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from eventbus_demo.flights import QUICK_FLIGHTS, read_lines
+from eventbus.demo.flights import QUICK_FLIGHTS, read_lines
 
 LATE = 2200
 """Flights that landed then or later are on the board: at 22:00."""

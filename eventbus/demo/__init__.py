@@ -34,6 +34,6 @@ def register(subcommands: Subcommands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from eventbus_demo.command import demo
+    from eventbus.demo.command import demo
 
     return demo(args)

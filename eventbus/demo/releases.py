@@ -9,9 +9,9 @@ import anyio.to_thread
 import msgspec
 
 from eventbus import EventBus
+from eventbus.demo.flights import GateFlight
+from eventbus.demo.names import Names
 from eventbus.errors import ConfigError
-from eventbus_demo.flights import GateFlight
-from eventbus_demo.names import Names
 from serdes import Avro
 from serdes.registry import SchemaClient
 

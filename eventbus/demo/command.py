@@ -15,10 +15,10 @@ from eventbus import EventBus
 from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.shell import run_async
-from eventbus_demo.bank import remove_log, run_bank
-from eventbus_demo.board import run_board
-from eventbus_demo.display import Display, open_display
-from eventbus_demo.flights import (
+from eventbus.demo.bank import remove_log, run_bank
+from eventbus.demo.board import run_board
+from eventbus.demo.display import Display, open_display
+from eventbus.demo.flights import (
     EVOLVED_AT,
     FLIGHTS,
     QUICK_FLIGHTS,
@@ -30,10 +30,10 @@ from eventbus_demo.flights import (
     read_airlines,
     table_from_csv,
 )
-from eventbus_demo.names import Places, places_of
-from eventbus_demo.report import Run, Step, print_report
-from eventbus_demo.service import Outcome, Story
-from eventbus_demo.warehouse import Landed, fill_warehouse
+from eventbus.demo.names import Places, places_of
+from eventbus.demo.report import Run, Step, print_report
+from eventbus.demo.service import Outcome, Story
+from eventbus.demo.warehouse import Landed, fill_warehouse
 
 _BANK_STOPPED = "the log of flights is complete; the transfers begin anew"
 _BOARD_STOPPED = "the log of flights is complete; the arrivals begin anew"

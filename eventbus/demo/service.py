@@ -15,12 +15,12 @@ import msgspec
 
 from eventbus import ConsumerRecord, EventBus
 from eventbus.cli.shell import until_signal
+from eventbus.demo.display import Bar, Display
+from eventbus.demo.flights import FLIGHTS, Delay, FirstFlight, Flight, Table, add_delay
+from eventbus.demo.names import Names, Places
+from eventbus.demo.publish import PARTITIONS, held_records, is_prefix, publish
+from eventbus.demo.releases import Releases, look_at
 from eventbus.types import TopicPartition
-from eventbus_demo.display import Bar, Display
-from eventbus_demo.flights import FLIGHTS, Delay, FirstFlight, Flight, Table, add_delay
-from eventbus_demo.names import Names, Places
-from eventbus_demo.publish import PARTITIONS, held_records, is_prefix, publish
-from eventbus_demo.releases import Releases, look_at
 from serdes import Avro
 
 _KEEP = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000)}

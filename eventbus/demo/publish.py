@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from eventbus.client.partitioner import make_partitioner
+from eventbus.demo.display import Bar
+from eventbus.demo.flights import FLIGHTS, Flight, Row, as_read, read_rows
 from eventbus.errors import BufferExhausted, ConfigError, SerializationError
 from eventbus.types import TopicPartition
-from eventbus_demo.display import Bar
-from eventbus_demo.flights import FLIGHTS, Flight, Row, as_read, read_rows
 
 if TYPE_CHECKING:
     from eventbus import Delivery, EventBus, Producer

@@ -1,6 +1,6 @@
 """Exactly once: transfers between two accounts, made by a service that is killed in the middle of one.
 
-The service is a process of its own (``python -m eventbus_demo.bank``), so that the kill is a real one: it has
+The service is a process of its own (``python -m eventbus.demo.bank``), so that the kill is a real one: it has
 taken the money from one account, and not yet put it on the other. A log in memory ends with its process: there the
 service is cancelled at the same place.
 """
@@ -23,9 +23,9 @@ import msgspec
 
 from eventbus import EventBus, IsolationLevel, Transaction
 from eventbus.cli.shell import run_async
+from eventbus.demo.display import Display
+from eventbus.demo.names import Names, Places
 from eventbus.errors import ConfigError, EventBusError
-from eventbus_demo.display import Display
-from eventbus_demo.names import Names, Places
 
 COUNT = 3_000
 KILLED_AT = 1_500
@@ -149,7 +149,7 @@ class _Story:
 
     def _kill_in_the_middle(self) -> None:
         """Start the service, and kill it once it has sent one half of a transfer."""
-        command = [sys.executable, "-m", "eventbus_demo.bank", self._names.prefix]
+        command = [sys.executable, "-m", "eventbus.demo.bank", self._names.prefix]
         with subprocess.Popen(
             command,
             env={**os.environ, "EVENTBUS_URL": self._url},  # it may hold a password, and everybody sees arguments

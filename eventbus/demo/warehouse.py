@@ -14,11 +14,11 @@ import msgspec
 
 import spark_sinks  # its names load Spark when they are used: --quick needs none
 from eventbus.cli.shell import run_async
-from eventbus_demo.display import Display
-from eventbus_demo.flights import Departures, Group, Hours, Table
-from eventbus_demo.hours import HourDelays, count_hours, counted_again, last_told
-from eventbus_demo.names import Places
-from eventbus_demo.picture import draw
+from eventbus.demo.display import Display
+from eventbus.demo.flights import Departures, Group, Hours, Table
+from eventbus.demo.hours import HourDelays, count_hours, counted_again, last_told
+from eventbus.demo.names import Places
+from eventbus.demo.picture import draw
 
 _SCHEMAS = "_schemas"
 

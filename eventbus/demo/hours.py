@@ -16,11 +16,11 @@ import msgspec
 
 import spark_sinks
 from eventbus import EventBus
+from eventbus.demo.display import Bar
+from eventbus.demo.flights import AirportHour, Departures, Hours
+from eventbus.demo.names import Names, Places
 from eventbus.errors import ConfigError
 from eventbus.types import TopicPartition
-from eventbus_demo.display import Bar
-from eventbus_demo.flights import AirportHour, Departures, Hours
-from eventbus_demo.names import Names, Places
 from spark_sinks.errors import own_error
 
 if TYPE_CHECKING:

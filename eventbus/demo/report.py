@@ -13,13 +13,13 @@ import msgspec
 from dlq.cli.list_letters import show_cases
 from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
-from eventbus_demo.bank import Bank
-from eventbus_demo.board import Board
-from eventbus_demo.flights import EVOLVED_AT, Hours, Table, by_carrier, csv_path, read_airlines
-from eventbus_demo.names import Places
-from eventbus_demo.picture import by_hour_of_day
-from eventbus_demo.service import Outcome
-from eventbus_demo.warehouse import Landed, Proof
+from eventbus.demo.bank import Bank
+from eventbus.demo.board import Board
+from eventbus.demo.flights import EVOLVED_AT, Hours, Table, by_carrier, csv_path, read_airlines
+from eventbus.demo.names import Places
+from eventbus.demo.picture import by_hour_of_day
+from eventbus.demo.service import Outcome
+from eventbus.demo.warehouse import Landed, Proof
 
 _SHOWN_PROBLEMS = 5
 
