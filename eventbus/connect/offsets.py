@@ -7,20 +7,22 @@ written in the transaction of the records that it is about.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from eventbus.broker import TopicSpec
 from eventbus.connect.connector import Offset, SourceRecord, partition_key
-from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists
+from eventbus.errors import ConfigError, UnknownTopicOrPartition
+from eventbus.ledger import cleanup_policy, ends_of, find_or_create, read_to_end
 from eventbus.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
 
-_END = -1
-_TURN_MS = 200
+_POLL_MS = 200
+_POLL_RECORDS = 10_000
 
 
 class Stored(NamedTuple):
@@ -40,15 +42,9 @@ class OffsetTopic:
         self._replication_factor = replication_factor
 
     async def create(self, bus: EventBus) -> None:
-        """Unless it is there. Raises ConfigError for a topic that would forget offsets."""
+        """Create the topic if it is missing. Raises ConfigError for a topic that would forget offsets."""
         spec = TopicSpec(self.topic, self._partitions, self._replication_factor, {"cleanup.policy": "compact"})
-        made = (await bus.admin.create_topics([spec]))[self.topic]
-        if not isinstance(made, KafkaError):
-            return
-        if not isinstance(made, TopicAlreadyExists):
-            raise made
-        [found] = await bus.admin.describe_topics([self.topic])
-        policy = found.configs["cleanup.policy"].value or "delete"
+        policy = cleanup_policy(await find_or_create(bus.backend, spec))
         if "delete" in policy:
             raise ConfigError(
                 f"topic {self.topic!r} has cleanup.policy={policy} and would forget offsets of connectors: eventbus "
@@ -56,21 +52,22 @@ class OffsetTopic:
             )
 
     async def read(self, bus: EventBus) -> dict[str, Stored]:
-        """All there is, by key. Transactions that are open when it begins are waited for: they may be our own last."""
-        names = [one.name for one in await bus.admin.describe_topics() if one.name == self.topic]
-        if not names:
+        """Return all offsets that are stored, by key.
+
+        Transactions that are open when reading begins are waited for: one of them may be this worker's last.
+        """
+        try:
+            [described] = await bus.backend.describe_topics([self.topic])
+        except UnknownTopicOrPartition:
             return {}
-        [described] = await bus.admin.describe_topics(names)
         partitions = [TopicPartition(self.topic, number) for number in range(len(described.partitions))]
-        ends = await bus.admin.list_offsets(dict.fromkeys(partitions, _END), IsolationLevel.READ_UNCOMMITTED)
+        ends = await ends_of(bus.backend, partitions, IsolationLevel.READ_UNCOMMITTED)
         found: dict[bytes, bytes | None] = {}
         async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
-            while True:
-                is_behind = any([await consumer.position(one) < ends[one].offset for one in partitions])
-                records = await consumer.poll(_TURN_MS if is_behind else 0, max_records=10_000)
-                found.update((record.key or b"", record.value) for record in records)
-                if not is_behind and not records:  # on Kafka a position may be ahead of what was returned
-                    break
+            await read_to_end(
+                consumer, partial(consumer.poll, _POLL_MS, _POLL_RECORDS), ends,
+                lambda records: found.update((record.key or b"", record.value) for record in records),
+            )  # fmt: skip
         return {key.decode(): one for key, value in found.items() if (one := _stored(key, value)) is not None}
 
     async def of(self, bus: EventBus, connector: str) -> dict[str, Offset]:
