@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from eventbus.backends.base import LATEST, Backend, ConsumerConfig
+from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.broker import TopicSpec
-from eventbus.errors import CorruptRecord, KafkaError, TopicAlreadyExists
+from eventbus.errors import CorruptRecord, UnknownTopicOrPartition
+from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import TopicPartition
 
@@ -57,19 +58,20 @@ class Journal:
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def load(self, backend: Backend) -> None:
-        """Read all there is. Who writes has taken the mirror's transactional id before: nothing changes any more."""
-        names = {one.name for one in await backend.describe_topics() if one.name == self.topic}
-        if not names:
+        """Read the whole journal. A mirror that writes has taken its transactional id: nobody else writes meanwhile."""
+        try:
+            await backend.describe_topics([self.topic])
+        except UnknownTopicOrPartition:
             return
         where = TopicPartition(self.topic, 0)
         found: dict[bytes, bytes | None] = {}
         consumer = backend.consumer(READER)
         try:
             await consumer.assign([where])
-            end = (await backend.list_offsets({where: LATEST}))[where].offset
-            while await consumer.position(where) < end:
-                for records in await consumer.fetch():
-                    found.update(zip(map(_key, records.keys), records.values, strict=True))
+            await read_to_end(
+                consumer, consumer.fetch, await ends_of(backend, [where]),
+                lambda fetched: [found.update(zip(map(_key, one.keys), one.values, strict=True)) for one in fetched],
+            )  # fmt: skip
         finally:
             await consumer.aclose()
         self._take({key: value for key, value in found.items() if value is not None})
@@ -153,11 +155,8 @@ class Journal:
 
 
 async def create_journal(backend: Backend, topic: str, replication_factor: int) -> None:
-    """The topic of a journal, unless it is there. Raises the KafkaError that keeps it from being made."""
-    spec = TopicSpec(topic, 1, replication_factor, {"cleanup.policy": "compact"})
-    made = (await backend.create_topics([spec]))[topic]
-    if isinstance(made, KafkaError) and not isinstance(made, TopicAlreadyExists):
-        raise made
+    """Create the topic of a journal if it is missing. Raises the KafkaError that prevents it."""
+    await find_or_create(backend, TopicSpec(topic, 1, replication_factor, {"cleanup.policy": "compact"}))
 
 
 def _encode(*key: Any) -> bytes:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import anyio
 import msgspec
 
-from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer
+from eventbus.backends.base import EARLIEST, Backend, BackendConsumer
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.running.single_error import SingleError
 from eventbus.errors import KafkaError, ProducerFenced, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.ledger import ends_of
 from eventbus.mirror.group_offsets import GroupOffsets
 from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal
 from eventbus.mirror.options import Options
@@ -278,12 +279,11 @@ class Session:
     async def _ends_of(self, described: dict[str, TopicDescription], *, at_start: bool) -> dict[TopicPartition, int]:
         wanted = [TopicPartition(name, one.partition) for name, topic in described.items() for one in topic.partitions]
         try:
-            found = await self._source.list_offsets(dict.fromkeys(wanted, LATEST))
+            return await ends_of(self._source, wanted)
         except KafkaError as error:
             if at_start or not error.retriable:
                 raise
             return {}  # a partition without a leader: how far the others are behind can wait
-        return {where: at.offset for where, at in found.items()}
 
     async def _prune(self, writer: Writer, described: dict[str, TopicDescription]) -> None:
         """Let the journal forget what neither side holds any more."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer
+from eventbus.backends.base import EARLIEST, Backend, BackendConsumer
+from eventbus.ledger import ends_of
 from eventbus.mirror.journal import READER
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import ConsumerRecord, TopicPartition
@@ -71,7 +72,7 @@ class Verifier:
         sides = _reader(self._source), _reader(self._destination)
         try:
             starts = [await _start(side, where) for side in (self._source, self._destination)]
-            end = (await self._source.list_offsets({where: LATEST}))[where].offset
+            end = (await ends_of(self._source, [where]))[where]
             if end < copied.position:
                 check.differs(f"the source ends at {end:,}, and was mirrored up to {copied.position:,}")
             walk = _Walk(check, copied, *compacts, *starts)
@@ -91,7 +92,7 @@ class Verifier:
         """A partition that this mirror knows nothing of: that is right as long as nothing is in it."""
         reader = _reader(self._source)
         try:
-            end = (await self._source.list_offsets({where: LATEST}))[where].offset
+            end = (await ends_of(self._source, [where]))[where]
             record = await anext(_records(reader, where, await _start(self._source, where), end), None)
         finally:
             await reader.aclose()

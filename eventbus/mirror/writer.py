@@ -8,10 +8,11 @@ from typing import NamedTuple, TypeVar
 import anyio
 import anyio.lowlevel
 
-from eventbus.backends.base import LATEST, Backend, BackendProducer, ProducerConfig
+from eventbus.backends.base import Backend, BackendProducer, ProducerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.delivery import Delivery
 from eventbus.errors import BufferExhausted, ConfigError, InvalidTxnState, ProducerFenced, RequestTimedOut
+from eventbus.ledger import ends_of
 from eventbus.mirror.journal import Entry, Journal
 from eventbus.mirror.offset_map import Run
 from eventbus.mirror.options import Options
@@ -112,8 +113,7 @@ class Writer:
 
     async def _check_alone(self) -> None:
         """The id was taken anew, maybe from another mirror: what that has written is not in our journal."""
-        where = TopicPartition(self._journal.topic, 0)
-        end = (await self._destination.list_offsets({where: LATEST}))[where].offset
+        [end] = (await ends_of(self._destination, [TopicPartition(self._journal.topic, 0)])).values()
         if end > self._journal_end:
             raise ProducerFenced(f"the journal {self._journal.topic!r} has been written by another mirror meanwhile")
 
