@@ -11,14 +11,15 @@ from msgspec import UNSET, UnsetType
 from dlq.editing import check_edit
 from dlq.following import Following
 from dlq.payloads import payload_gone, source_records
-from dlq.pen import Outgoing, Writes
 from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, Step, with_step
+from dlq.state_writer import Writes
 from dlq.targets import REASONS, Target, Targets, id_of, redrive_headers
 from dlq.views import row_of
 from eventbus import EventBus
 from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError
+from eventbus.ledger import LedgerRecord
 from eventbus.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
@@ -43,21 +44,17 @@ class Mark:
         self.count = 0
         """How many got it."""
 
-    async def decide(self, asked: bool) -> Writes:
-        following, step = self._following, self._step
+    async def decide(self) -> Writes:
+        following = self._following
         states = await following.states(self._letters)
         changed: list[tuple[LetterId, LetterState]] = []
-        count = 0
         for letter in self._letters:
-            row, before = row_of(following.indexes, letter), states.get(letter)
-            if asked and before is not None and before.last == step:
-                count += 1  # stored after all
-            elif row is not None and self._is_to_change(STATUSES[row.status]):
-                changed.append(state_after(following, letter, before, step))
-        count += len(changed)
+            row = row_of(following.indexes, letter)
+            if row is not None and self._is_to_change(STATUSES[row.status]):
+                changed.append(state_after(following, letter, states.get(letter), self._step))
 
         def committed(_: Sequence[RecordMetadata]) -> None:
-            self.count = count
+            self.count = len(changed)
 
         return Writes((), changed, committed)
 
@@ -74,7 +71,7 @@ class Edit:
         self._letter = letter
         self._id = id_of(letter)
         self._step = step
-        self._record: Outgoing | None = None
+        self._record: LedgerRecord | None = None
         self.sent: RecordMetadata | None = None
         """Where it landed."""
 
@@ -113,9 +110,9 @@ class Edit:
         new_key = (letter if record is None else record).key if isinstance(key, UnsetType) else key
         # Another key may belong into another partition.
         partition = target.partition if isinstance(key, UnsetType) else None
-        self._record = Outgoing(target.topic, partition, new_key, new_value, new_headers)
+        self._record = LedgerRecord(target.topic, partition, new_key, new_value, new_headers)
 
-    async def decide(self, asked: bool) -> Writes:
+    async def decide(self) -> Writes:
         following = self._following
         row = row_of(following.indexes, self._id)
         before = (await following.states([self._id])).get(self._id)
@@ -123,9 +120,6 @@ class Edit:
         step = msgspec.structs.replace(self._step, to=self._record.topic)
         if row is None:
             raise ConfigError(f"there is no dead letter {self._id} any more: retention has removed it")
-        if asked and before is not None and before.last == step:  # stored after all
-            self.sent = RecordMetadata(self._record.topic, -1, -1, step.at_ms)
-            return Writes((), (), lambda _: None)
         status = STATUSES[row.status]
         if status not in ("open", "parked"):
             raise ConfigError(

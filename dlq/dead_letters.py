@@ -17,12 +17,12 @@ from dlq.following import Following
 from dlq.index_file import IndexCache
 from dlq.letters import DeadLetter, dead_letter
 from dlq.payloads import payload_of
-from dlq.pen import Pen
 from dlq.reading import records_at, selected
 from dlq.redrive import Redrive, Redriven, RedriveOptions
 from dlq.retry_topics import RetryTopics, WaitingRecords
 from dlq.selection import OVERFLOW, STATUSES, Case, DeadLetterTopic, LetterId, Selection
 from dlq.state import STATE_TOPIC, Step, new_step
+from dlq.state_writer import StateWriter
 from dlq.targets import id_of
 from eventbus import EventBus
 from eventbus.errors import ConfigError
@@ -69,7 +69,7 @@ class DeadLetters:
         self._bus = bus
         self._clock = clock
         self._following = Following(bus, chosen, state_topic, None if cache is None else IndexCache(Path(cache)))
-        self._pen = Pen(bus, self._following)
+        self._writer = StateWriter(bus, self._following)
         self._retry_topics = RetryTopics(bus)
 
     # looking ---------------------------------------------------------------------------------------------------------
@@ -194,13 +194,13 @@ class DeadLetters:
         await self._following.catch_up()
         self._following.check(selection)
         count = 0
-        async with self._pen:
+        async with self._writer:
             # All of them first: what is chosen must not change with what is written.
             ids = [one async for some in self._ids(selection) for one in some]
             for begin in range(0, len(ids), _BATCH):
                 step = new_step(status, self._clock(), by=by, note=note)
                 mark = Mark(self._following, selection, ids[begin : begin + _BATCH], step)
-                await self._pen.write(mark.decide)
+                await self._writer.write(mark.decide)
                 count += mark.count
         return count
 
@@ -226,8 +226,8 @@ class DeadLetters:
         letter = await self.get(id)
         edit = Edit(self._bus, self._following, letter, step)
         await edit.prepare(value, key, headers, to=to, allow=allow)
-        async with self._pen:
-            await self._pen.write(edit.decide)
+        async with self._writer:
+            await self._writer.write(edit.decide)
         assert edit.sent is not None
         return edit.sent
 
@@ -239,7 +239,7 @@ class DeadLetters:
         redrive, one at the same time, or one that was killed and begun again, sends none twice. For the options see
         `RedriveOptions`.
         """
-        return Redrive(self._bus, self._following, self._pen, self._clock, selection, **options)
+        return Redrive(self._bus, self._following, self._writer, self._clock, selection, **options)
 
     async def redrive(self, selection: Selection, **options: Unpack[RedriveOptions]) -> Redriven:
         """All of `start_redrive`, and what it did."""

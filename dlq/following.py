@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,8 +14,10 @@ from dlq.reading import POLL_RECORDS, Scanner, reader, records_at
 from dlq.selection import LetterId, Selection, looks_dead
 from dlq.state import LetterState, read_key, read_state
 from dlq.views import row_of
-from eventbus import Consumer, EventBus, IsolationLevel
-from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus import Consumer, ConsumerRecords, EventBus, IsolationLevel
+from eventbus.broker import TopicSpec
+from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
+from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.suggest import nearest
 from eventbus.types import TopicPartition
 
@@ -133,17 +136,14 @@ class Following:
         async with reader(self._bus, ends) as consumer:
             for where in ends:
                 consumer.seek(where, self._partition(where).next_offset)
-            unread = set(ends)
-            while unread:
-                for where, records in (await consumer.poll(max_records=POLL_RECORDS)).by_partition().items():
-                    self._scanners[where.topic].take(where.partition, records)
-                for where in list(unread):
-                    position = await consumer.position(where)
-                    partition = self._partition(where)
-                    partition.next_offset = max(partition.next_offset, position)
-                    if position >= ends[where]:
-                        unread.discard(where)
-                        consumer.pause(where)
+            await read_to_end(consumer, partial(consumer.poll, max_records=POLL_RECORDS), ends, self._take_letters)
+            for where in ends:
+                partition = self._partition(where)
+                partition.next_offset = max(partition.next_offset, await consumer.position(where))
+
+    def _take_letters(self, polled: ConsumerRecords) -> None:
+        for where, records in polled.by_partition().items():
+            self._scanners[where.topic].take(where.partition, records)
 
     def _partition(self, where: TopicPartition) -> PartitionIndex:
         return self.indexes[where.topic].partition(where.partition)
@@ -151,12 +151,12 @@ class Following:
     # what became of them ---------------------------------------------------------------------------------------------
 
     async def catch_up_states(self, consumer: Consumer) -> None:
-        """Read what became of letters, to the very end: for who holds the pen, so that nobody else writes."""
+        """Read what became of letters, to the very end. Only the writer calls it: nobody else writes meanwhile."""
         async with self._lock:
-            end = (await self._bus.admin.list_offsets({self._state: -1}, IsolationLevel.READ_UNCOMMITTED))[self._state]
-            if end.offset + _MARKER < self._states_until(end.offset):
+            [end] = (await ends_of(self._bus.backend, [self._state], IsolationLevel.READ_UNCOMMITTED)).values()
+            if end + _MARKER < self._states_until(end):
                 raise StaleIndex(f"topic {self.state_topic!r} was deleted or cut while what it says was in use")
-            await self._read_states(consumer, end.offset)
+            await self._read_states(consumer, end)
 
     async def _look_for_states(self) -> int:
         """Where the states end; 0: there is no such topic yet."""
@@ -174,13 +174,7 @@ class Following:
         Raises ConfigError for one that is not fit for them.
         """
         name = self.state_topic
-        try:
-            found = (await self._bus.admin.describe_topics([name]))[0]
-        except UnknownTopicOrPartition:
-            try:
-                found = await self._bus.admin.create_topic(name, 1, configs={"cleanup.policy": "compact"})
-            except TopicAlreadyExists:  # somebody else made it this moment
-                found = (await self._bus.admin.describe_topics([name]))[0]
+        found = await find_or_create(self._bus.backend, TopicSpec(name, 1, configs={"cleanup.policy": "compact"}))
         policy = found.configs.get("cleanup.policy")
         if len(found.partitions) != 1 or (policy is not None and policy.value != "compact"):
             raise ConfigError(
@@ -197,16 +191,14 @@ class Following:
         if begin >= end:
             return
         consumer.seek(self._state, begin)
-        position = begin
-        while position < end:
-            for record in await consumer.poll(max_records=POLL_RECORDS):
-                self._take_state(record.key, record.value, record.offset)
-            position = await consumer.position(self._state)
+        poll = partial(consumer.poll, max_records=POLL_RECORDS)
+        await read_to_end(consumer, poll, {self._state: end}, self._take_states)
+        position = await consumer.position(self._state)
         for index in self.indexes.values():
-            index.states_until = max(index.states_until, position)  # who has the pen may have written meanwhile
+            index.states_until = max(index.states_until, position)  # our own writer may have written meanwhile
 
     def written(self, states: Iterable[tuple[LetterId, LetterState]], offsets: Sequence[int]) -> None:
-        """These were stored by who holds the pen, at these offsets, after what was read last: no need to read them."""
+        """Take over states that our own writer has stored at these offsets, after those that were read last."""
         for (letter, state), offset in zip(states, offsets, strict=True):
             self.indexes[letter.topic].set_state(letter, state.status, offset)
         for index in self.indexes.values():
@@ -215,14 +207,15 @@ class Following:
     def _states_until(self, end: int) -> int:
         return min((index.states_until for index in self.indexes.values()), default=end)
 
-    def _take_state(self, key: bytes | None, value: bytes | None, offset: int) -> None:
-        letter = read_key(key)
-        index = None if letter is None else self.indexes.get(letter.topic)
-        if letter is None or index is None:
-            return
-        state = read_state(value)
-        if state is not None and state.topic_id == index.topic_id:
-            index.set_state(letter, state.status, offset)
+    def _take_states(self, records: ConsumerRecords) -> None:
+        for record in records:
+            letter = read_key(record.key)
+            index = None if letter is None else self.indexes.get(letter.topic)
+            if letter is None or index is None:
+                continue
+            state = read_state(record.value)
+            if state is not None and state.topic_id == index.topic_id:
+                index.set_state(letter, state.status, record.offset)
 
     async def states(self, letters: Iterable[LetterId]) -> dict[LetterId, LetterState]:
         """What was done to each of these letters; those that nothing was done to are left out."""

@@ -17,14 +17,15 @@ import msgspec
 from dlq.changes import state_after
 from dlq.following import Following
 from dlq.payloads import source_records
-from dlq.pen import Outgoing, Pen, Writes
 from dlq.reading import selected
 from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, new_step
+from dlq.state_writer import StateWriter, Writes
 from dlq.targets import Target, Targets, id_of, redrive_headers
 from dlq.views import offsets_of, row_of
 from eventbus import EventBus
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
+from eventbus.ledger import LedgerRecord
 from eventbus.types import ConsumerRecord, RecordMetadata
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Redrive:
         self,
         bus: EventBus,
         following: Following,
-        pen: Pen,
+        writer: StateWriter,
         now_ms: Callable[[], int],
         selection: Selection,
         *,
@@ -149,7 +150,7 @@ class Redrive:
             raise ConfigError(f"max_hops={max_hops}: at least 1, or nothing is ever sent; None: however often")
         self._bus = bus
         self._following = following
-        self._pen = pen
+        self._writer = writer
         self._selection = selection
         self._now_ms = now_ms
         self._to = to
@@ -247,7 +248,7 @@ class Redrive:
             count, limit = sum(map(len, wanted.values())), self._selection.limit
             self.done.total = count if limit is None else min(count, limit)
             await self._look_up_targets()
-            async with self._pen, aclosing(selected(self._bus, wanted, self._selection)) as letters:
+            async with self._writer, aclosing(selected(self._bus, wanted, self._selection)) as letters:
                 await self._send_all(letters)
         except Exception as error:  # for `wait`, and whoever leaves the block
             self._error = error
@@ -308,14 +309,14 @@ class Redrive:
         """In one transaction; where one of them is refused, the others apart from it."""
         sources = await source_records(self._bus, [letter for letter in batch if not letter.has_payload])
 
-        async def decide(asked: bool) -> Writes:
-            return await self._decide(batch, sources, asked)
+        async def decide() -> Writes:
+            return await self._decide(batch, sources)
 
         if self.done.dry_run:
-            (await decide(False)).committed(())
+            (await decide()).committed(())
             return
         try:
-            await self._pen.write(decide)
+            await self._writer.write(decide)
         except EventBusError as error:
             if isinstance(error, UnknownTopicOrPartition):  # deleted a moment ago
                 await self._look_up_targets()
@@ -332,12 +333,10 @@ class Redrive:
             if len(self.done.errors) < _SAMPLES:
                 self.done.errors[str(letter)] = str(error)
 
-    async def _decide(
-        self, batch: Sequence[DeadLetter], sources: Mapping[LetterId, ConsumerRecord], asked: bool
-    ) -> Writes:
+    async def _decide(self, batch: Sequence[DeadLetter], sources: Mapping[LetterId, ConsumerRecord]) -> Writes:
         states = await self._following.states(map(id_of, batch))
         now_ms = self._now_ms()
-        records: list[Outgoing] = []
+        records: list[LedgerRecord] = []
         written: list[tuple[LetterId, LetterState]] = []
         sent: list[str] = []
         left_out: list[tuple[LetterId, str]] = []
@@ -351,8 +350,6 @@ class Redrive:
                 step = msgspec.structs.replace(self._step, at_ms=now_ms, to=target.topic)
                 written.append(state_after(self._following, id, before, step))
                 sent.append(target.topic)
-            elif asked and before is not None and before.last.run == self.done.run_id:
-                sent.append(before.last.to)  # stored after all, by a transaction of ours whose outcome was unknown
             else:
                 left_out.append((id, target))
 
@@ -383,8 +380,8 @@ class Redrive:
 
     def _record(
         self, letter: DeadLetter, id: LetterId, source: ConsumerRecord | None, target: Target, now_ms: int
-    ) -> Outgoing:
+    ) -> LedgerRecord:
         """The letter as it goes back."""
         record = letter if source is None else source
         headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=now_ms, by=self._step.by)
-        return Outgoing(target.topic, target.partition, record.key, record.value, headers)
+        return LedgerRecord(target.topic, target.partition, record.key, record.value, headers)

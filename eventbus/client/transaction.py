@@ -103,7 +103,7 @@ class Transaction(Sending):
             if error is None:
                 await self._commit(producer)
             else:
-                await self._abort(producer)
+                await self._abort(producer, error)
         finally:
             await self._turn.give_back(usable=self._reusable)
 
@@ -118,7 +118,7 @@ class Transaction(Sending):
             self._reusable = True  # one that is fenced says so again to whoever asks next
             raise
         except EventBusError as error:  # the log could not even write the decision down
-            await self._abort(producer)
+            await self._abort(producer, error)
             raise TransactionAborted(f"the transaction of {self.transactional_id!r} was aborted: {error}") from error
         except BaseException:  # cancelled
             self._outcome = "unknown"
@@ -129,8 +129,8 @@ class Transaction(Sending):
         self._outcome = "committed"
         self._reusable = True
 
-    async def _abort(self, producer: Producer) -> None:
-        """Aborted it is in any case, written down or not: nobody is left to commit it."""
+    async def _abort(self, producer: Producer, reason: BaseException) -> None:
+        """Aborted in any case, written down or not: nobody is left to commit it. ``reason`` is raised to the caller."""
         self._outcome = "aborted"
         try:
             with producer.last_words.shield() as scope:
@@ -142,7 +142,8 @@ class Transaction(Sending):
                     self.transactional_id,
                 )
         except ProducerFenced as error:
-            logger.warning("%s", error)
+            if not isinstance(reason, ProducerFenced):
+                logger.warning("%s", error)
             self._reusable = True
         except EventBusError as error:
             logger.warning("the abort of a transaction of %r was not written: %s", self.transactional_id, error)

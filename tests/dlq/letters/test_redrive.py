@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from dlq import pen, redrive
+from dlq import redrive
 from dlq.dead_letters import DeadLetters, Redriven, Selection
 from dlq.redrive import Pace
 from eventbus import ConsumerRecord, TopicPartition
@@ -17,6 +17,7 @@ from eventbus.broker import TopicDescription
 from eventbus.client.admin import Admin
 from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, RequestTimedOut, StorageFull, TransactionOutcomeUnknown
+from eventbus.ledger import writer
 from eventbus.testing import FakeClock, TestBus
 from tests.dlq.letters.making import ORDERS, TOPIC, letter, linked, put, records_of, topics
 from tests.support import others_wait
@@ -30,8 +31,8 @@ CONNECT = tuple(
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is fenced takes the pen back at once."""
-    monkeypatch.setattr(pen, "_PATIENCE_SECONDS", 0.0001)
+    """A writer that was fenced takes the transactional id again at once."""
+    monkeypatch.setattr(writer, "FIRST_PAUSE_SECONDS", 0.0001)
 
 
 def letters_of(bus: TestBus) -> DeadLetters:
@@ -304,7 +305,7 @@ async def test_commit_whose_outcome_is_unknown(bus: TestBus, monkeypatch: pytest
 
 async def test_log_that_does_not_answer_is_asked_again_then_told(bus: TestBus, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, failures = Producer.commit, 3
-    monkeypatch.setattr(pen, "_LONGEST_SECONDS", 0.0001)
+    monkeypatch.setattr(writer, "LONGEST_PAUSE_SECONDS", 0.0001)
 
     async def answers_late(self: Producer) -> None:
         nonlocal failures

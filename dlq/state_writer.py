@@ -1,0 +1,102 @@
+"""The one writer of what becomes of dead letters.
+
+A decision on the newest states is stored in one transaction with the records that it is about. So a letter is sent
+once, whoever else sends it at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from types import TracebackType
+
+import anyio
+import msgspec
+
+from dlq.following import Following
+from dlq.reading import reader
+from dlq.selection import LetterId
+from dlq.state import LetterState, write_key, write_state
+from eventbus import Consumer, EventBus
+from eventbus.errors import UnknownTopicOrPartition
+from eventbus.ledger import LedgerBatch, LedgerProducer, LedgerRecord, LedgerWriter
+from eventbus.types import RecordMetadata, TopicPartition
+
+TRANSACTIONAL_ID = "dlq-redrive"
+_MOST_FAILURES = 8
+"""In a row, of a log that does not answer: the caller is told then."""
+
+
+class Writes(msgspec.Struct, frozen=True):
+    """A decision: what is stored together."""
+
+    records: Sequence[LedgerRecord]
+    states: Sequence[tuple[LetterId, LetterState]]
+    """The new states of letters. Without any there are no records either."""
+    committed: Callable[[Sequence[RecordMetadata]], None]
+    """Called with the places of the records when everything is stored."""
+
+
+class StateWriter:
+    """Open inside ``async with``, as long as there may be something to write. Several tasks may share it."""
+
+    def __init__(self, bus: EventBus, following: Following) -> None:
+        self._bus = bus
+        self._following = following
+        self._users = 0
+        self._writer: LedgerWriter | None = None
+        self._states: Consumer | None = None
+
+    async def __aenter__(self) -> StateWriter:
+        self._users += 1
+        if self._writer is None:
+            self._writer = LedgerWriter(
+                TRANSACTIONAL_ID, self._bus.backend, self._open_producer, self._open_states,
+                final=(UnknownTopicOrPartition,), most_failures=_MOST_FAILURES,
+            )  # fmt: skip
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._users -= 1
+        if not self._users:
+            writer, self._writer = self._writer, None
+            states, self._states = self._states, None
+            with anyio.CancelScope(shield=True):
+                if writer is not None:
+                    await writer.release()
+                if states is not None:
+                    await states.aclose()
+
+    def _open_producer(self) -> LedgerProducer:
+        return self._bus.new_producer(transactional_id=TRANSACTIONAL_ID, acks="all", batch_size=1_000_000)
+
+    async def _open_states(self) -> None:
+        if self._states is None:
+            await self._following.make_state_topic()
+            states = reader(self._bus, [TopicPartition(self._following.state_topic, 0)])
+            self._states = await states.__aenter__()  # closes itself when that fails
+
+    async def write(self, decide: Callable[[], Awaitable[Writes]]) -> None:
+        """Store what ``decide`` returns for the newest states. It is called again when another writer was faster.
+
+        Raises what prevents the records from being stored, such as RecordTooLarge. Then nothing is stored.
+        """
+
+        async def decide_on_newest() -> LedgerBatch:
+            assert self._states is not None
+            await self._following.catch_up_states(self._states)
+            writes = await decide()
+            topic = self._following.state_topic
+            states = (LedgerRecord(topic, 0, write_key(letter), write_state(state)) for letter, state in writes.states)
+            return LedgerBatch((*writes.records, *states), partial(self._stored, writes))
+
+        assert self._writer is not None, "the writer is open inside async with"
+        await self._writer.write(decide_on_newest)
+
+    def _stored(self, writes: Writes, places: Sequence[RecordMetadata]) -> None:
+        count = len(writes.records)
+        if writes.states:
+            self._following.written(writes.states, [place.offset for place in places[count:]])
+        writes.committed(places[:count])
