@@ -14,7 +14,7 @@ from eventbus import Consumer, EventBus
 from eventbus.types import ConsumerRecord, TopicPartition
 
 POLL_RECORDS = 1_000
-_WAIT_MS = 10
+WAIT_MS = 10
 _WIDE = 2_000
 """So many offsets that nobody asked for are passed over by a seek; fewer are read through."""
 _MOST_KNOWN = 10_000
@@ -24,7 +24,7 @@ _LAST_MS = 10**15
 
 def reader(bus: EventBus, partitions: Iterable[TopicPartition]) -> Consumer:
     """A consumer for what is there already: a log that has nothing more does not make it wait."""
-    return bus.new_consumer(partitions=partitions, start="earliest", fetch_max_wait_ms=_WAIT_MS)
+    return bus.new_consumer(partitions=partitions, start="earliest", fetch_max_wait_ms=WAIT_MS)
 
 
 async def records_at(

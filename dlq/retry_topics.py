@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dlq.reading import POLL_RECORDS, reader
+from dlq.reading import WAIT_MS
 from dlq.selection import looks_like_retries
 from dlq.waiting import WaitingEntries
 from eventbus import EventBus
+from eventbus.ledger import read_partitions
 from eventbus.recovery import retry_topic_of
-from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
+from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
     from eventbus.broker import TopicDescription
@@ -109,27 +110,8 @@ def _groups_of(topic: TopicDescription, topics_by_group: Mapping[str, Iterable[s
 
 
 async def _entries(bus: EventBus, part: _Range) -> WaitingEntries:
-    waiting, position = WaitingEntries("key", owner=part.group), part.start
-    if position >= part.end:
-        return waiting
-    async with reader(bus, [part.partition]) as consumer:
-        consumer.seek(part.partition, position)
-        while position < part.end:
-            records = list(await consumer.poll(max_records=POLL_RECORDS))
-            position = await consumer.position(part.partition)
-            if records:
-                waiting.add(_columns(part.partition, records, position))
+    waiting = WaitingEntries("key", owner=part.group)
+    if part.start < part.end:
+        consumer = bus.reader(start="earliest", fetch_max_wait_ms=WAIT_MS)
+        await read_partitions(consumer, {part.partition: part.end}, waiting.add, starts={part.partition: part.start})
     return waiting
-
-
-def _columns(partition: TopicPartition, records: list[ConsumerRecord], next_offset: int) -> FetchedRecords:
-    return FetchedRecords(
-        *partition,
-        [record.offset for record in records],
-        [record.timestamp_ms for record in records],
-        [record.key for record in records],
-        [record.value for record in records],
-        [record.headers for record in records],
-        records[0].timestamp_type,
-        next_offset,
-    )

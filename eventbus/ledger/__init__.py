@@ -3,7 +3,7 @@
 ``reader`` reads partitions to their ends. ``topic`` finds or creates the topic. ``writer`` stores decisions.
 """
 
-from eventbus.ledger.reader import ends_of, read_to_end
+from eventbus.ledger.reader import ends_of, read_partitions, read_to_end
 from eventbus.ledger.topic import cleanup_policy, find_or_create
 from eventbus.ledger.writer import LedgerBatch, LedgerProducer, LedgerRecord, LedgerWriter
 
@@ -15,5 +15,6 @@ __all__ = [
     "cleanup_policy",
     "ends_of",
     "find_or_create",
+    "read_partitions",
     "read_to_end",
 ]

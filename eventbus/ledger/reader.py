@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from eventbus.backends.base import LATEST, Backend
-from eventbus.types import IsolationLevel, TopicPartition
+import anyio
+
+from eventbus.backends.base import LATEST, Backend, BackendConsumer
+from eventbus.types import FetchedRecords, IsolationLevel, TopicPartition
 
 Batch = TypeVar("Batch")
 
@@ -42,3 +44,24 @@ async def read_to_end(
     """
     while any([await consumer.position(partition) < end for partition, end in ends.items()]):
         apply(await fetch())
+
+
+async def read_partitions(
+    consumer: BackendConsumer,
+    ends: Mapping[TopicPartition, int],
+    apply: Callable[[FetchedRecords], object],
+    *,
+    starts: Mapping[TopicPartition, int] | None = None,
+) -> None:
+    """Read partitions to ``ends`` with a consumer that serves nothing else, and close it.
+
+    ``starts`` are the first offsets to read. Without them the consumer's ``start`` applies.
+    """
+    try:
+        await consumer.assign(ends)
+        for partition, offset in (starts or {}).items():
+            consumer.seek(partition, offset)
+        await read_to_end(consumer, consumer.fetch, ends, lambda fetched: [apply(records) for records in fetched])
+    finally:
+        with anyio.CancelScope(shield=True):
+            await consumer.aclose()

@@ -32,7 +32,7 @@ from eventbus.errors import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
-from eventbus.ledger.reader import ends_of
+from eventbus.ledger.reader import ends_of, read_partitions
 from eventbus.types import Headers, IsolationLevel, RecordMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.ledger")
@@ -222,17 +222,14 @@ class LedgerWriter:
         """True if a committed record is at this place. The transaction that wrote it has ended."""
         partition = TopicPartition(place.topic, place.partition)
         end = (await ends_of(self._backend, [partition], IsolationLevel.READ_UNCOMMITTED))[partition]
-        consumer = self._backend.consumer(ConsumerConfig(fetch_max_wait_ms=_FETCH_WAIT_MS))
-        try:
-            await consumer.assign([partition])
-            consumer.seek(partition, min(place.offset, end))
-            while await consumer.position(partition) <= place.offset < end:
-                for records in await consumer.fetch():
-                    return place.offset in records.offsets
+        if end <= place.offset:
             return False
-        finally:
-            with anyio.CancelScope(shield=True):
-                await consumer.aclose()
+        found: list[int] = []
+        await read_partitions(
+            self._backend.consumer(ConsumerConfig(fetch_max_wait_ms=_FETCH_WAIT_MS)), {partition: place.offset + 1},
+            lambda records: found.extend(records.offsets), starts={partition: place.offset},
+        )  # fmt: skip
+        return place.offset in found
 
     def _passes(self, error: Exception) -> bool:
         """True if the same decision may be stored later."""

@@ -15,7 +15,7 @@ import msgspec
 from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.broker import TopicSpec
 from eventbus.errors import CorruptRecord, UnknownTopicOrPartition
-from eventbus.ledger import ends_of, find_or_create, read_to_end
+from eventbus.ledger import ends_of, find_or_create, read_partitions
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import TopicPartition
 
@@ -65,15 +65,10 @@ class Journal:
             return
         where = TopicPartition(self.topic, 0)
         found: dict[bytes, bytes | None] = {}
-        consumer = backend.consumer(READER)
-        try:
-            await consumer.assign([where])
-            await read_to_end(
-                consumer, consumer.fetch, await ends_of(backend, [where]),
-                lambda fetched: [found.update(zip(map(_key, one.keys), one.values, strict=True)) for one in fetched],
-            )  # fmt: skip
-        finally:
-            await consumer.aclose()
+        await read_partitions(
+            backend.consumer(READER), await ends_of(backend, [where]),
+            lambda records: found.update(zip(map(_key, records.keys), records.values, strict=True)),
+        )  # fmt: skip
         self._take({key: value for key, value in found.items() if value is not None})
 
     def _take(self, found: dict[bytes, bytes]) -> None:

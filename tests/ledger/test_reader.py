@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from eventbus import EventBus
-from eventbus.backends.base import Backend
+from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.errors import InvalidPartitions, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
-from eventbus.ledger import cleanup_policy, ends_of, find_or_create, read_to_end
+from eventbus.ledger import cleanup_policy, ends_of, find_or_create, read_partitions, read_to_end
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
 HERE = TopicPartition("states", 0)
@@ -89,6 +89,35 @@ async def test_aborted_records_are_passed_and_open_transactions_waited_for() -> 
                 await producer.commit()
                 await read_to_end(consumer, partial(consumer.poll, 0), all_of_it, take)
         assert values == [b"kept", b"open"]
+
+
+async def test_a_consumer_that_serves_nothing_else_is_closed_also_if_applying_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with EventBus("memory://") as bus:
+        await find_or_create(bus.backend, TopicSpec("states", 1))
+        for value in (b"1", b"2", b"3"):
+            await bus.send("states", value, partition=0)
+        closed: list[str] = []
+
+        def opened(name: str) -> BackendConsumer:
+            consumer = bus.reader(start="earliest")
+            close = consumer.aclose
+
+            async def noted() -> None:
+                closed.append(name)
+                await close()
+
+            monkeypatch.setattr(consumer, "aclose", noted)
+            return consumer
+
+        values: list[bytes | None] = []
+        await read_partitions(
+            opened("good"), {HERE: 3}, lambda records: values.extend(records.values), starts={HERE: 1}
+        )
+        with pytest.raises(ZeroDivisionError):
+            await read_partitions(opened("bad"), {HERE: 3}, lambda records: 1 / 0)
+        assert (values, closed) == ([b"2", b"3"], ["good", "bad"])
 
 
 # the topic -----------------------------------------------------------------------------------------------------------
