@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import anyio
 
-from eventbus.backends.base import EARLIEST, LATEST
-from eventbus.errors import EventBusError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.backends.base import EARLIEST
+from eventbus.broker import TopicSpec
+from eventbus.errors import EventBusError, OffsetOutOfRange
+from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.types import IsolationLevel, TopicPartition
 from schema_registry.errors import RegistryRefused
 from schema_registry.ledger import Ledger, Stored
@@ -45,8 +48,6 @@ class Follower:
         """Held while records of our own are stored: what is read meanwhile waits for them."""
         self.refusal: RegistryRefused | None = None
         """Why nothing may be written any more."""
-        self.fetched: dict[int, None] = {}
-        """Offsets that were read lately: whether records whose outcome was unknown are there."""
         self._topic_id = ""
         self._unseen: int | None = None
         """From here on there may be records that were aborted."""
@@ -78,13 +79,8 @@ class Follower:
 
     async def _check_topic(self, replication_factor: int) -> None:
         name = self._where.topic
-        try:
-            found = (await self._bus.admin.describe_topics([name]))[0]
-        except UnknownTopicOrPartition:
-            try:
-                found = await self._bus.admin.create_topic(name, 1, replication_factor, {"cleanup.policy": "compact"})
-            except TopicAlreadyExists:  # another registry made it this moment
-                found = (await self._bus.admin.describe_topics([name]))[0]
+        spec = TopicSpec(name, 1, replication_factor, {"cleanup.policy": "compact"})
+        found = await find_or_create(self._bus.backend, spec)
         self._topic_id = found.topic_id
         if len(found.partitions) != 1:
             raise RegistryRefused(
@@ -143,9 +139,6 @@ class Follower:
             if polled:
                 self._note_gaps([one.offset for one in polled])
                 self._ledger.take(Stored(one.offset, one.key, one.value) for one in polled)
-                self.fetched.update((one.offset, None) for one in polled)
-                for offset in list(self.fetched)[: -10 * _AT_ONCE]:
-                    del self.fetched[offset]
             elif self.refusal is None:  # past the markers of transactions, and what was aborted
                 position = await consumer.position(self._where)
                 self._note_gaps([position])
@@ -170,9 +163,8 @@ class Follower:
         all_of_it = self._bus.new_consumer(partitions=[self._where], start="earliest", isolation="read_uncommitted")
         async with all_of_it as consumer:
             consumer.seek(self._where, begin)
-            while await consumer.position(self._where) < end:
-                for one in await consumer.poll(_POLL_MS, _AT_ONCE):
-                    self._ledger.burn(one.key, one.value)
+            poll = partial(consumer.poll, _POLL_MS, _AT_ONCE)
+            await read_to_end(consumer, poll, {self._where: end}, self._ledger.burn)
 
     def _tell(self) -> None:
         self._moved.set()
@@ -212,7 +204,7 @@ class Follower:
 
     async def _end(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> int:
         """Of what is decided: an open transaction is not waited for."""
-        return (await self._bus.admin.list_offsets({self._where: LATEST}, isolation))[self._where].offset
+        return (await ends_of(self._bus.backend, [self._where], isolation))[self._where]
 
     async def check_identity(self) -> None:
         """Raises RegistryRefused when the topic is another one of the same name."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from eventbus.coordinator.shard import CoordinatorRecord
+from eventbus.types import ConsumerRecord
 from schema_registry import names, records
 from schema_registry.records import LAST_ID, Key, SchemaValue, UnreadableRecord, Value
 from schema_registry.schemas import Schemas
@@ -94,18 +95,19 @@ class Ledger:
         """What was proposed is not stored."""
         self.ahead = self.settled.copy()
 
-    def burn(self, key: bytes | None, value: bytes | None) -> None:
-        """Its id is not given any more, whatever became of the record."""
-        try:
-            name = records.read_key(key or b"")
-            if value is None or name.keytype != records.SCHEMA:
-                return
-            read = records.read_value(name, value)
-        except UnreadableRecord:
-            return
-        if isinstance(read, SchemaValue):
-            context = names.context_of(name.subject)
-            self.burnt[context] = max(self.burnt.get(context, 0), read.id)
+    def burn(self, stored: Iterable[ConsumerRecord]) -> None:
+        """Their ids are not given any more, whatever became of the records."""
+        for record in stored:
+            try:
+                name = records.read_key(record.key or b"")
+                if record.value is None or name.keytype != records.SCHEMA:
+                    continue
+                read = records.read_value(name, record.value)
+            except UnreadableRecord:
+                continue
+            if isinstance(read, SchemaValue):
+                context = names.context_of(name.subject)
+                self.burnt[context] = max(self.burnt.get(context, 0), read.id)
 
     def _fold(self, state: State, key: Key, form: bytes, value: Value | None, offset: int) -> None:
         self.generation += 1

@@ -1,33 +1,23 @@
 """The one task that writes: all that wait are decided in their order, and stored in one transaction.
 
-The pen is a transactional id: whoever takes it fences the writer before. A batch counts only if its first record got
-the offset that was expected; else somebody wrote in between, it is aborted, their records are read, and all is decided
-anew.
+A batch counts only if its first record gets the offset that was expected. Confluent's registry writes without taking
+the transactional id: if somebody wrote in between, the batch is aborted, their records are read, and all is decided
+again.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 
-from eventbus.backends.delivery import Delivery
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from eventbus.errors import (
-    TAKEN_OVER,
-    BufferExhausted,
-    EventBusError,
-    ProducerClosed,
-    RecordTooLarge,
-    RequestTimedOut,
-    StorageError,
-    TransactionAborted,
-    TransactionOutcomeUnknown,
-)
+from eventbus.errors import EventBusError, RecordTooLarge
+from eventbus.ledger import LedgerBatch, LedgerProducer, LedgerRecord, LedgerWriter
+from eventbus.types import RecordMetadata
 from schema_registry import errors
 from schema_registry.errors import RegistryError, RegistryRefused
 from schema_registry.follower import Follower
@@ -35,7 +25,6 @@ from schema_registry.ledger import Ledger
 
 if TYPE_CHECKING:
     from eventbus import EventBus
-    from eventbus.client.producer import Producer
 
 logger = logging.getLogger("schema_registry")
 T = TypeVar("T")
@@ -43,9 +32,6 @@ T = TypeVar("T")
 _AT_ONCE = 500
 """Requests in a transaction."""
 _TRANSACTION_MS = 30_000
-_PATIENCE_SECONDS = 0.01
-"""Before the pen is taken back from another writer, at random, and twice as long each time."""
-_LONGEST_SECONDS = 1.0
 
 
 class _Request(Generic[T]):
@@ -66,16 +52,8 @@ class _Request(Generic[T]):
         self.done.set()
 
 
-class _Overtaken(Exception):
-    """Somebody else has written: decide anew."""
-
-
-_AGAIN = (_Overtaken, *TAKEN_OVER, ProducerClosed, TransactionAborted)
-"""With a pen taken anew."""
-
-
 class Writer:
-    """Takes requests one after the other, and the pen when it needs it."""
+    """Takes requests one after the other, and the topic's transactional id when it needs it."""
 
     def __init__(self, bus: EventBus, ledger: Ledger, follower: Follower, timeout_ms: int) -> None:
         self._bus = bus
@@ -84,8 +62,9 @@ class Writer:
         self._timeout_ms = timeout_ms
         self._waiting: deque[_Request[Any]] = deque()
         self._wanted = anyio.Event()
-        self._producer: Producer | None = None
-        """The pen, while we hold it."""
+        self._log = LedgerWriter(
+            f"topic {ledger.topic!r}", bus.backend, self._open_producer, self._taken, deciding=lambda: follower.lock
+        )
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
         self._ended.set()
@@ -138,34 +117,24 @@ class Writer:
             self._waiting.clear()
             self._ended.set()
             with anyio.CancelScope(shield=True):
-                await self._drop_pen()
+                await self._log.release()
 
     async def _write(self, batch: list[_Request[Any]]) -> None:
         """Until every request of the batch has its answer, or nobody waits any more."""
-        patience = _PATIENCE_SECONDS
-        while any(not request.done.is_set() for request in batch):
-            try:
-                await self._write_once(batch)
-                return
-            except RecordTooLarge as error:
-                await self._give_up_pen()
-                await self._write_apart(batch, error)
-                return
-            except (_Overtaken, EventBusError) as error:
-                await self._give_up_pen()
-                if not isinstance(error, _AGAIN) and (not error.retriable or isinstance(error, StorageError)):
-                    for request in batch:
-                        request.refuse(error)
-                    return
-                logger.info("topic %r: %s; deciding anew", self._ledger.topic, error)
-            except Exception as error:  # this task belongs to the bus: an error that leaves it ends the bus
+
+        async def decide() -> LedgerBatch:
+            self._follower.check()
+            return self._decide(batch)
+
+        try:
+            await self._log.write(decide, lambda: any(not request.done.is_set() for request in batch))
+        except RecordTooLarge as error:
+            await self._write_apart(batch, error)
+        except Exception as error:  # this task belongs to the bus: an error that leaves it ends the bus
+            if not isinstance(error, EventBusError):
                 logger.exception("Writing to topic %r failed", self._ledger.topic)
-                await self._give_up_pen()
-                for request in batch:
-                    request.refuse(error)
-                return
-            await anyio.sleep(patience * random.uniform(0.5, 1))
-            patience = min(2 * patience, _LONGEST_SECONDS)
+            for request in batch:
+                request.refuse(error)
 
     async def _write_apart(self, batch: list[_Request[Any]], error: RecordTooLarge) -> None:
         """One of them is too large, and the others shall not suffer for it."""
@@ -175,26 +144,9 @@ class Writer:
         for request in batch:
             await self._write([request])
 
-    async def _give_up_pen(self) -> None:
-        self._ledger.undo()
-        await self._drop_pen()
-
-    async def _write_once(self, batch: list[_Request[Any]]) -> None:
-        self._follower.check()  # before the pen is taken: of a topic that is gone nobody can take it
-        producer = self._producer
-        if producer is None:
-            producer = await self._take_pen()
-        async with self._follower.lock:  # nothing is read between the decision and its place in the log
-            self._follower.check()
-            written, replies = self._decide(batch)
-            if written:
-                first = await self._store(producer, written)
-                self._ledger.settle(written, first)
-        for request, reply in replies:
-            request.answer(reply)
-
-    def _decide(self, batch: list[_Request[Any]]) -> tuple[list[CoordinatorRecord], list[tuple[_Request[Any], Any]]]:
+    def _decide(self, batch: list[_Request[Any]]) -> LedgerBatch:
         """The records of all, each decided on what those before it leave; who is refused is told at once."""
+        ledger, topic = self._ledger, self._ledger.topic
         written: list[CoordinatorRecord] = []
         replies: list[tuple[_Request[Any], Any]] = []
         for request in batch:
@@ -214,66 +166,32 @@ class Writer:
                 request.refuse(error)
                 continue
             request.error = None
-            self._ledger.propose(decision.records)
+            ledger.propose(decision.records)
             written += decision.records
             replies.append((request, decision.reply))
-        return written, replies
 
-    # the pen ---------------------------------------------------------------------------------------------------------
+        def stored(places: Sequence[RecordMetadata]) -> None:
+            if written:
+                ledger.settle(written, places[0].offset)
+            for request, reply in replies:
+                request.answer(reply)
 
-    async def _take_pen(self) -> Producer:
-        """Fence whoever writes, read what they have written."""
-        producer = self._producer = self._bus.new_producer(
+        return LedgerBatch([LedgerRecord(topic, 0, key, value) for key, value in written], stored, ledger.expected)
+
+    # the transactional id --------------------------------------------------------------------------------------------
+
+    def _open_producer(self) -> LedgerProducer:
+        self._follower.check()  # nobody can write to a topic that is gone
+        return self._bus.new_producer(
             transactional_id=f"schema-registry.{self._ledger.topic}",
             acks="all",
             transaction_timeout_ms=_TRANSACTION_MS,
             batch_size=1_000_000,
         )
-        await producer.init()
+
+    async def _taken(self) -> None:
+        """Read what the writer before this one has written."""
         await self._follower.check_identity()
         await self._follower.catch_up()
         await self._follower.burn()
-        return producer
-
-    async def _drop_pen(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            try:
-                await producer.aclose()
-            except EventBusError as error:
-                logger.debug("closing the writer of topic %r: %s", self._ledger.topic, error)
-
-    async def _store(self, producer: Producer, written: list[CoordinatorRecord]) -> int:
-        """The offset of the first record. Raises _Overtaken when it is not the one that was expected."""
-        await producer.begin()
-        handles: list[Delivery] = []
-        for key, value in written:
-            while True:
-                try:
-                    handles.append(producer.send_nowait(self._ledger.topic, value, key=key, partition=0))
-                    break
-                except BufferExhausted:
-                    await producer.wait_for_room()
-        await producer.flush()
-        offsets = [handle.result().offset for handle in handles]
-        expected = self._ledger.expected
-        if offsets[0] != expected or offsets[-1] != expected + len(written) - 1:
-            await producer.abort()
-            raise _Overtaken(f"another writer was at offset {expected}")
-        try:
-            await producer.commit()
-        except (TransactionOutcomeUnknown, RequestTimedOut):
-            if not await self._is_there(offsets[0]):
-                raise _Overtaken("what became of the transaction was unknown, and it is not there") from None
-        return offsets[0]
-
-    async def _is_there(self, offset: int) -> bool:
-        """Was a commit that nobody answered done? Whoever takes the pen sees it through, or ends it."""
-        await self._drop_pen()
-        self._follower.lock.release()
-        try:
-            await self._take_pen()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._follower.lock.acquire()
-        return offset in self._follower.fetched
+        self._ledger.undo()
