@@ -10,20 +10,22 @@ import anyio
 
 from dlq.index import NO_STATE, PartitionIndex, TopicIndex
 from dlq.index_file import IndexCache
-from dlq.reading import POLL_RECORDS, Scanner, reader, records_at
+from dlq.reading import POLL_RECORDS, WAIT_MS, Scanner, reader, records_at
 from dlq.selection import LetterId, Selection, looks_dead
 from dlq.state import LetterState, read_key, read_state
 from dlq.views import row_of
 from eventbus import Consumer, ConsumerRecords, EventBus, IsolationLevel
 from eventbus.broker import TopicSpec
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
-from eventbus.ledger import ends_of, find_or_create, read_to_end
+from eventbus.ledger import ends_of, find_or_create, read_partitions, read_to_end
 from eventbus.suggest import nearest
-from eventbus.types import TopicPartition
+from eventbus.types import FetchedRecords, TopicPartition
 
 if TYPE_CHECKING:
     from eventbus.broker import TopicDescription
 
+_LETTERS_FETCH_BYTES = 262_144
+"""Some thousand letters: other tasks get their turn after each fetch."""
 _MARKER = 1
 """Offsets that a transaction takes after its records; on a Kafka a moment after its commit has returned."""
 
@@ -133,17 +135,18 @@ class Following:
     async def _read_letters(self, ends: Mapping[TopicPartition, int]) -> None:
         if not ends:
             return
-        async with reader(self._bus, ends) as consumer:
-            for where in ends:
-                consumer.seek(where, self._partition(where).next_offset)
-            await read_to_end(consumer, partial(consumer.poll, max_records=POLL_RECORDS), ends, self._take_letters)
-            for where in ends:
-                partition = self._partition(where)
-                partition.next_offset = max(partition.next_offset, await consumer.position(where))
+        # Not a client's consumer, which would fetch values from a claim check's store: the index needs headers alone.
+        consumer = self._bus.reader(
+            start="earliest", fetch_max_wait_ms=WAIT_MS, max_partition_fetch_bytes=_LETTERS_FETCH_BYTES
+        )
+        starts = {where: self._partition(where).next_offset for where in ends}
+        await read_partitions(consumer, ends, self._take_letters, starts=starts)
+        for where, end in ends.items():
+            partition = self._partition(where)
+            partition.next_offset = max(partition.next_offset, end)
 
-    def _take_letters(self, polled: ConsumerRecords) -> None:
-        for where, records in polled.by_partition().items():
-            self._scanners[where.topic].take(where.partition, records)
+    def _take_letters(self, records: FetchedRecords) -> None:
+        self._scanners[records.topic].take(records.partition, records)
 
     def _partition(self, where: TopicPartition) -> PartitionIndex:
         return self.indexes[where.topic].partition(where.partition)

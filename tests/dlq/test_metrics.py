@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dlq import DeadLetterMetrics, DeadLetters, Reject, Retry, Selection
 from eventbus import EventBus
 from eventbus.errors import ConfigError
+from eventbus.middleware import ClaimCheck
 from eventbus.testing import FakeClock
 
 
@@ -66,6 +69,31 @@ async def test_records_that_wait_are_counted_whoever_their_group_is() -> None:
             due = clock() / 1000 + 3600
         await clock.advance(seconds=11)
         assert counted() == [("waiting_records", labels, 1), ("next_due_timestamp_seconds", labels, due)]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_records_are_counted_without_a_claim_checks_store(waits: bool) -> None:
+    clock = FakeClock()
+    kept: dict[str, bytes] = {}
+    store = SimpleNamespace(put=kept.__setitem__, get=kept.__getitem__, delete=kept.pop)
+    bus = EventBus("memory://", clock=clock)
+    bus.include(ClaimCheck(store, above_bytes=3))
+    bus.topic("orders")
+
+    retry = Retry(immediate=0, delays=["1h"], jitter=False)
+
+    @bus.consumer("orders", group="billing", retry=retry if waits else None, dead_letter=True)
+    async def bill(value: bytes) -> None:
+        raise ValueError("later")
+
+    async with bus:
+        await bus.send("orders", b"a long order")
+        await bus.drain()
+        assert kept
+        kept.clear()
+        letters = DeadLetters(bus)
+        assert sum(one.count for one in await letters.waiting()) == waits
+        assert sum(case.count for case in await letters.groups()) == (not waits)
 
 
 def test_an_interval_of_less_than_a_second_is_refused() -> None:
