@@ -5,7 +5,6 @@ All buses of one service on one log share a topic, and are a group over its part
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,8 +12,9 @@ from uuid import uuid4
 
 import anyio
 
-from eventbus.backends.base import LATEST, Backend
+from eventbus.backends.base import Backend
 from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.broker import TopicSpec
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import PartHealth
 from eventbus.client.host import Host
@@ -36,7 +36,8 @@ from eventbus.client.scheduling.tenure import Counts, Tenure
 from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled, due_at, moment
 from eventbus.client.scheduling.timetable import Timetable
 from eventbus.client.sending import SendOptions
-from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
+from eventbus.ledger import ends_of, find_or_create
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
 logger = logging.getLogger("eventbus.scheduling")
@@ -141,9 +142,7 @@ class Schedules:
         async with self._beginning:
             if self._partitions:
                 return
-            with contextlib.suppress(TopicAlreadyExists):
-                await self._bus.admin.create_topic(self.topic, 1, configs=TOPIC_CONFIG)
-            [topic] = await self._bus.admin.describe_topics([self.topic])
+            topic = await find_or_create(self.backend, TopicSpec(self.topic, 1, configs=TOPIC_CONFIG))
             if not self._is_closing:
                 self._bus.start_soon(self._live)
                 self._bus.has_begun(self)
@@ -287,15 +286,7 @@ class Schedules:
         if not self.firings:
             return {}
         await self.drain()
-        return {
-            partition: found.offset
-            for partition, found in (
-                await self.backend.list_offsets(
-                    {TopicPartition(topic, 0): LATEST for topic in self.firings.values()},
-                    IsolationLevel.READ_COMMITTED,
-                )
-            ).items()
-        }
+        return await ends_of(self.backend, [TopicPartition(topic, 0) for topic in self.firings.values()])
 
     # what it says ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import anyio
 
-from eventbus.backends.base import LATEST, Backend
+from eventbus.backends.base import Backend
 from eventbus.backends.delivery import BatchDelivery
 from eventbus.client.consumer import Consumer
 from eventbus.client.producer import AddReady, Producer
@@ -23,6 +23,7 @@ from eventbus.errors import (
     TransactionAborted,
     UnknownTopicOrPartition,
 )
+from eventbus.ledger import ends_of
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
 logger = logging.getLogger("eventbus.scheduling")
@@ -315,7 +316,7 @@ class Tenure:
     # parts -----------------------------------------------------------------------------------------------------------
 
     async def _end(self, isolation: IsolationLevel) -> int:
-        return (await self._around.backend.list_offsets({self.partition: LATEST}, isolation))[self.partition].offset
+        return (await ends_of(self._around.backend, [self.partition], isolation))[self.partition]
 
     def _warn_of(self, corrections: Sequence[Correction]) -> None:
         if corrections:
