@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import anyio
 import anyio.lowlevel
 
-from eventbus.backends.base import LATEST, Backend, BackendConsumer
+from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.errors import ConfigError, EventBusError, TableError, UnknownTopicOrPartition
+from eventbus.ledger import ends_of
 from eventbus.types import FetchedRecords, IsolationLevel, TopicPartition
 
 logger = logging.getLogger("eventbus.tables")
@@ -112,8 +113,7 @@ class Following:
         except UnknownTopicOrPartition:
             return {}
         partitions = [TopicPartition(self._topic, one.partition) for one in topic.partitions]
-        found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST), isolation) if partitions else {}
-        return {one: at.offset for one, at in found.items()}
+        return await ends_of(self._backend, partitions, isolation) if partitions else {}
 
     async def _look(self) -> None:
         self._ends = await self.ends()
