@@ -24,7 +24,7 @@ from eventbus.types import RecordMetadata, TopicPartition
 
 TRANSACTIONAL_ID = "dlq-redrive"
 _MOST_FAILURES = 8
-"""In a row, of a log that does not answer: the caller is told then."""
+"""The number of failures in a row after which the caller gets the error of a log that does not answer."""
 
 
 class Writes(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Writes(msgspec.Struct, frozen=True):
 
     records: Sequence[LedgerRecord]
     states: Sequence[tuple[LetterId, LetterState]]
-    """The new states of letters. Without any there are no records either."""
+    """The new states of letters. A decision without states has no records."""
     committed: Callable[[Sequence[RecordMetadata]], None]
     """Called with the places of the records when everything is stored."""
 

@@ -53,7 +53,7 @@ class _Request(Generic[T]):
 
 
 class Writer:
-    """Takes requests one after the other, and the topic's transactional id when it needs it."""
+    """Decides requests in their order. It takes the topic's transactional id when there is something to write."""
 
     def __init__(self, bus: EventBus, ledger: Ledger, follower: Follower, timeout_ms: int) -> None:
         self._bus = bus
@@ -181,7 +181,7 @@ class Writer:
     # the transactional id --------------------------------------------------------------------------------------------
 
     def _open_producer(self) -> LedgerProducer:
-        self._follower.check()  # nobody can write to a topic that is gone
+        self._follower.check()  # a topic that is gone cannot be written to
         return self._bus.new_producer(
             transactional_id=f"schema-registry.{self._ledger.topic}",
             acks="all",

@@ -130,7 +130,7 @@ class Transaction(Sending):
         self._reusable = True
 
     async def _abort(self, producer: Producer, reason: BaseException) -> None:
-        """Aborted in any case, written down or not: nobody is left to commit it. ``reason`` is raised to the caller."""
+        """Abort, written down or not: no producer is left that could commit. ``reason`` is raised to the caller."""
         self._outcome = "aborted"
         try:
             with producer.last_words.shield() as scope:

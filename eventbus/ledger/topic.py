@@ -8,7 +8,7 @@ from eventbus.errors import KafkaError, TopicAlreadyExists, UnknownTopicOrPartit
 
 
 async def find_or_create(backend: Backend, spec: TopicSpec) -> TopicDescription:
-    """Return the topic as it is, created as ``spec`` describes it if it was missing.
+    """Return the topic. Create it as ``spec`` describes it if it is missing.
 
     Raises the KafkaError that prevents its creation. The caller checks whether a topic that existed is fit for use.
     """

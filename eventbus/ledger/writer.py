@@ -1,6 +1,6 @@
 """The writer of a ledger: decisions become transactions of one transactional id.
 
-1. Whoever takes the transactional id fences the writer before it, and reads the topic to its end.
+1. A writer takes the transactional id. That fences the writer before it. Then it reads the topic to its end.
 2. A decision is made on that state. Its records are stored in one transaction, all of them or none.
 3. A writer that was fenced, or that has found records of others between its own, takes the id again, reads on, and
    decides again. Two writers of one topic alternate, with random pauses that grow.
@@ -63,15 +63,15 @@ class LedgerBatch(msgspec.Struct, frozen=True):
     After a commit in doubt the fold has read them already: what is taken over here goes by offset, or is idempotent.
     """
     first_offset: int | None = None
-    """The offset that the first record must get, if it depends on nobody else having written. All follow it."""
+    """The offset that the first record must get, if no other program may have written since. The others follow it."""
 
 
 class Overtaken(EventBusError):
-    """Somebody else has written to the topic since the decision was made. Nothing of the decision is stored."""
+    """Another program has written to the topic since the decision was made. Nothing of the decision is stored."""
 
 
 class LedgerTransaction(Protocol):
-    """See `eventbus.client.transaction.Transaction`."""
+    """The part of `eventbus.client.transaction.Transaction` that a ledger uses."""
 
     @property
     def outcome(self) -> str: ...
@@ -84,7 +84,7 @@ class LedgerTransaction(Protocol):
 
 
 class LedgerProducer(Protocol):
-    """See `eventbus.client.producer.Producer`."""
+    """The part of `eventbus.client.producer.Producer` that a ledger uses."""
 
     async def init(self) -> None: ...
 
@@ -104,7 +104,7 @@ _UNDECIDED = (TransactionAborted, TransactionOutcomeUnknown)
 
 
 class LedgerWriter:
-    """Writes the decisions of one process, one after the other. It holds the transactional id between them."""
+    """Writes the decisions of one process in turn. It holds the transactional id between decisions."""
 
     def __init__(
         self,
@@ -117,10 +117,11 @@ class LedgerWriter:
         final: tuple[type[EventBusError], ...] = (),
         most_failures: int = sys.maxsize,
     ) -> None:
-        """``name`` stands in log lines. ``taken`` is awaited whenever the transactional id has been taken: it reads on.
+        """``name`` identifies the writer in log lines.
 
-        ``deciding`` gives what is entered from each decision to its end. Errors of the kinds in ``final`` are raised,
-        and so is the last of ``most_failures`` in a row. Being overtaken is no failure.
+        ``taken`` is awaited whenever the transactional id has been taken: it reads the topic to its end. ``deciding``
+        gives what is entered from each decision to its end. Errors of the kinds in ``final`` are raised, and so is the
+        last of ``most_failures`` in a row. Being overtaken does not count as a failure.
         """
         self._name = name
         self._open_producer = open_producer
@@ -131,16 +132,16 @@ class LedgerWriter:
         self._most_failures = most_failures
         self._turn = anyio.Lock(fast_acquire=True)
         self._producer: LedgerProducer | None = None
-        """The holder of the transactional id; None while it is to be taken."""
+        """The holder of the transactional id. None if the next decision must take the id."""
         self._in_doubt: tuple[LedgerBatch, Sequence[RecordMetadata]] | None = None
-        """The decision whose commit has failed, and the places of its records if it happened all the same."""
+        """The decision whose commit has failed, and the places of its records if they are nevertheless stored."""
 
     async def write(
         self, decide: Callable[[], Awaitable[LedgerBatch]], is_wanted: Callable[[], bool] = lambda: True
     ) -> None:
         """Store what ``decide`` returns. It is called again, on newer state, as long as nothing of it is stored.
 
-        Returns without a decision if nobody waits for it any more (``is_wanted``). Raises what prevents the records
+        Returns without a decision if no caller waits for it any more (``is_wanted``). Raises what prevents the records
         from being stored, such as RecordTooLarge, and what ``decide`` raises.
         """
         async with self._turn:

@@ -58,7 +58,7 @@ class Journal:
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def load(self, backend: Backend) -> None:
-        """Read the whole journal. A mirror that writes has taken its transactional id: nobody else writes meanwhile."""
+        """Read the whole journal. A mirror that writes has taken its transactional id before it calls this."""
         try:
             await backend.describe_topics([self.topic])
         except UnknownTopicOrPartition:

@@ -42,7 +42,7 @@ class Shelf:
         self._left = 0
         self._next = 0
         self.seen: list[int] = []
-        """What each decision was based on."""
+        """The state that each decision was based on."""
         open_producer = partial(bus.new_producer, transactional_id="shelf")
         self._writer = LedgerWriter("shelf", bus.backend, open_producer, self._read_on, most_failures=most_failures)
 
