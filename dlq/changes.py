@@ -18,8 +18,8 @@ from dlq.targets import REASONS, Target, Targets, id_of, redrive_headers
 from dlq.views import row_of
 from eventbus import EventBus
 from eventbus.client.consuming.restoring import CLAIM_CHECK
+from eventbus.client.ledger_writer import LedgerRecord
 from eventbus.errors import ConfigError
-from eventbus.ledger import LedgerRecord
 from eventbus.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:

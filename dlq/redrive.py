@@ -24,8 +24,8 @@ from dlq.state_writer import StateWriter, Writes
 from dlq.targets import Target, Targets, id_of, redrive_headers
 from dlq.views import offsets_of, row_of
 from eventbus import EventBus
+from eventbus.client.ledger_writer import LedgerRecord
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
-from eventbus.ledger import LedgerRecord
 from eventbus.types import ConsumerRecord, RecordMetadata
 
 if TYPE_CHECKING:

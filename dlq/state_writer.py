@@ -18,8 +18,8 @@ from dlq.reading import reader
 from dlq.selection import LetterId
 from dlq.state import LetterState, write_key, write_state
 from eventbus import Consumer, EventBus
+from eventbus.client.ledger_writer import LedgerBatch, LedgerRecord, LedgerWriter
 from eventbus.errors import UnknownTopicOrPartition
-from eventbus.ledger import LedgerBatch, LedgerProducer, LedgerRecord, LedgerWriter
 from eventbus.types import RecordMetadata, TopicPartition
 
 TRANSACTIONAL_ID = "dlq-redrive"
@@ -50,10 +50,10 @@ class StateWriter:
     async def __aenter__(self) -> StateWriter:
         self._users += 1
         if self._writer is None:
+            final = (UnknownTopicOrPartition,)
             self._writer = LedgerWriter(
-                TRANSACTIONAL_ID, self._bus.backend, self._open_producer, self._open_states,
-                final=(UnknownTopicOrPartition,), most_failures=_MOST_FAILURES,
-            )  # fmt: skip
+                self._bus, TRANSACTIONAL_ID, self._open_states, final=final, most_failures=_MOST_FAILURES
+            )
         return self
 
     async def __aexit__(
@@ -68,9 +68,6 @@ class StateWriter:
                     await writer.release()
                 if states is not None:
                     await states.aclose()
-
-    def _open_producer(self) -> LedgerProducer:
-        return self._bus.new_producer(transactional_id=TRANSACTIONAL_ID, acks="all", batch_size=1_000_000)
 
     async def _open_states(self) -> None:
         if self._states is None:

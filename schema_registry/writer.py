@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 
+from eventbus.client.ledger_writer import LedgerBatch, LedgerRecord, LedgerWriter
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import EventBusError, RecordTooLarge
-from eventbus.ledger import LedgerBatch, LedgerProducer, LedgerRecord, LedgerWriter
 from eventbus.types import RecordMetadata
 from schema_registry import errors
 from schema_registry.errors import RegistryError, RegistryRefused
@@ -63,8 +63,9 @@ class Writer:
         self._waiting: deque[_Request[Any]] = deque()
         self._wanted = anyio.Event()
         self._log = LedgerWriter(
-            f"topic {ledger.topic!r}", bus.backend, self._open_producer, self._taken, deciding=lambda: follower.lock
-        )
+            bus, f"schema-registry.{ledger.topic}", self._taken,
+            deciding=lambda: follower.lock, transaction_timeout_ms=_TRANSACTION_MS,
+        )  # fmt: skip
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
         self._ended.set()
@@ -178,19 +179,9 @@ class Writer:
 
         return LedgerBatch([LedgerRecord(topic, 0, key, value) for key, value in written], stored, ledger.expected)
 
-    # the transactional id --------------------------------------------------------------------------------------------
-
-    def _open_producer(self) -> LedgerProducer:
-        self._follower.check()  # a topic that is gone cannot be written to
-        return self._bus.new_producer(
-            transactional_id=f"schema-registry.{self._ledger.topic}",
-            acks="all",
-            transaction_timeout_ms=_TRANSACTION_MS,
-            batch_size=1_000_000,
-        )
-
     async def _taken(self) -> None:
         """Read what the writer before this one has written."""
+        self._follower.check()
         await self._follower.check_identity()
         await self._follower.catch_up()
         await self._follower.burn()

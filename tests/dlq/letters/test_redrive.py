@@ -14,10 +14,10 @@ from dlq.dead_letters import DeadLetters, Redriven, Selection
 from dlq.redrive import Pace
 from eventbus import ConsumerRecord, TopicPartition
 from eventbus.broker import TopicDescription
+from eventbus.client import ledger_writer
 from eventbus.client.admin import Admin
 from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, RequestTimedOut, StorageFull, TransactionOutcomeUnknown
-from eventbus.ledger import writer
 from eventbus.testing import FakeClock, TestBus
 from tests.dlq.letters.making import ORDERS, TOPIC, letter, linked, put, records_of, topics
 from tests.support import others_wait
@@ -32,7 +32,7 @@ CONNECT = tuple(
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that was fenced takes the transactional id again at once."""
-    monkeypatch.setattr(writer, "FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(ledger_writer, "FIRST_PAUSE_SECONDS", 0.0001)
 
 
 def letters_of(bus: TestBus) -> DeadLetters:
@@ -305,7 +305,7 @@ async def test_commit_whose_outcome_is_unknown(bus: TestBus, monkeypatch: pytest
 
 async def test_log_that_does_not_answer_is_asked_again_then_told(bus: TestBus, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, failures = Producer.commit, 3
-    monkeypatch.setattr(writer, "LONGEST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(ledger_writer, "LONGEST_PAUSE_SECONDS", 0.0001)
 
     async def answers_late(self: Producer) -> None:
         nonlocal failures

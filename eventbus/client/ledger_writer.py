@@ -15,14 +15,14 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import msgspec
 
-from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.backends.delivery import Delivery
+from eventbus.client.host import Host
+from eventbus.client.producer import Producer
 from eventbus.errors import (
     TAKEN_OVER,
     BufferExhausted,
@@ -32,7 +32,7 @@ from eventbus.errors import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
-from eventbus.ledger.reader import ends_of, read_partitions
+from eventbus.ledger import ends_of, read_partitions
 from eventbus.types import Headers, IsolationLevel, RecordMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.ledger")
@@ -41,6 +41,7 @@ FIRST_PAUSE_SECONDS = 0.01
 """Before the id is taken again: at random, and up to twice as long each time."""
 LONGEST_PAUSE_SECONDS = 1.0
 _FETCH_WAIT_MS = 10
+_BATCH_BYTES = 1_000_000
 
 
 class LedgerRecord(NamedTuple):
@@ -70,35 +71,6 @@ class Overtaken(EventBusError):
     """Another program has written to the topic since the decision was made. Nothing of the decision is stored."""
 
 
-class LedgerTransaction(Protocol):
-    """The part of `eventbus.client.transaction.Transaction` that a ledger uses."""
-
-    @property
-    def outcome(self) -> str: ...
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> bool | None: ...
-
-
-class LedgerProducer(Protocol):
-    """The part of `eventbus.client.producer.Producer` that a ledger uses."""
-
-    async def init(self) -> None: ...
-
-    def transaction(self) -> LedgerTransaction: ...
-
-    def send_nowait(self, topic: str, value: Any, *, key: Any, headers: Headers, partition: int | None) -> Delivery: ...
-
-    async def wait_for_room(self) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
 _OVERTAKEN = (*TAKEN_OVER, ProducerClosed, Overtaken)
 _UNDECIDED = (TransactionAborted, TransactionOutcomeUnknown)
 
@@ -108,30 +80,29 @@ class LedgerWriter:
 
     def __init__(
         self,
-        name: str,
-        backend: Backend,
-        open_producer: Callable[[], LedgerProducer],
+        bus: Host,
+        transactional_id: str,
         taken: Callable[[], Awaitable[object]],
         *,
         deciding: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
         final: tuple[type[EventBusError], ...] = (),
         most_failures: int = sys.maxsize,
+        transaction_timeout_ms: int | None = None,
     ) -> None:
-        """``name`` identifies the writer in log lines.
+        """``taken`` is awaited whenever the transactional id has been taken: it reads the topic to its end.
 
-        ``taken`` is awaited whenever the transactional id has been taken: it reads the topic to its end. ``deciding``
-        gives what is entered from each decision to its end. Errors of the kinds in ``final`` are raised, and so is the
-        last of ``most_failures`` in a row. Being overtaken does not count as a failure.
+        ``deciding`` gives what is entered from each decision to its end. Errors of the kinds in ``final`` are raised,
+        and so is the last of ``most_failures`` in a row. Being overtaken does not count as a failure.
         """
-        self._name = name
-        self._open_producer = open_producer
-        self._backend = backend
+        self._bus = bus
+        self._id = transactional_id
+        self._options = {} if transaction_timeout_ms is None else {"transaction_timeout_ms": transaction_timeout_ms}
         self._taken = taken
         self._deciding = deciding
         self._final = (StorageError, *final)
         self._most_failures = most_failures
         self._turn = anyio.Lock(fast_acquire=True)
-        self._producer: LedgerProducer | None = None
+        self._producer: Producer | None = None
         """The holder of the transactional id. None if the next decision must take the id."""
         self._in_doubt: tuple[LedgerBatch, Sequence[RecordMetadata]] | None = None
         """The decision whose commit has failed, and the places of its records if they are nevertheless stored."""
@@ -157,7 +128,7 @@ class LedgerWriter:
                     failures = 0 if isinstance(error, _OVERTAKEN) else failures + 1
                     if not self._passes(error) or failures >= self._most_failures:
                         raise error from error.__cause__
-                    logger.info("%s: %s. The decision is made again.", self._name, error)
+                    logger.info("%s: %s. The decision is made again.", self._id, error)
                 await anyio.sleep(pause * random.uniform(0.5, 1))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -167,11 +138,11 @@ class LedgerWriter:
         if producer is not None:
             await self._close(producer)
 
-    async def _close(self, producer: LedgerProducer) -> None:
+    async def _close(self, producer: Producer) -> None:
         try:
             await producer.aclose()
         except EventBusError as error:
-            logger.debug("closing the writer of %s: %s", self._name, error)
+            logger.debug("closing the writer of %s: %s", self._id, error)
 
     async def _try(self, decide: Callable[[], Awaitable[LedgerBatch]]) -> None:
         producer = self._producer or await self._take()
@@ -188,8 +159,10 @@ class LedgerWriter:
             else:
                 batch.stored(())
 
-    async def _take(self) -> LedgerProducer:
-        producer = self._open_producer()
+    async def _take(self) -> Producer:
+        producer = self._bus.new_producer(
+            transactional_id=self._id, acks="all", batch_size=_BATCH_BYTES, **self._options
+        )
         try:
             await producer.init()
             await self._taken()
@@ -200,7 +173,7 @@ class LedgerWriter:
         self._producer = producer
         return producer
 
-    async def _store(self, producer: LedgerProducer, batch: LedgerBatch) -> None:
+    async def _store(self, producer: Producer, batch: LedgerBatch) -> None:
         transaction = producer.transaction()
         places: list[RecordMetadata] = []
         try:
@@ -222,12 +195,12 @@ class LedgerWriter:
     async def _is_there(self, place: RecordMetadata) -> bool:
         """True if a committed record is at this place. The transaction that wrote it has ended."""
         partition = TopicPartition(place.topic, place.partition)
-        end = (await ends_of(self._backend, [partition], IsolationLevel.READ_UNCOMMITTED))[partition]
+        end = (await ends_of(self._bus.backend, [partition], IsolationLevel.READ_UNCOMMITTED))[partition]
         if end <= place.offset:
             return False
         found: list[int] = []
         await read_partitions(
-            self._backend.consumer(ConsumerConfig(fetch_max_wait_ms=_FETCH_WAIT_MS)), {partition: place.offset + 1},
+            self._bus.reader(start="earliest", fetch_max_wait_ms=_FETCH_WAIT_MS), {partition: place.offset + 1},
             lambda records: found.extend(records.offsets), starts={partition: place.offset},
         )  # fmt: skip
         return place.offset in found
@@ -239,7 +212,7 @@ class LedgerWriter:
         return isinstance(error, (*_OVERTAKEN, *_UNDECIDED)) or (error.retriable and not isinstance(error, self._final))
 
 
-async def _send(producer: LedgerProducer, record: LedgerRecord) -> Delivery:
+async def _send(producer: Producer, record: LedgerRecord) -> Delivery:
     while True:
         try:
             return producer.send_nowait(

@@ -12,6 +12,8 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.broker import TopicSpec
+from eventbus.client import ledger_writer
+from eventbus.client.ledger_writer import LedgerBatch, LedgerRecord, LedgerWriter
 from eventbus.errors import (
     ConfigError,
     InvalidProducerIdMapping,
@@ -20,7 +22,7 @@ from eventbus.errors import (
     StorageError,
     TransactionOutcomeUnknown,
 )
-from eventbus.ledger import LedgerBatch, LedgerRecord, LedgerWriter, ends_of, find_or_create, read_to_end, writer
+from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.testing import TestBus
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
 
@@ -30,8 +32,8 @@ OTHER = "orders"
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "FIRST_PAUSE_SECONDS", 0.0001)
-    monkeypatch.setattr(writer, "LONGEST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(ledger_writer, "FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(ledger_writer, "LONGEST_PAUSE_SECONDS", 0.0001)
 
 
 class Shelf:
@@ -43,8 +45,7 @@ class Shelf:
         self._next = 0
         self.seen: list[int] = []
         """The state that each decision was based on."""
-        open_producer = partial(bus.new_producer, transactional_id="shelf")
-        self._writer = LedgerWriter("shelf", bus.backend, open_producer, self._read_on, most_failures=most_failures)
+        self._writer = LedgerWriter(bus, "shelf", self._read_on, most_failures=most_failures)
 
     async def _read_on(self) -> None:
         ends = await ends_of(self._bus.backend, [HERE])
