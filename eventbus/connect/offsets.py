@@ -15,7 +15,7 @@ import msgspec
 from eventbus.broker import TopicSpec
 from eventbus.connect.connector import Offset, SourceRecord, partition_key
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
-from eventbus.ledger import cleanup_policy, ends_of, find_or_create, read_to_end
+from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class OffsetTopic:
     async def create(self, bus: EventBus) -> None:
         """Create the topic if it is missing. Raises ConfigError for a topic that would forget offsets."""
         spec = TopicSpec(self.topic, self._partitions, self._replication_factor, {"cleanup.policy": "compact"})
-        policy = cleanup_policy(await find_or_create(bus.backend, spec))
+        found = await find_or_create(bus.backend, spec)
+        policy = found.configs["cleanup.policy"].value or "delete"
         if "delete" in policy:
             raise ConfigError(
                 f"topic {self.topic!r} has cleanup.policy={policy} and would forget offsets of connectors: eventbus "

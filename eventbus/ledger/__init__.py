@@ -4,6 +4,6 @@
 """
 
 from eventbus.ledger.reader import ends_of, read_partitions, read_to_end
-from eventbus.ledger.topic import cleanup_policy, find_or_create
+from eventbus.ledger.topic import find_or_create
 
-__all__ = ["cleanup_policy", "ends_of", "find_or_create", "read_partitions", "read_to_end"]
+__all__ = ["ends_of", "find_or_create", "read_partitions", "read_to_end"]

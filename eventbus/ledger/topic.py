@@ -23,9 +23,3 @@ async def find_or_create(backend: Backend, spec: TopicSpec) -> TopicDescription:
         raise created
     [found] = await backend.describe_topics([spec.name])  # another process created it between the two requests
     return found
-
-
-def cleanup_policy(topic: TopicDescription) -> str:
-    """Return the topic's ``cleanup.policy``, or Kafka's default where the log does not report it."""
-    entry = topic.configs.get("cleanup.policy")
-    return (entry.value if entry is not None else "") or "delete"
