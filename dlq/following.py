@@ -154,7 +154,7 @@ class Following:
     # what became of them ---------------------------------------------------------------------------------------------
 
     async def catch_up_states(self, consumer: Consumer) -> None:
-        """Read what became of letters, to the very end. Only the writer calls it: no other writer writes meanwhile."""
+        """Read what became of letters, to the very end. Only the holder of the transactional id calls it."""
         async with self._lock:
             [end] = (await ends_of(self._bus.backend, [self._state], IsolationLevel.READ_UNCOMMITTED)).values()
             if end + _MARKER < self._states_until(end):
