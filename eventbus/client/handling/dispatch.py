@@ -275,6 +275,7 @@ class Dispatch:
                         break
                     place += 1
                 raise
+            places.ran(place + len(done))
             for result, error in done:
                 places.begin(place)
                 if result is _HELD:

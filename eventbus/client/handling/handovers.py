@@ -12,6 +12,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.unfinished import fate_of, log_lost
 from eventbus.errors import EventBusError, RebalanceInProgress, TransactionalIdNotFound
 from eventbus.types import TopicPartition
 
@@ -36,10 +37,12 @@ class Handovers:
         on_progress: Callable[[], None],
         on_assigned: Callable[[list[TopicPartition]], Awaitable[None]],
         on_gone: Callable[[TopicPartition], object],
+        unfinished: Callable[[Collection[Lane]], str] | None = None,
     ) -> None:
         """``on_assigned``: awaited before the first record of new partitions is read. ``on_gone``: called when a
-        partition is no longer ours."""
+        partition is no longer ours. ``unfinished``: describes the records of lanes that were begun and not finished."""
         self._handler = handler
+        self._is_at_most_once = handler.spec.delivery == "at-most-once"
         self._group = group
         self._backend = backend
         self._timers = backend.timers
@@ -54,6 +57,7 @@ class Handovers:
         """Seconds on the timers."""
         self._on_assigned = on_assigned
         self._on_gone = on_gone
+        self._unfinished = unfinished or named
         self.moves = {"assigned": 0, "revoked": 0, "lost": 0}
         """Partitions that came and went, so far."""
         self.is_giving_up = False
@@ -112,7 +116,7 @@ class Handovers:
             for lane in lanes:
                 lane.close()
             await self._let_end(lanes)
-            if self._handler.spec.delivery == "at-least-once":
+            if self._handler.spec.delivery == "at-least-once" or any(lane.given_back for lane in lanes):
                 await self._settle_and_commit(lanes)
             for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
                 self._forget(lane)
@@ -133,15 +137,17 @@ class Handovers:
         if not late:
             return
         logger.warning(
-            "handler %r: the group %r takes away %s, and the record at work there has not finished within "
-            "drain_timeout_ms=%d: it is cancelled, and handled again by whoever reads the partition next",
-            self._handler.__name__, self._group, named(late), self._handler.spec.drain_timeout_ms,
+            "handler %r: the group %r takes away %s, and has not finished %s within drain_timeout_ms=%d: cancelled, %s",
+            self._handler.__name__, self._group, named(late), self._unfinished(late),
+            self._handler.spec.drain_timeout_ms, fate_of(self._handler),
         )  # fmt: skip
         for lane in late:
             lane.scope.cancel()
         with self._timers.move_on_after(self._budget_seconds):  # a plain function in its thread cannot be cancelled
             for lane in late:
                 await lane.ended.wait()
+        for lane in late:
+            lane.give_back()
 
     async def _settle_and_commit(self, lanes: Collection[Lane]) -> None:
         with self._timers.move_on_after(self._budget_seconds):
@@ -152,9 +158,9 @@ class Handovers:
             await self._commits.commit_lanes(list(self._lanes.values()))
         except EventBusError as error:
             logger.warning(
-                "handler %r: what was finished of %s could not be committed before the group %r took it away: %s; "
-                "whoever reads it next handles those records again",
+                "handler %r: what was finished of %s could not be committed before the group %r took it away: %s%s",
                 self._handler.__name__, named(lanes), self._group, error,
+                "" if self._is_at_most_once else "; whoever reads it next handles those records again",
             )  # fmt: skip
 
     def _abandon(self, topic_partition: TopicPartition) -> None:
@@ -162,7 +168,8 @@ class Handovers:
         lane = self._lanes.get(topic_partition)
         if lane is not None:
             self.moves["lost"] += 1
-            if lane.is_busy or lane.finished > lane.committed:
+            # At most once: what is at work was committed before, and is handled to its end.
+            if not self._is_at_most_once and (lane.is_busy or lane.finished > lane.committed):
                 self._lost.append(lane)
             lane.close(abandon=True)
             self._forget(lane)
@@ -170,6 +177,7 @@ class Handovers:
         self._on_gone(topic_partition)
 
     def _forget(self, lane: Lane) -> None:
+        log_lost(self._handler, lane)
         lane.close(abandon=True)
         if self._lanes.get(lane.topic_partition) is lane:
             del self._lanes[lane.topic_partition]

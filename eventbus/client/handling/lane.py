@@ -56,8 +56,9 @@ class Lane:
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
         "alone", "at_hand", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every",
-        "committed", "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back",
-        "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope",
+        "committed", "ended", "error", "finished", "finished_count", "give_back", "given_back", "given_up_at", "held",
+        "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ran",
+        "ring_at", "scope",
         "step_aside", "stopping", "taken", "topic_partition", "tried", "unhold", "unreadable", "waiters", "waits",
         "wake",
     )  # fmt: skip
@@ -103,8 +104,14 @@ class Lane:
         self.index = -1
         """Of the fetch that is being handled in order the record at work; behind an early return the first one not
         begun; -1 while a call waits for its thread."""
+        self.ran = 0
+        """A thread has made the calls of the records below this index; `index` follows as each is finished."""
         self.calls = 0
         """Records called again after they failed: tells a call from the one before it."""
+        self.give_back: Callable[[], object] = lambda: None
+        """Gives back records that were committed before they were handled, and were not begun."""
+        self.given_back: FetchedRecords | None = None
+        """Those records, until the commit is stored that takes the offset back to the first of them."""
         self.moves: dict[int, Outgoing] = {}
         """By offset what records turned into that are finished by being written to another topic: that, and the commit
         that says so, are one transaction."""
@@ -189,6 +196,12 @@ class Lane:
         self._in_flight.clear()
         self.error = None
         self.finished = offset
+
+    def gives_back(self, records: FetchedRecords) -> None:
+        """Take back the commit of records that were not begun: the next commit stores the offset of the first one."""
+        self._in_flight.clear()  # what they wait for would move `finished` below that
+        self.given_back = records
+        self.finished, self.committed = records.offsets[0], -1
 
     # records in any order --------------------------------------------------------------------------------------------
 
@@ -337,6 +350,7 @@ class Lane:
         """A commit of ``next_offset`` was stored, or refused."""
         if error is None:
             self.committed = max(self.committed, next_offset)
+            self.given_back = None
         for waiter in [waiter for waiter in self.waiters if waiter.next_offset <= next_offset]:
             self.waiters.remove(waiter)
             waiter.error = error
@@ -464,6 +478,10 @@ class Taken:
     def unfinished(self) -> int:
         """Records from the first unfinished one on."""
         return self._end - self._first
+
+    @property
+    def unfinished_offsets(self) -> list[int]:
+        return [self.chunk.offsets[index] for index in range(self._first, self._end) if not self.is_handled(index)]
 
     def cut(self, limit: int) -> None:
         """Records from the offset ``limit`` on are none of ours any more."""

@@ -74,6 +74,10 @@ class Places(Protocol):
         """No record is at work for now."""
         ...
 
+    def ran(self, end: int) -> None:
+        """A thread has made the calls of the records before ``end``; what they returned is dealt with from here on."""
+        ...
+
     def close(self) -> None:
         """All were handled."""
         ...
@@ -141,6 +145,9 @@ class InLane:
 
     def wait(self) -> None:
         self._lane.index = -1
+
+    def ran(self, end: int) -> None:
+        self._lane.ran = end
 
     def close(self) -> None:
         self._lane.index = self.end
@@ -210,6 +217,8 @@ class InBundle:
 
     def wait(self) -> None:
         self._worker.item = None
+
+    def ran(self, end: int) -> None: ...
 
     def close(self) -> None:
         self._worker.item = None

@@ -30,7 +30,7 @@ from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.failing import OnEnded
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.handovers import Handovers, named, transactional_id_of
+from eventbus.client.handling.handovers import Handovers, transactional_id_of
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
@@ -38,6 +38,7 @@ from eventbus.client.handling.moves import Moves
 from eventbus.client.handling.recovering import recovering_of, recovery_of
 from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.stored_places import places_of
+from eventbus.client.handling.unfinished import fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
@@ -126,7 +127,7 @@ class Runner:
         )
         self._handovers = Handovers(
             handler, group, backend, consumer, self.lanes, self._commits, flush, self._drain_seconds, on_progress,
-            self._assigned, _ignore if self.recovering is None else self.recovering.gone,
+            self._assigned, _ignore if self.recovering is None else self.recovering.gone, self._unfinished,
         )  # fmt: skip
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
@@ -302,19 +303,18 @@ class Runner:
     def _warn_of(self, late: Collection[Lane]) -> None:
         self.cut_off = True
         how = "cancelled" if self.handler.signature.is_async else "left behind in its thread, which cannot be cancelled"
-        what = "not committed, and handled again by whoever reads the partition next"
-        if self.handler.spec.delivery == "at-most-once":
-            what = "committed before it was handled, and not handled again"
         logger.warning(
-            "handler %r: it stops, and %s: %s, %s", self.handler.__name__, self._still_at_work(late), how, what
-        )
+            "handler %r: it stops, and has not finished %s in time: %s, %s",
+            self.handler.__name__, self._unfinished(late), how, fate_of(self.handler),
+        )  # fmt: skip
 
-    def _still_at_work(self, lanes: Collection[Lane]) -> str:
-        partitions = {lane.topic_partition for lane in lanes}
-        found = [f"{one[0]} offset {one.offset}" for one in self.at_work() if one.topic_partition in partitions]
-        if found:
-            return f"has not finished {', '.join(found)} in time"
-        return f"what was begun of {named(lanes)} is not finished (not acknowledged, or not stored) in time"
+    def _unfinished(self, lanes: Collection[Lane]) -> str:
+        at_work: dict[TopicPartition, list[int]] = {}
+        for one in self.at_work():
+            at_work.setdefault(one.topic_partition, []).append(one.offset)
+        return ", ".join(
+            unfinished_of(self.handler, lane, self._dispatch, at_work.get(lane.topic_partition, ())) for lane in lanes
+        )
 
     async def is_idle(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
         """Everything now in this member's partitions has been handled and its outputs are stored.
@@ -607,7 +607,7 @@ class Runner:
 
     async def _leave(self, is_cancelled: bool) -> None:
         try:
-            if self.handler.spec.delivery == "at-least-once":
+            if self.handler.spec.delivery == "at-least-once" or self._gives_back:
                 # `cancel` ends it; when that came before, there is a moment left, and nobody moves a clock any more.
                 self._leave_scope = anyio.CancelScope()
                 timers = RealTimers() if is_cancelled else self._timers
@@ -622,11 +622,18 @@ class Runner:
                     await self._flush()
                     await (self._commits.attempt() if is_cancelled else self._handovers.commit_last())
         finally:
+            for lane in self._gives_back:
+                log_lost(self.handler, lane)
             try:
                 await self._consumer.aclose()
             finally:  # whatever went wrong: the bus waits for this
                 self.has_left = True
                 self._on_progress()
+
+    @property
+    def _gives_back(self) -> list[Lane]:
+        """Lanes with records that were committed and not begun."""
+        return [lane for lane in self.lanes.values() if lane.given_back is not None]
 
     # what health is made of ------------------------------------------------------------------------------------------
 

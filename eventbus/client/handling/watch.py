@@ -239,7 +239,7 @@ class Watch:
         """
         while start < len(chunk):
             call = LaneCall(lane, chunk, start, taken)
-            lane.index = start
+            lane.index, lane.ran = start, 0
             self.begins(call)
             times = dispatch.times
             began, was_each = times.now(), times.is_each

@@ -22,6 +22,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Taken, nothing_before, part_of
 from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
 from eventbus.client.handling.turns import Turns
+from eventbus.client.handling.unfinished import described, log_lost
 from eventbus.client.handling.watch import Watch
 from eventbus.client.handling.workers import Backlog, Workers
 from eventbus.errors import EventBusError, HandlerError
@@ -204,55 +205,82 @@ class InOrder:
 
 
 class AtMostOnce:
-    """Each slice of a fetch is committed before it is handled: a crash loses what was not handled of it.
+    """Each slice of a fetch is committed before it is handled.
 
-    So does ``on_error="crash"``; where a partition stops at a record, what is behind it is given back.
+    Whatever ends the slice early gives back the records that were not begun: the next commit takes the offset back to
+    the first of them. So only the records in flight are lost, or all of the slice where the process dies.
 
-    A slice that is committed is handled to its end, also when the lane is closing: nobody else will.
+    A partition that was lost is another matter. Its next owner begins after the slice and nothing can be committed any
+    more, so the slice is handled to its end.
     """
 
     def __init__(self, lane: Lane, shared: Shared) -> None:
         self._lane = lane
         self._shared = shared
+        self._slice: FetchedRecords | None = None
+        """What is committed, and not handled to its end."""
+        self._begun = 0
+        """How many records of it were begun, those of the call at work not counted."""
+        self._is_calling = False
+        lane.give_back = self._give_back
 
     async def run(self, chunk: FetchedRecords) -> None:
         lane = self._lane
         size = self._shared.handler.spec.commit_every or _RECORDS_PER_SLICE
         for start in range(0, len(chunk), size):
             piece = part_of(chunk, start, min(start + size, len(chunk)))
+            # Before the commit: one that is cancelled may be stored all the same.
+            self._slice, self._begun = piece, 0
             with at_work(lane):
                 if not await commit_now(lane, self._shared, piece.next_offset):
+                    self._slice = None
                     return
-                at = await self._handle(piece)
-                if lane.error is not None:
-                    await self._give_back(piece, at)
-                    return
+                await self._handle(piece)
+            if lane.error is not None:
+                self._give_back()
+                await self._shared.commits.attempt([lane])
+            if lane.error is not None or lane.closing:
+                return
+            self._slice = None
 
-    async def _give_back(self, piece: FetchedRecords, at: int) -> None:
-        """A record was at fault and the partition stops: what is behind it was not begun, and is not to be lost."""
+    async def _handle(self, piece: FetchedRecords) -> None:
         lane, shared = self._lane, self._shared
-        end = shared.dispatch.end_of(piece, at) if at < len(piece) else at
-        if end >= len(piece) or lane.abandoned:
-            return
-        try:
-            await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(piece.offsets[end])})
-        except EventBusError as error:
-            logger.error(
-                "handler %r: %s has stopped, and the offsets %d to %d, committed and not handled, could not be given "
-                "back: %s", shared.handler.__name__, lane.topic_partition, piece.offsets[end], piece.offsets[-1], error,
-            )  # fmt: skip
-
-    async def _handle(self, piece: FetchedRecords) -> int:
-        lane, shared = self._lane, self._shared
-        start = 0
-        while start < len(piece) and lane.error is None:
+        while self._slice is piece and self._begun < len(piece) and lane.error is None:
+            if lane.closing and not lane.abandoned:
+                break
             async with shared.turn(lane):
-                lane.stopping = False
-                start = await shared.watch.run_in_order(shared.dispatch, lane, piece, start)
+                lane.stopping = lane.closing and not lane.abandoned
+                self._is_calling = True
+                self._begun = await shared.watch.run_in_order(shared.dispatch, lane, piece, self._begun)
+                self._is_calling = False
         if lane.closing:
             await shared.flush()
         await lane.outputs_stored()
-        return start
+
+    def _give_back(self) -> None:
+        """Have the next commit take the offset back to the first record of the slice that was not begun."""
+        piece, self._slice = self._slice, None
+        if piece is None:
+            return
+        lane, dispatch = self._lane, self._shared.dispatch
+        # A thread says which record it begins before it looks whether to stop. It looks at the end of each call, so it
+        # begins none after the record found below, whichever of the two comes first.
+        lane.stopping = True
+        first = self._begun
+        if self._is_calling:  # cancelled, or left behind in its thread; index -1: the thread has not begun
+            first = max(first, bisect_left(piece.offsets, lane.reached), lane.index)
+        is_begun = lane.index >= 0 if self._is_calling else lane.error is not None
+        end = dispatch.end_of(piece, first, lane) if is_begun and first < len(piece) else first
+        end = max(end, lane.ran) if self._is_calling else end
+        if self._is_calling and not lane.closing and end > first:  # nobody has reported it
+            logger.error(
+                "handler %r: it was cancelled, and %s is lost. It was committed before it was handled",
+                self._shared.handler.__name__, described(lane.topic_partition, piece.offsets[first:end]),
+            )  # fmt: skip
+        if end < len(piece):
+            lane.gives_back(part_of(piece, end, len(piece)))
+            if lane.abandoned:
+                log_lost(self._shared.handler, lane)
 
     async def advance_to(self, next_offset: int) -> None:
         with at_work(self._lane):
@@ -264,7 +292,8 @@ class AtMostOnce:
 
     async def finish(self) -> None: ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        self._give_back()
 
 
 async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
