@@ -136,7 +136,8 @@ def crash(one: HandlerFacts) -> dict[str, str]:
 def rebalance(one: HandlerFacts) -> str:
     drain = duration(one.drain_timeout_ms)
     wait = f"a partition that moves is finished first: the record at work has {drain} to end, then "
-    wait += "it is cancelled and handled again" if one.is_async else "it is not waited for, and handled again"
+    fate = "lost, the rest of its slice is given back" if one.delivery == "at-most-once" else "handled again"
+    wait += f"it is cancelled and {fate}" if one.is_async else f"it is not waited for, and {fate}"
     rest = "the others go on" if one.cooperative else "the others stop for that time"
     if one.group_instance_id is not None:
         return f"{wait}; {rest}; a restart within {duration(one.session_timeout_ms)} moves none (static member)"

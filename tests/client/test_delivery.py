@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from eventbus import ConsumerRecord, consumer
+from eventbus import ConsumerRecord, consumer, producer
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import (
     CoordinatorNotAvailable,
@@ -80,6 +80,29 @@ async def test_at_most_once_a_cancelled_handler_loses_the_record_in_flight_alone
         tasks.cancel_scope.cancel()
     assert paced.done == [0, 1, 2, 3, 4] and run.consumer.offsets[T0].offset == 6
     assert "t-0 offset 5 is lost" in caplog.text
+
+
+async def test_at_most_once_what_ran_in_a_thread_is_not_given_back() -> None:
+    """Its call was made, although the event loop is still publishing the output of an earlier record."""
+    publishing = anyio.Event()
+
+    class HasNoRoom(Running):
+        async def publish(self, value: Any) -> Any:
+            publishing.set()
+            await anyio.sleep_forever()
+
+    @consumer("t", group="g", delivery="at-most-once")
+    @producer("out")
+    def handle(value: bytes) -> bytes:
+        return value
+
+    run = HasNoRoom(handle)
+    run.consumer.deliver(records(T0, range(4)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run.runner.run)
+        await publishing.wait()
+        tasks.cancel_scope.cancel()
+    assert commits_of(run) == [4]
 
 
 @pytest.mark.parametrize("revoked", [True, False])
@@ -438,7 +461,7 @@ async def test_cancel_ends_it_at_once_also_in_the_middle_of_a_stop(way: dict[str
 
 
 @on_both
-async def test_a_stop_that_is_not_acknowledged_ends_all_the_same() -> None:
+async def test_a_stop_that_is_not_acknowledged_ends_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     clock, kept = FakeClock(), Kept(drain_timeout_ms=2_000)
     async with running(kept.handler, clock) as run:
         run.consumer.deliver(records(T0, range(3)))
@@ -449,6 +472,7 @@ async def test_a_stop_that_is_not_acknowledged_ends_all_the_same() -> None:
         assert not run.runner.has_left
         await clock.advance(seconds=2)
         assert run.runner.has_left and run.consumer.offsets[T0].offset == 1
+    assert "t-0 offsets 1 to 2 (2 records) not acknowledged within drain_timeout_ms=2000" in caplog.text
 
 
 @on_both

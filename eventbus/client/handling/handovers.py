@@ -168,7 +168,7 @@ class Handovers:
         lane = self._lanes.get(topic_partition)
         if lane is not None:
             self.moves["lost"] += 1
-            # At most once: what is at work was committed before, and is handled to its end.
+            # At most once, the records in flight were committed before, and are handled to the end of their slice.
             if not self._is_at_most_once and (lane.is_busy or lane.finished > lane.committed):
                 self._lost.append(lane)
             lane.close(abandon=True)

@@ -39,7 +39,7 @@ def log_lost(handler: Handler[Any, Any], lane: Lane) -> None:
 def unfinished_of(handler: Handler[Any, Any], lane: Lane, dispatch: Dispatch, at_work: Collection[int]) -> str:
     """Describe the records of a lane that reached the handler and are not finished.
 
-    ``at_work``: the offset of each call at work in the partition, the first one of a batch.
+    ``at_work``: the offset of each call in flight in the partition, the first offset of a batch.
     """
     offsets = set(at_work)
     chunk = lane.at_hand
@@ -47,7 +47,7 @@ def unfinished_of(handler: Handler[Any, Any], lane: Lane, dispatch: Dispatch, at
         last = max(at_work, default=sys.maxsize)
         offsets |= {offset for taken in lane.taken for offset in taken.unfinished_offsets if offset <= last}
     elif chunk is not None and handler.spec.is_ordered:
-        first = end = bisect_left(chunk.offsets, lane.reached)  # no call at work: what was published is not stored
+        first = end = bisect_left(chunk.offsets, lane.reached)  # no call in flight: outputs are not stored yet
         if at_work:
             first = bisect_left(chunk.offsets, max(at_work))
             end = dispatch.end_of(chunk, first, lane)

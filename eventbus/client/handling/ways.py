@@ -22,7 +22,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Taken, nothing_before, part_of
 from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
 from eventbus.client.handling.turns import Turns
-from eventbus.client.handling.unfinished import described, log_lost
+from eventbus.client.handling.unfinished import described, fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import Watch
 from eventbus.client.handling.workers import Backlog, Workers
 from eventbus.errors import EventBusError, HandlerError
@@ -218,9 +218,9 @@ class AtMostOnce:
         self._lane = lane
         self._shared = shared
         self._slice: FetchedRecords | None = None
-        """What is committed, and not handled to its end."""
+        """The slice that is committed, until all of it is handled."""
         self._begun = 0
-        """How many records of it were begun, those of the call at work not counted."""
+        """How many records of it were begun, without those of the call in flight."""
         self._is_calling = False
         lane.give_back = self._give_back
 
@@ -229,7 +229,7 @@ class AtMostOnce:
         size = self._shared.handler.spec.commit_every or _RECORDS_PER_SLICE
         for start in range(0, len(chunk), size):
             piece = part_of(chunk, start, min(start + size, len(chunk)))
-            # Before the commit: one that is cancelled may be stored all the same.
+            # Before the commit: the log may have stored a commit whose wait is cancelled.
             self._slice, self._begun = piece, 0
             with at_work(lane):
                 if not await commit_now(lane, self._shared, piece.next_offset):
@@ -272,7 +272,7 @@ class AtMostOnce:
         is_begun = lane.index >= 0 if self._is_calling else lane.error is not None
         end = dispatch.end_of(piece, first, lane) if is_begun and first < len(piece) else first
         end = max(end, lane.ran) if self._is_calling else end
-        if self._is_calling and not lane.closing and end > first:  # nobody has reported it
+        if self._is_calling and not lane.closing and end > first:  # a stop or rebalance would have reported it
             logger.error(
                 "handler %r: it was cancelled, and %s is lost. It was committed before it was handled",
                 self._shared.handler.__name__, described(lane.topic_partition, piece.offsets[first:end]),
@@ -377,12 +377,18 @@ class _Ahead:
 
     async def _acknowledged(self) -> None:
         """Return when all that was begun is acknowledged, or the time for that is over."""
-        lane = self._lane
-        with self._shared.timers.move_on_after(self._shared.budget_seconds):
+        lane, handler = self._lane, self._shared.handler
+        with self._shared.timers.move_on_after(self._shared.budget_seconds) as time:
             while lane.unfinished and lane.error is None and not lane.abandoned:
                 lane.wake = anyio.Event()
                 lane.wake_when(0)
                 await lane.wake.wait()
+        if time.cancelled_caught:
+            logger.warning(
+                "handler %r: %s not acknowledged within drain_timeout_ms=%d: %s",
+                handler.__name__, unfinished_of(handler, lane, self._shared.dispatch, ()),
+                handler.spec.drain_timeout_ms, fate_of(handler),
+            )  # fmt: skip
 
 
 class ByHand(_Ahead):
