@@ -189,6 +189,14 @@ class FetchedRecords(msgspec.Struct, gc=False):
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all keys, values and headers."""
+        size = sum(map(len, filter(None, self.values))) + sum(map(len, filter(None, self.keys)))
+        for headers in self.headers or ():
+            size += sum(len(name) + len(value or b"") for name, value in headers)
+        return size
+
     def record(self, index: int) -> ConsumerRecord:
         """The ``index``-th record as an object."""
         return ConsumerRecord(

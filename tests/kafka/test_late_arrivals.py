@@ -63,6 +63,44 @@ def test_small_records_take_room_too() -> None:
     assert box.overfull([WHERE]) == {WHERE: None}
 
 
+class Fetched:
+    """A message of librdkafka's."""
+
+    def __init__(self, offset: int, value: bytes) -> None:
+        self._offset, self._value = offset, value
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {"topic": "t", "partition": 0, "offset": self._offset, "value": self._value, "timestamp": (1, 0)}
+        return lambda: answers.get(name)
+
+
+async def test_a_poll_that_librdkafka_never_runs_out_of_has_a_size() -> None:
+    """It fetches more while its queue is emptied: 2,000 records of any size would come at once."""
+    backend = open_kafka("kafka://", "127.0.0.1:1", QUICK, system_clock)
+    consumer: Any = backend.consumer(ConsumerConfig(max_partition_fetch_bytes=1_000))  # 16 of them are in its queue
+    member, client = consumer._member, consumer._member.client
+    offsets = iter(range(1_000))
+
+    class NeverEmpty:
+        def poll(self, wait_seconds: float) -> Fetched:
+            return Fetched(next(offsets), bytes(5_000))
+
+        def consume(self, count: int, wait_seconds: float) -> list[Fetched]:
+            return [self.poll(0)]
+
+    try:
+        member._placed = {WHERE}
+        member.client = NeverEmpty()
+        [found] = member._poll_once(0, 2_000).records
+        assert len(found) == 4
+    finally:
+        member.client = client
+        await closed(backend, consumer)
+
+
 async def test_a_commit_is_not_asked_for_again_once_its_partition_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else reads there by now, and has committed more."""
     backend = open_kafka("kafka://", "127.0.0.1:1", QUICK, system_clock)

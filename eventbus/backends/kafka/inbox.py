@@ -132,4 +132,4 @@ def size_bytes(records: FetchedRecords) -> int:
 
 def _room_bytes(records: FetchedRecords) -> int:
     """Roughly: what they take in memory, where a deletion is not nothing."""
-    return size_bytes(records) + sum(len(key or b"") for key in records.keys) + _RECORD_BYTES * len(records)
+    return records.size_bytes + _RECORD_BYTES * len(records)

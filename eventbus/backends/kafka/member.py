@@ -122,6 +122,8 @@ class Member:
         except KafkaException as failure:
             raise config_refused(failure) from None
         self.config = config
+        self._most_bytes = 1024 * int(settings["queued.max.messages.kbytes"])
+        """The size of the values that one hop carries: librdkafka fetches more while its queue is emptied."""
         self.worker = Worker(f"eventbus-kafka-{config.group or 'reader'}", loop)
         self.is_cooperative = is_cooperative
         self._loop = loop
@@ -282,7 +284,7 @@ class Member:
                 self.worker.work_one()
 
     def _poll_once(self, wait_seconds: float, most_records: int) -> Arrival:
-        arrival, collected, count = Arrival(), Collected(), 0
+        arrival, collected, count, size_bytes = Arrival(), Collected(), 0, 0
         try:
             # It waits for one, and the rest is what there is: `consume` alone would wait until all are there.
             first = self.client.poll(wait_seconds)
@@ -291,7 +293,9 @@ class Member:
                 for notice in collected.add(messages, self._topics):
                     self._note(arrival, notice)
                 count += len(messages)
-                messages = self.client.consume(min(most_records - count, _AT_ONCE), 0) if count < most_records else []
+                size_bytes += sum(map(len, messages))
+                has_room = count < most_records and size_bytes < self._most_bytes
+                messages = self.client.consume(min(most_records - count, _AT_ONCE), 0) if has_room else []
         except KafkaException as failure:
             arrival.errors.append(raised(failure, "nothing can be read"))
         except Exception as error:  # no caller waits for the outcome of this job: its records would be lost silently

@@ -42,7 +42,6 @@ class Handovers:
         """``on_assigned``: awaited before the first record of new partitions is read. ``on_gone``: called when a
         partition is no longer ours. ``unfinished``: describes the records of lanes that were begun and not finished."""
         self._handler = handler
-        self._is_at_most_once = handler.spec.delivery == "at-most-once"
         self._group = group
         self._backend = backend
         self._timers = backend.timers
@@ -175,6 +174,10 @@ class Handovers:
             self._forget(lane)
             self._on_progress()
         self._on_gone(topic_partition)
+
+    @property
+    def _is_at_most_once(self) -> bool:
+        return self._handler.spec.delivery == "at-most-once"
 
     def _forget(self, lane: Lane) -> None:
         log_lost(self._handler, lane)

@@ -58,9 +58,8 @@ class Lane:
         "alone", "at_hand", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every",
         "committed", "ended", "error", "finished", "finished_count", "give_back", "given_back", "given_up_at", "held",
         "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ran",
-        "ring_at", "scope",
-        "step_aside", "stopping", "taken", "topic_partition", "tried", "unhold", "unreadable", "waiters", "waits",
-        "wake",
+        "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition", "tried", "unhold",
+        "unreadable", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +137,8 @@ class Lane:
         """In order of their offsets; the first one has an unfinished record."""
         self.begun_count = 0
         """Records taken, ever."""
+        self.taken_bytes = 0
+        """The size of the fetches that hold them, each counted until all of its records are finished."""
         self.finished_count = 0
         """Records taken that are in the finished prefix."""
         self.ring_at = sys.maxsize if commit_every is None else commit_every
@@ -209,6 +210,7 @@ class Lane:
         """From here on each record of ``chunk`` says for itself that it is finished. Fetches are taken in order."""
         taken = Taken(self, chunk, is_front=not self.taken)
         self.begun_count += len(chunk)
+        self.taken_bytes += taken.size_bytes
         self.taken.append(taken)
         if not len(chunk):
             self.advance()
@@ -228,6 +230,7 @@ class Lane:
             if not is_over:
                 break
             self.taken.popleft().call = None  # it may refer to the fetch in a circle
+            self.taken_bytes -= front.size_bytes
             if self.taken:
                 self.taken[0].is_front = True
         if self.finished_count >= self.ring_at:
@@ -397,11 +400,12 @@ def _no_note() -> str:
 class Taken:
     """A fetch whose records finish in any order. Made by `Lane.take`."""
 
-    __slots__ = ("_end", "_first", "_publishes", "_states", "call", "chunk", "given", "is_front", "lane")
+    __slots__ = ("_end", "_first", "_publishes", "_states", "call", "chunk", "given", "is_front", "lane", "size_bytes")
 
     def __init__(self, lane: Lane, chunk: FetchedRecords, is_front: bool) -> None:
         self.lane = lane
         self.chunk = chunk
+        self.size_bytes = chunk.size_bytes
         self.is_front = is_front
         """No fetch before it is unfinished."""
         self.call: Callable[[int], Any] | None = None

@@ -22,7 +22,7 @@ from eventbus.errors import (
     UnknownProducerId,
 )
 from eventbus.recovery import Outgoing, Plan, Waiting
-from eventbus.types import OffsetAndMetadata, TopicPartition
+from eventbus.types import OffsetAndMetadata, Record, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -189,7 +189,12 @@ def is_full(lane: Lane) -> bool:
     """Enough of the lane's records wait to be written elsewhere."""
     if len(lane.moves) >= _MOST_MOVES:
         return True
-    return sum(len(outgoing.record.value or b"") for outgoing in lane.moves.values()) >= _MOST_BYTES
+    return sum(_size_bytes(outgoing.record) for outgoing in lane.moves.values()) >= _MOST_BYTES
+
+
+def _size_bytes(record: Record) -> int:
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
 async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:

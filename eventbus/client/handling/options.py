@@ -113,7 +113,9 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     replies: bool = False
     """What the handler returns goes back to who asked, see `EventBus.request`."""
     max_unfinished: int = 10_000
-    """How far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks)."""
+    """How far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks).
+
+    Large records are also limited by their size, see `ways._FETCHES_AHEAD`."""
     transaction_records: int = 500
     """Records that share a transaction, at most."""
     transaction_timeout_ms: int = 60_000

@@ -131,7 +131,7 @@ class Runner:
         )  # fmt: skip
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
-            self._drain_seconds, self._stop_partition,
+            self._drain_seconds, config.max_partition_fetch_bytes, self._stop_partition,
             _always if self.recovering is None else self.recovering.unblocked,
             None if self.recovering is None or handler.spec.tx is None else self.recovering.moved,
         )  # fmt: skip

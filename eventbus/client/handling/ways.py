@@ -37,6 +37,12 @@ _MOST_TAKEN = 2_000
 """Records given to the workers in one go; then others run."""
 _LEAST_AHEAD = 64
 """Records looked at for keys that wait: after a failure so many, then twice as many each time, up to a whole fetch."""
+_FETCHES_AHEAD = 4
+"""A partition runs ahead of its first unfinished record by at most so many fetches of `max_partition_fetch_bytes`."""
+_FETCHES_UNACKNOWLEDGED = 16
+"""The same where records are acknowledged by hand: the handler may collect many before it acknowledges them."""
+_PATIENCE_SECONDS = 10.0
+"""How long nothing is acknowledged, while nothing more is begun, before that is logged."""
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
@@ -77,6 +83,7 @@ class Shared:
         flush: Callable[[], Awaitable[None]],
         settled: Callable[[Lane], Awaitable[None]],
         budget_seconds: float,
+        fetch_bytes: int,
         on_given_up: Callable[[Lane, HandlerError], object],
         unblocked: Callable[[Lane], Awaitable[bool]],
         moved: Callable[[Lane], Awaitable[bool]] | None,
@@ -98,6 +105,7 @@ class Shared:
         """How long a partition that moves waits for what is at work."""
         self.watch = Watch(handler, dispatch, timers, on_given_up)
         spec = handler.spec
+        self.most_bytes_ahead = fetch_bytes * (_FETCHES_UNACKNOWLEDGED if spec.ack == "manual" else _FETCHES_AHEAD)
         in_threads = not handler.signature.is_async
         limited = spec.concurrency is not None and spec.is_ordered and not in_threads
         self.turns = Turns(spec.concurrency, timers) if limited and spec.concurrency is not None else None
@@ -344,24 +352,51 @@ def _alike(held: set[int], start: int, stop: int) -> tuple[int, set[int]]:
 
 
 class _Ahead:
-    """Ways that begin records while earlier ones are not finished, up to ``max_unfinished``."""
+    """Ways that begin records while earlier ones are not finished, as far as `max_unfinished` and a size allow.
+
+    The size keeps large records from taking more memory than in order. It never keeps a worker idle: as many records as
+    the handler's ``concurrency`` may be begun whatever their size.
+    """
 
     def __init__(self, lane: Lane, shared: Shared) -> None:
         self._lane = lane
         self._shared = shared
+        self._is_told = False
 
     async def _next(self, chunk: FetchedRecords, start: int) -> Taken | None:
         """As many records as may be begun now; None: the lane is closing or in error."""
-        lane, most, wanted = self._lane, self._shared.handler.spec.max_unfinished, len(chunk) - start
+        lane, spec, most_bytes = self._lane, self._shared.handler.spec, self._shared.most_bytes_ahead
+        most, least_at_once, wanted = spec.max_unfinished, spec.concurrency or 1, len(chunk) - start
         least = min(wanted, max(most // 4, 1))
         with at_work(lane):  # what waits for room is nowhere else: the lane is not idle
             while lane.error is None and not lane.closing:
                 room = most - lane.unfinished
-                if room >= least:
+                is_small = lane.taken_bytes < most_bytes
+                if not is_small:
+                    room = min(room, least_at_once - lane.unfinished)
+                if room >= (least if is_small else 1):
                     return lane.take(part_of(chunk, start, start + min(room, wanted, _MOST_TAKEN)))
                 lane.wake = anyio.Event()
-                await self._wait(most - least)
+                # Half of them, so that the lane does not run empty before the next records are begun.
+                await self._wait_for_room(most - least if is_small else max(lane.unfinished // 2, least_at_once - 1))
         return None
+
+    async def _wait_for_room(self, unfinished: int) -> None:
+        if self._is_told or self._shared.handler.spec.ack != "manual":
+            await self._wait(unfinished)
+            return
+        with self._shared.timers.move_on_after(_PATIENCE_SECONDS) as patience:
+            await self._wait(unfinished)
+        if patience.cancelled_caught:
+            self._is_told = True
+            lane, handler = self._lane, self._shared.handler
+            logger.warning(
+                "handler %r: no further record of %s is begun. %d records (%d bytes) wait for their acknowledgement. "
+                "At most max_unfinished=%d records and %d bytes (%d times max_partition_fetch_bytes) may wait. "
+                "Acknowledge earlier, or raise the option whose limit is reached",
+                handler.__name__, lane.topic_partition, lane.unfinished, lane.taken_bytes, handler.spec.max_unfinished,
+                self._shared.most_bytes_ahead, _FETCHES_UNACKNOWLEDGED,
+            )  # fmt: skip
 
     async def advance_to(self, next_offset: int) -> None:
         self._lane.take(nothing_before(self._lane.topic_partition, next_offset))  # finished after what was taken before
