@@ -177,6 +177,8 @@ async def test_an_end_leaves_what_the_guide_says(how: str, mode: str, caplog: py
         assert ("skipped" in caplog.text) == (expected == "skipped")
         expected = {"skipped": "lost", "retried": "repeated"}[expected]
     assert scene.cell() == expected
+    if expected == "lost (later ones too)":
+        assert "t-0 offsets 6 to 11 (6 records) never reached the handler and are lost" in caplog.text
     if how == "the drain timeout":
         assert f"has not finished {REPORTS.get(mode, 't-0 offset 5')} in time" in caplog.text
 
@@ -211,3 +213,28 @@ async def test_a_plain_function_that_outlasts_a_rebalance_costs_its_own_record()
         go_on.set()
         await bus.drain()
     assert begun == list(range(COUNT))
+
+
+async def test_records_are_given_back_although_no_output_can_be_stored() -> None:
+    bus, begun = TestBus(), list[int]()
+    bus.topic("t", partitions=1)
+    bus.topic("out", partitions=1)
+
+    @bus.consumer("t", group="g", delivery="at-most-once")
+    @bus.producer("out")
+    async def handle(value: int) -> bytes:
+        begun.append(value)
+        if value == FIRST_SLOW:
+            await anyio.sleep_forever()
+        return b""
+
+    with pytest.raises(StoppedBySignal):
+        async with bus:
+            await bus.send_many("t", range(COUNT))
+            with bus.log.faults.outage("send", "flush", hang=True):
+                await bus.clock.settle()
+                assert begun[-1] == FIRST_SLOW
+                bus._life.stop_at_once(signal.SIGTERM)
+                while not bus.runners[0].has_left:
+                    await anyio.lowlevel.checkpoint()
+    assert bus.log.committed("g")["t", 0] == FIRST_SLOW + 1

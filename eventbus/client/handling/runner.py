@@ -619,7 +619,8 @@ class Runner:
                 with self._leave_scope, timers.move_on_after(seconds):
                     # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is
                     # gone.
-                    await self._flush()
+                    if self.handler.spec.delivery == "at-least-once":
+                        await self._flush()  # what is given back waits for no output
                     await (self._commits.attempt() if is_cancelled else self._handovers.commit_last())
         finally:
             for lane in self._gives_back:
