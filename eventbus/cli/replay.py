@@ -218,7 +218,7 @@ def _replayed(bus: EventBus, handler: Handler[Any, Any], args: argparse.Namespac
 
 
 def _publishes(handler: Handler[Any, Any]) -> bool:
-    """As far as can be seen: what it sends with `bus.send` inside is its own affair."""
+    """True if its declaration shows that it publishes. What it sends with `bus.send` shows only when it is called."""
     return handler.producer is not None or handler.signature.transaction_name is not None
 
 

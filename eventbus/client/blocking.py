@@ -145,7 +145,8 @@ class _BlockingSending(_Asked):
             try:
                 bridge.ask(accept, "send_nowait")
             except BufferExhausted:
-                bridge.call(self._it().wait_for_room, "send_nowait")
+                transactional = options.get("transactional", True)
+                bridge.call(lambda: self._it().wait_for_room(transactional=transactional), "send_nowait")
                 bridge.ask(accept, "send_nowait")
         except BaseException:
             future.cancel()
@@ -161,6 +162,7 @@ class _BlockingSending(_Asked):
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
     ) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`.
 
@@ -169,8 +171,9 @@ class _BlockingSending(_Asked):
 
         async def send() -> None:
             await self._it().send_many(
-                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-            )
+                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms,
+                transactional=transactional,
+            )  # fmt: skip
 
         self._bridge("send_many").call(send, "send_many")
 
@@ -434,9 +437,9 @@ class BlockingBus(_BlockingScheduling):
         """Send a record, and wait for what its handler returns; see `EventBus.request`."""
         return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
 
-    def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0) -> bool:
+    def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0, transactional: bool = True) -> bool:
         """Give up a record that `send` put by; see `EventBus.cancel_scheduled`."""
-        return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout))
+        return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout, transactional=transactional))
 
     def drain(self) -> None:
         """Return when every handler has finished everything now in its topics; see `EventBus.drain`."""
@@ -458,10 +461,15 @@ class BlockingBus(_BlockingScheduling):
         """As `call`, without waiting. Cancelling the future cancels the task."""
         return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
 
-    def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> BlockingTransaction:
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int | None = None, independent: bool = False
+    ) -> BlockingTransaction:
         """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
         bridge = self._bridge("transaction")
-        opened = bridge.ask(lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms), "transaction")
+        opened = bridge.ask(
+            lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms, independent=independent),
+            "transaction",
+        )
         return BlockingTransaction(lambda _: bridge, transactional_id, opened)
 
     def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> BlockingProducer:

@@ -30,6 +30,7 @@ from eventbus.client.interceptors import ConsumerInterceptor, ProducerIntercepto
 from eventbus.client.life import Life, Outcome, Plan, not_running
 from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
+from eventbus.client.producing.joining import outside_calls
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.requests import Asking
 from eventbus.client.running.start_checks import check_groups, check_named_groups, unnamed_service
@@ -233,7 +234,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self._life = life = Life(self, self._plan(members))
         self._outcome = life.outcome
         try:
-            await life.open()
+            with outside_calls():  # the tasks of this bus are no part of a handler that happens to start it
+                await life.open()
         except BaseException:
             self._life = None
             raise
@@ -361,17 +363,22 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     # sending ---------------------------------------------------------------------------------------------------------
 
-    def _sending_producer(self) -> Producer:
+    def _sending_producer(self, transactional: bool = True) -> Producer:
         return self._alive("send").producers.main
 
-    def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> Transaction:
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int | None = None, independent: bool = False
+    ) -> Transaction:
         """Several records, of several topics, all or nothing: ``async with bus.transaction("importer-1") as tx:``.
 
         ``transactional_id`` names the writer over restarts: whoever opened it last is the one that may write, and what
         a dead one left open is aborted. Transactions of one id take turns. ``timeout_ms``: one that is open for longer
         is aborted by the log (``transaction_timeout_ms``, 60,000). See `Transaction` for the errors.
+
+        In a handler with ``exactly_once=True``, whose own transaction is open, entering raises ConfigError.
+        ``independent=True`` allows it: the transaction is committed whatever becomes of the handler's.
         """
-        return self._running("transaction").transactions.transaction(transactional_id, timeout_ms)
+        return self._running("transaction").transactions.transaction(transactional_id, timeout_ms, independent)
 
     def main_producer(self) -> Producer:
         """What `send` sends with: for a `Part`."""
@@ -445,10 +452,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """
         life = self._running("new_consumer")
         settings = consumer_settings({**self._consumer_config, "group": group, **config})
-
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
-            self._backend, lambda: self._backend.consumer(settings), settings, wanted, spawn=life.tasks.start_soon,
+            self._backend, lambda: self._backend.consumer(settings), settings, wanted, spawn=life.start_soon,
             listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
             pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=self._serdes,
             interceptors=tuple(interceptors), restoring=life.restoring,
@@ -470,7 +476,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run a task of a `Part`, until the bus closes. What it raises ends the bus."""
-        self._running("start_soon").tasks.start_soon(function)
+        self._running("start_soon").start_soon(function)
 
     # its life --------------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ class Host(Protocol):
         key: Any = None,
         headers: HeadersLike | None = None,
         partition: int | None = None,
+        transactional: bool = True,
     ) -> RecordMetadata: ...
 
     def send_nowait(
@@ -71,6 +72,7 @@ class Host(Protocol):
         headers: HeadersLike | None = None,
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
+        transactional: bool = True,
     ) -> Delivery: ...
 
     def main_producer(self) -> Producer: ...

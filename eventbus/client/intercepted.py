@@ -20,6 +20,7 @@ from eventbus.client.interceptors import (
     waited_through,
 )
 from eventbus.client.producer import AddReady, Producer
+from eventbus.client.producing.joining import called_here, joined
 from eventbus.client.producing.last_words import LastWords
 from eventbus.client.producing.look_ups import Unplaced
 from eventbus.client.producing.packing import pack_headers
@@ -92,6 +93,7 @@ class InterceptedProducer(Producer):
                 partition=record.partition,
                 partition_key=record.partition_key,
                 timestamp_ms=record.timestamp_ms,
+                transactional=False,  # by which producer it is sent has been decided
             )
         except (BufferExhausted, SchemaNotReady):
             raise
@@ -120,14 +122,18 @@ class InterceptedProducer(Producer):
         except BufferExhausted:
             pass
         try:
-            await self.wait_for_room()
+            await self.wait_for_room(transactional=False)
             return self._accept(record)
         except BufferExhausted as error:
             self._lost(record, error)
             raise
 
     def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Delivery:
-        on_delivery = options.pop("on_delivery", None)
+        transactional, on_delivery = options.pop("transactional", True), options.pop("on_delivery", None)
+        if transactional and (twin := joined(self, "send_nowait")) is not self:
+            if on_delivery is not None:
+                options["on_delivery"] = called_here(on_delivery)
+            return twin.send_nowait(topic, value, **options)
         record = self._shown(topic, value, **options)
         try:
             delivery = self._accept(record)
@@ -140,6 +146,8 @@ class InterceptedProducer(Producer):
 
     def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Coroutine[Any, Any, RecordMetadata]:
         self._home.check("send")
+        if options.pop("transactional", True) and (twin := joined(self, "send")) is not self:
+            return twin.send(topic, value, **options)
         if self.suspends:
             return self._send_in_turn(topic, value, options)
         return self._send(self._shown(topic, value, **options))
@@ -184,9 +192,14 @@ class InterceptedProducer(Producer):
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
     ) -> None:
         check_values(topic, values, key, partition=partition)
         self._home.check("send_many")
+        if transactional and (twin := joined(self, "send_many")) is not self:
+            return await twin.send_many(
+                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+            )
         deliveries: list[Delivery] = []
         for value in values:
             key_of_it = None if key is None else key(value)

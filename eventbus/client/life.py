@@ -31,6 +31,7 @@ from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
+from eventbus.client.producing.joining import outside_of_calls
 from eventbus.client.replies import Replies
 from eventbus.client.requests import Requests, requests_of
 from eventbus.client.running.health_watch import HealthWatch
@@ -96,11 +97,14 @@ class Life:
         self.is_open = False
         """Its tasks run: the bus sends and reads. That begins within `open`, and ends nearly at the end of `close`."""
         self.tasks = ContainedTasks()
+        self.start_soon = outside_of_calls(self.tasks.start_soon)
+        """Run a task for all callers of the bus, not as a part of the handler's call that happens to need it first.
+        (The tasks of `Bridge` are those of their callers.)"""
         self.bridge = Bridge(self.tasks)
         """What other threads reach the bus by."""
         self.home = self.bridge.home
         self.producers = Producers(
-            plan.backend, plan.clock, plan.serdes, plan.producer_config, plan.interceptors, self.tasks.start_soon,
+            plan.backend, plan.clock, plan.serdes, plan.producer_config, plan.interceptors, self.start_soon,
             self._drain_seconds, plan.schedules,
         )  # fmt: skip
         self.restoring = Restoring(plan.interceptors)
@@ -223,7 +227,7 @@ class Life:
     @cached_property
     def requests(self) -> Requests:
         """Since the first one."""
-        return requests_of(self._bus, self.tasks)
+        return requests_of(self._bus, self.start_soon)
 
     async def run(self, ends_with_handlers: bool) -> None:
         """Return after a signal, or `stop`, or when the bus is closed, or when every handler has stopped."""

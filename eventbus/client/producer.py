@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
@@ -17,6 +18,14 @@ from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.client.producing.joining import (
+    call_here,
+    called_here,
+    check_current,
+    joined,
+    outside_of_calls,
+    refuse_transaction,
+)
 from eventbus.client.producing.last_words import LastWords
 from eventbus.client.producing.look_ups import LookUps, Unplaced
 from eventbus.client.producing.packing import pack_headers, packer_of, unnamed
@@ -84,6 +93,20 @@ class _Topic:
         self.has_named = False
         """Some encode to `Named` bytes: the schema's name goes into a header."""
 
+    def check_each(self, check: Callable[[], object]) -> None:
+        """Call ``check`` before each record."""
+
+        def checked(put: Callable[..., Any]) -> Callable[..., Any]:
+            def checked_put(*record: Any) -> Any:
+                check()
+                return put(*record)
+
+            return checked_put
+
+        self.appenders = list(map(checked, self.appenders))
+        self.senders = list(map(checked, self.senders))
+        self.adders = list(map(checked, self.adders))
+
     def choose(self, key: bytes | None, value: Any, data: bytes | None) -> int:
         """The partition of a record, remembered by its key."""
         partition = self.partitioner.partition(key, value, data, self.count)
@@ -114,6 +137,15 @@ class Producer:
         """What is seen through although all is cancelled runs inside of its shield."""
         self.schedules: Schedules | None = None
         """Of its bus: where records for later are put by."""
+        self.family: object = None
+        """Equal for all producers of one running bus."""
+        self.joins = False
+        """It sends for the bus itself, so in an exactly-once handler its records join the handler's transaction."""
+        self.is_in_block = False
+        """An ``async with`` holds a transaction of it, and its records are sent with that on purpose."""
+        self._twins: list[Producer] = []
+        self._check: Callable[[], object] | None = None
+        """Called before each record; raises when it must not be sent here any more."""
         self._backend = backend
         self._settings = settings
         self._clock = clock
@@ -146,19 +178,24 @@ class Producer:
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
     ) -> Coroutine[Any, Any, RecordMetadata]:
         """Publish one record and wait for its ack: await what this returns.
 
         ``value`` and ``key``: bytes, str, int (64-bit big-endian), None, or anything JSON can express.
         ``partition_key`` picks the partition in place of ``key``; ``partition`` names it.
+        ``transactional=False``: in an exactly-once handler, send outside of the handler's transaction on purpose. A
+        producer of `EventBus.new_producer` cannot join that, and raises ConfigError there without it.
         Raises SerializationError, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, StorageError.
         """
         if get_ident() != self._thread:
             raise self._home.elsewhere("send")
-        if timestamp_ms is None:
-            timestamp_ms = self._clock()
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
-            raise _no_time(timestamp_ms)
+        if transactional and (call := call_here()) is not None:
+            twin = call.producer_for(self, "send")
+            if twin is not self:
+                return twin.send(topic, value, key=key, headers=headers, partition=partition,
+                                 partition_key=partition_key, timestamp_ms=timestamp_ms)  # fmt: skip
+        timestamp_ms = self._clock() if timestamp_ms is None else self._time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
         try:
             if entry is None:
@@ -175,7 +212,8 @@ class Producer:
                 key = self._bytes_of(entry, key, "key")
         except SchemaNotReady as error:
             send = partial(self.send, topic, value, key=key, headers=headers, partition=partition,
-                           partition_key=partition_key, timestamp_ms=timestamp_ms)  # fmt: skip
+                           partition_key=partition_key, timestamp_ms=timestamp_ms,
+                           transactional=transactional)  # fmt: skip
             return self._send_when_ready(error, send)
         packed = pack_headers(headers) if headers else ()
         if entry.has_named:
@@ -201,6 +239,7 @@ class Producer:
         partition_key: Any = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
+        transactional: bool = True,
     ) -> Delivery:
         """Put one record into its batch and return its handle: await it, or give ``on_delivery(metadata, error)``.
 
@@ -209,10 +248,14 @@ class Producer:
         """
         if get_ident() != self._thread:
             raise self._home.elsewhere("send_nowait")
-        if timestamp_ms is None:
-            timestamp_ms = self._clock()
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
-            raise _no_time(timestamp_ms)
+        if transactional and (call := call_here()) is not None:
+            twin = call.producer_for(self, "send_nowait")
+            if twin is not self:
+                on_delivery = None if on_delivery is None else called_here(on_delivery)
+                return twin.send_nowait(topic, value, key=key, headers=headers, partition=partition,
+                                        partition_key=partition_key, timestamp_ms=timestamp_ms,
+                                        on_delivery=on_delivery)  # fmt: skip
+        timestamp_ms = self._clock() if timestamp_ms is None else self._time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
         if entry is None:
             record = self._unplaced(topic, value, key, headers, partition, partition_key, timestamp_ms)
@@ -255,6 +298,7 @@ class Producer:
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
     ) -> None:
         """Publish many records and wait until all are stored: the fastest way in.
 
@@ -265,6 +309,21 @@ class Producer:
         """
         check_values(topic, values, key, partition=partition)
         self._home.check("send_many")
+        if transactional and (twin := joined(self, "send_many")) is not self:
+            return await twin.send_many(
+                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+            )
+        await self._send_many(topic, values, key, headers, partition, timestamp_ms)
+
+    async def _send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        key: Callable[[Any], Any] | None,
+        headers: HeadersLike | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
         entry = await self._topic_when_known(topic)
         given = packed = pack_headers(headers) if headers else ()
         self._check_partition(entry, partition)
@@ -407,16 +466,20 @@ class Producer:
             await self._look_ups.known(topic)
         return entry
 
-    async def wait_for_room(self) -> None:
-        """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``."""
+    async def wait_for_room(self, *, transactional: bool = True) -> None:
+        """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``.
+
+        ``transactional``: as of those sends, because a handler's transaction has a buffer of its own.
+        """
         self._home.check("wait_for_room")
-        await self._look_ups.all_known()
-        await self._backend.wait_for_room()
+        one = joined(self, "wait_for_room") if transactional else self
+        await one._all_known()
+        await one._backend.wait_for_room()
 
     async def flush(self) -> None:
         """Return when every record given so far is stored or has failed."""
         self._home.check("flush")
-        await self._look_ups.all_known()
+        await self._all_known()
         await self._backend.flush()
 
     # transactions ----------------------------------------------------------------------------------------------------
@@ -433,9 +496,11 @@ class Producer:
     async def begin(self) -> None:
         """Open a transaction: what is sent from here on becomes visible with `commit`, or never.
 
-        Raises InvalidTxnState when one is open or the producer has no transactional id, ProducerFenced.
+        Raises InvalidTxnState when one is open or the producer has no transactional id, ProducerFenced, and ConfigError
+        in an exactly-once handler, see `EventBus.transaction`.
         """
         self._home.check("a transaction")
+        refuse_transaction(self._settings.config.transactional_id)
         await self._backend.init_transactions()
         self._backend.begin_transaction()
 
@@ -467,14 +532,43 @@ class Producer:
         abort. A commit that was cancelled may have happened: commit again and it tells.
         """
         self._home.check("commit")
-        await self._look_ups.all_known()
+        await self._all_known()
         await self._backend.commit_transaction()
 
     async def abort(self) -> None:
         """On return nothing of the transaction is visible to read-committed readers, nor ever will be."""
         self._home.check("abort")
-        await self._look_ups.all_known()
+        await self._all_known()
         await self._backend.abort_transaction()
+
+    def joined_to(self, other: Producer) -> Producer:
+        """Return a twin of this producer that sends in the transactions of ``other``.
+
+        It keeps serdes, partitioner and interceptors. Buffer and batches are those of ``other``, which closes it.
+        """
+        twin = copy.copy(self)
+        twin._backend = backend = other._backend
+        twin._topics, twin._nowhere, twin._twins = {}, None, []
+        # Not checked again: commit and abort wait until nothing is parked.
+        twin._look_ups = LookUps(backend, outside_of_calls(twin._send_parked))
+        # A send may wait, for a schema say. The call that made it may be over when the record is ready: then the
+        # transaction that is open by then is another one, so each record is checked as it enters.
+        twin._check = check_current
+        forget = backend.on_topics_changed
+
+        def topics_changed() -> None:
+            forget()
+            twin._topics.clear()
+
+        backend.on_topics_changed = topics_changed
+        watch_forks(twin)
+        other._twins.append(twin)
+        return twin
+
+    async def _all_known(self) -> None:
+        """Return when no record waits for what the log says of its topic."""
+        for one in (self, *self._twins):
+            await one._look_ups.all_known()
 
     def transaction(self) -> Transaction:
         """``async with producer.transaction() as tx``: begin, then commit, or abort if the block raises."""
@@ -538,6 +632,8 @@ class Producer:
             return None
         partitioner = make_partitioner(self._settings.partitioner, topic, self._settings.config.batch_size)
         entry = self._topics[topic] = _Topic(topic, count, partitioner, self._backend)
+        if self._check is not None:
+            entry.check_each(self._check)
         return entry
 
     def _check_partition(self, entry: _Topic, partition: int | None) -> None:
@@ -573,7 +669,7 @@ class Producer:
             self._closed = True
             try:
                 with self.last_words.shield() as scope:
-                    await self._look_ups.all_known()
+                    await self._all_known()
                     await self._backend.aclose()
                 if scope.cancelled_caught:
                     self.give_up()
@@ -584,7 +680,8 @@ class Producer:
     def give_up(self) -> None:
         """The log has not answered in time: fail what has no outcome, and say so."""
         error = RequestTimedOut("the producer was closed before the log answered: the record may be stored, or not")
-        count = self._look_ups.give_up(error) + self._backend.give_up(error)
+        parked = sum(one._look_ups.give_up(error) for one in (self, *self._twins))
+        count = parked + self._backend.give_up(error)
         transactional_id = self._settings.config.transactional_id
         if transactional_id is not None:
             logger.warning(

@@ -91,7 +91,7 @@ class Producers:
             self.last_words,
             (*self._interceptors, *interceptors),
         )
-        one.schedules = self._schedules
+        one.schedules, one.family = self._schedules, self
         self._open.append(one)
         self._spawn(one.run)
         return one
@@ -110,11 +110,13 @@ class Producers:
 
     def _with_partitioner(self, partitioner: Any) -> Producer:
         one = self.open({} if partitioner is None else {"partitioner": partitioner})
+        one.joins = True
         self._own[None if partitioner is None else id(partitioner)] = one
         return one
 
     def _of_its_own(self, function: ProducerFunction[Any, Any]) -> Producer:
         one = self._of_functions[function] = self.open(_config_of(function), serdes=function.serdes)
+        one.joins = True
         return one
 
     def __len__(self) -> int:

@@ -45,7 +45,9 @@ class Replies:
         if record.header(REPLY_TO) is not None:
             try:
                 to = self._topic_of(record)
-                await self._bus.send(to, self._written(to, result), partition=0, headers=_correlated(record))
+                await self._bus.send(
+                    to, self._written(to, result), partition=0, headers=_correlated(record), transactional=False
+                )
             except (KafkaError, SerializationError, UnicodeDecodeError) as error:
                 if not _is_permanent(error):
                     raise
@@ -72,7 +74,7 @@ class Replies:
 
         try:
             to = self._topic_of(record)
-            self._bus.send_nowait(to, None, partition=0, headers=headers, on_delivery=delivered)
+            self._bus.send_nowait(to, None, partition=0, headers=headers, on_delivery=delivered, transactional=False)
         except Exception as problem:  # an error reply is a courtesy: it must not add to the failure that it reports
             self._log(record, problem, level)
 

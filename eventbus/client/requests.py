@@ -18,10 +18,10 @@ from uuid import uuid4
 import anyio
 
 from eventbus.backends.clock import Timers
-from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.options import seconds_of
 from eventbus.client.host import Host
+from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.producing.packing import pack_headers
 from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
 from eventbus.client.sending import HeadersLike, SendOptions
@@ -38,6 +38,8 @@ from serdes.choose import likely_cause
 
 if TYPE_CHECKING:
     from eventbus.client.life import Life
+
+Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 REPLIES_CONFIG = {"retention.ms": "600000"}
 """Who waits for a reply reads it at once."""
@@ -78,7 +80,7 @@ class Requests:
         self,
         topic: str,
         read: Callable[[], Awaitable[Consumer]],
-        spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
+        spawn: Spawn,
         serdes: Mapping[type, Serde],
         timers: Timers,
     ) -> None:
@@ -189,7 +191,7 @@ class Requests:
             waiting.end(error=error)
 
 
-def requests_of(bus: Host, tasks: ContainedTasks) -> Requests:
+def requests_of(bus: Host, spawn: Spawn) -> Requests:
     """Those of a bus, as long as its tasks run."""
     topic = replies_topic(bus.service_name)
 
@@ -198,7 +200,7 @@ def requests_of(bus: Host, tasks: ContainedTasks) -> Requests:
             await bus.admin.create_topic(topic, 1, configs=REPLIES_CONFIG)
         return bus.new_consumer(partitions=[TopicPartition(topic, 0)], start="latest")
 
-    return Requests(topic, read, tasks.start_soon, bus.serdes, bus.backend.timers)
+    return Requests(topic, read, spawn, bus.serdes, bus.backend.timers)
 
 
 class Asking(ABC):
@@ -229,6 +231,12 @@ class Asking(ABC):
         first request. Every process of the service reads it. Raises RequestTimedOut when there is none in time (the
         handler may still come to its end), RequestFailed when the handler has ended in failure, SerializationError for
         a reply that is none of ``returns``, and what `send` raises.
+
+        In a handler with ``exactly_once=True`` it raises ConfigError: the request would be read when the handler's
+        transaction is committed, and the handler would wait for the reply before that. ``transactional=False`` sends
+        the request at once, outside of the transaction.
         """
+        if options.get("transactional", True):
+            refuse_waiting(f"request({topic!r}, ...)")
         seconds = seconds_of(timeout, f"request({topic!r}, ...)", "")
         return await self._running("request").requests.ask(self.send, topic, value, returns, seconds, options)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.client.producing.joining import joined
 from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
 from eventbus.errors import ConfigError
 from eventbus.types import RecordMetadata
@@ -30,6 +31,7 @@ class SendOptions(TypedDict, total=False):
     partition: int | None
     partition_key: Any
     timestamp_ms: int | None
+    transactional: bool
 
 
 class SendNowaitOptions(SendOptions, total=False):
@@ -71,8 +73,8 @@ class Sending(ABC):
     """`send`, `send_nowait` and `send_many` through `_sending_producer`. Raises ConfigError in another thread."""
 
     @abstractmethod
-    def _sending_producer(self) -> Producer:
-        """The producer to send with; raises when nothing may be sent now."""
+    def _sending_producer(self, transactional: bool = True) -> Producer:
+        """The producer to send with; raises when nothing may be sent now, or not with ``transactional=False``."""
 
     @overload
     async def send(
@@ -85,6 +87,7 @@ class Sending(ABC):
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
     ) -> RecordMetadata: ...
 
     @overload
@@ -98,6 +101,7 @@ class Sending(ABC):
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
         deliver_at: DeliverAt,
         schedule_id: str | None = None,
     ) -> Scheduled: ...
@@ -113,6 +117,7 @@ class Sending(ABC):
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
         delay: Delay,
         schedule_id: str | None = None,
     ) -> Scheduled: ...
@@ -127,6 +132,7 @@ class Sending(ABC):
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
         deliver_at: DeliverAt | None = None,
         delay: Delay | None = None,
         schedule_id: str | None = None,
@@ -137,9 +143,15 @@ class Sending(ABC):
         timedelta) it is put by, safely, and published when its time has come, once, by whichever process of this
         client_id runs then; a time that is over means now. It gives a `Scheduled`. ``schedule_id``: a later one of the
         same id takes its place; `EventBus.cancel_scheduled` takes it back. Raises ConfigError for what is no time.
+
+        In a handler with ``exactly_once=True`` the record is part of the handler's transaction. Then "stored" is not
+        "committed": other readers have the record when the handler's records are committed, or never.
+        ``transactional=False`` sends it outside of that transaction: it stays, and a retry of the handler sends it
+        again. Raises ConfigError in a task that the handler has left behind.
         """
-        producer = self._sending_producer()
+        producer = self._sending_producer(transactional)
         if deliver_at is not None or delay is not None or schedule_id is not None:
+            producer = joined(producer, "send") if transactional else producer
             if producer.schedules is None:
                 raise ConfigError(f"send({topic!r}, ...): this producer belongs to no bus, and cannot put records by")
             return await producer.schedules.add(
@@ -156,6 +168,7 @@ class Sending(ABC):
                     "partition_key": partition_key,
                     "timestamp_ms": timestamp_ms,
                 },
+                transactional=transactional,
             )
         try:
             return await producer.send(
@@ -166,6 +179,7 @@ class Sending(ABC):
                 partition=partition,
                 partition_key=partition_key,
                 timestamp_ms=timestamp_ms,
+                transactional=transactional,
             )
         except TypeError as error:
             told = explained(error, topic, partition)
@@ -184,10 +198,11 @@ class Sending(ABC):
         partition_key: Any = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
+        transactional: bool = True,
     ) -> Delivery:
-        """Publish one record without waiting; see `Producer.send_nowait`."""
+        """Publish one record without waiting; see `Producer.send_nowait`, and `send` for ``transactional``."""
         try:
-            return self._sending_producer().send_nowait(
+            return self._sending_producer(transactional).send_nowait(
                 topic,
                 value,
                 key=key,
@@ -196,6 +211,7 @@ class Sending(ABC):
                 partition_key=partition_key,
                 timestamp_ms=timestamp_ms,
                 on_delivery=on_delivery,
+                transactional=transactional,
             )
         except TypeError as error:
             told = explained(error, topic, partition)
@@ -212,12 +228,14 @@ class Sending(ABC):
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        transactional: bool = True,
     ) -> None:
-        """Publish many records and wait until all are stored; see `Producer.send_many`."""
-        await self._sending_producer().send_many(
-            topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-        )
+        """Publish many records and wait until all are stored; see `Producer.send_many`, and `send`."""
+        await self._sending_producer(transactional).send_many(
+            topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms,
+            transactional=transactional,
+        )  # fmt: skip
 
-    async def wait_for_room(self) -> None:
+    async def wait_for_room(self, *, transactional: bool = True) -> None:
         """Return when the buffer has room for more `send_nowait`; see `Producer.wait_for_room`."""
-        await self._sending_producer().wait_for_room()
+        await self._sending_producer(transactional).wait_for_room(transactional=transactional)

@@ -178,9 +178,10 @@ class Bridge:
         return future
 
     def ask(self, function: Callable[[], T], what: str) -> T:
-        """Call a plain function in the loop's thread, and wait for what it returns."""
+        """Call a plain function in the loop's thread, in the caller's context variables, and wait for its result."""
         future: Future[T] = Future()
-        self._ask(lambda: self._answer(function, future), future, what)
+        context = contextvars.copy_context()
+        self._ask(lambda: context.run(self._answer, function, future), future, what)
         return _result_of(future)
 
     def promise(self, what: str) -> Future[Any]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import anyio
 
 from eventbus.backends.clock import Timers
+from eventbus.client.producing.joining import outside_calls, refuse_transaction
 from eventbus.client.sending import Sending
 from eventbus.errors import (
+    ConfigError,
     EventBusError,
     InvalidTxnState,
     ProducerFenced,
@@ -56,9 +58,10 @@ class Transaction(Sending):
     `outcome` tells afterwards.
     """
 
-    def __init__(self, transactional_id: str, turn: Turn) -> None:
+    def __init__(self, transactional_id: str, turn: Turn, *, independent: bool = False) -> None:
         self.transactional_id = transactional_id
         self._turn = turn
+        self._independent = independent
         self._producer: Producer | None = None
         self._entered = False
         self._left = False
@@ -81,15 +84,19 @@ class Transaction(Sending):
     async def __aenter__(self) -> Transaction:
         if self._entered:
             raise InvalidTxnState(f"{self!r} has been used: a transaction is one `async with`; open another")
+        if not self._independent:
+            refuse_transaction(self.transactional_id)
         self._entered = True
         producer = await self._turn.take(self)
         try:
-            await producer.begin()
+            with outside_calls():  # whether it may begin here has been decided
+                await producer.begin()
         except BaseException as error:
             self._outcome = "aborted"
             await self._turn.give_back(usable=isinstance(error, ProducerFenced))
             raise
         self._producer = producer
+        producer.is_in_block = True
         return self
 
     async def __aexit__(
@@ -98,7 +105,7 @@ class Transaction(Sending):
         producer = self._producer
         assert producer is not None
         self._left = True
-        self._reusable = False
+        self._reusable = producer.is_in_block = False
         try:
             if error is None:
                 await self._commit(producer)
@@ -163,7 +170,12 @@ class Transaction(Sending):
                 logger.warning("the outcome of a transaction of %r is unknown: %s", self.transactional_id, error)
         return self._outcome
 
-    def _sending_producer(self) -> Producer:
+    def _sending_producer(self, transactional: bool = True) -> Producer:
+        if not transactional:
+            raise ConfigError(
+                "A transaction was given transactional=False. What is sent with it is part of it. Send the record with "
+                "the bus"
+            )
         return self._open_producer("send")
 
     def _open_producer(self, what: str) -> Producer:
@@ -218,8 +230,9 @@ class Transactions:
         self._shared: dict[str, _Shared] = {}
         """By transactional id; those used longest ago first."""
 
-    def transaction(self, transactional_id: str, timeout_ms: int | None) -> Transaction:
-        return Transaction(transactional_id, _SharedProducer(self, transactional_id, timeout_ms))
+    def transaction(self, transactional_id: str, timeout_ms: int | None, independent: bool) -> Transaction:
+        turn = _SharedProducer(self, transactional_id, timeout_ms)
+        return Transaction(transactional_id, turn, independent=independent)
 
     async def take(self, transactional_id: str, timeout_ms: int | None, transaction: Transaction) -> _Shared:
         shared = self._shared.get(transactional_id)

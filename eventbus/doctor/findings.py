@@ -176,9 +176,9 @@ def windows(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
         if one.delivery == "exactly-once" and one.publishes is None and not one.takes_transaction:
             yield Finding(
-                "warning", "exactly-once-of-nothing", one.name,
-                "exactly_once=True, and it publishes nothing: what it does outside of the log may happen again all the "
-                "same. Put @bus.producer below it, take a Transaction, use tx= for a database, or leave it out",
+                "info", "exactly-once-of-nothing", one.name,
+                "exactly_once=True, and nothing declares that it publishes. What it sends with bus.send counts once. "
+                "What it does outside of the log may happen again: use tx= for a database",
             )  # fmt: skip
         if one.delivery == "at-least-once" and one.publishes is not None and not one.tx:
             yield Finding(

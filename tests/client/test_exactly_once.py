@@ -54,7 +54,10 @@ def bank(bus: EventBus, disturb: Disturb, **options: Any) -> EventBus:
     async def move(transfer: Transfer, tx: Transaction) -> AsyncIterator[Entry]:
         yield Entry(transfer.number, transfer.source, -transfer.amount)
         await anyio.lowlevel.checkpoint()
-        tx.send_nowait("audit", transfer.number)
+        if transfer.number % 2:
+            tx.send_nowait("audit", transfer.number)
+        else:
+            await bus.send("audit", transfer.number)
         disturb(transfer)
         yield Entry(transfer.number, transfer.target, transfer.amount)
 

@@ -71,7 +71,7 @@ PLAIN = {"delivery": "at-least-once", "publishes": None}
             "warning",
         ),
         (facts(with_(**PLAIN, commit_interval_ms=60_000)), "long-window", "warning"),
-        (facts(with_(publishes=None)), "exactly-once-of-nothing", "warning"),
+        (facts(with_(publishes=None)), "exactly-once-of-nothing", "info"),
         (facts(with_(delivery="at-least-once")), "outputs-twice", "info"),
         (
             facts(with_(order="key", concurrency=4), producers=(ProducerFacts(name="p", topic="orders"),)),

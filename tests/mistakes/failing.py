@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session, sessionmaker
 
 from eventbus import EventBus, Transaction
-from eventbus.errors import HandlerError
+from eventbus.errors import ConfigError, HandlerError
 from tests.mistakes.kit import At, Section, heard
 
 HANDLING = Section("When handlers run")
@@ -78,6 +82,111 @@ async def slow_in_a_transaction(at: At) -> str:
         except HandlerError as error:
             return str(error)
     raise AssertionError("the record was handled")
+
+
+async def _told_in_a_transaction(call: Callable[[EventBus, EventBus], Awaitable[object]]) -> str:
+    """Return the error of that call in an exactly-once handler. The second bus has a log of its own."""
+    bus, other = EventBus("memory://"), EventBus("memory://")
+    for topic in ("orders", "bills"):
+        bus.topic(topic)
+        other.topic(topic)
+
+    @bus.consumer("orders", group="billing", exactly_once=True)
+    async def bill(order: str) -> None:
+        await call(bus, other)
+
+    try:
+        async with other, bus:
+            await bus.send("orders", "o-1")
+            await bus.drain()
+    except HandlerError as error:
+        return str(error.__cause__)
+    raise AssertionError("the record was handled")
+
+
+@HANDLING.mistake(
+    "`other_bus.send(...)` in an exactly-once handler", "`bus.send`, or `transactional=False`",
+    "handler 'bill'", "the producer of another bus", "transactional=False",
+)  # fmt: skip
+async def another_bus_in_a_transaction(at: At) -> str:
+    return await _told_in_a_transaction(lambda bus, other: other.send("bills", "o-1"))
+
+
+@HANDLING.mistake(
+    "a producer of `bus.new_producer()` in an exactly-once handler", "`bus.send`, or `transactional=False`",
+    "handler 'bill'", "a producer that the bus opened for the program", "transactional=False",
+)  # fmt: skip
+async def own_producer_in_a_transaction(at: At) -> str:
+    return await _told_in_a_transaction(lambda bus, other: bus.new_producer().send_many("bills", ["o-1"]))
+
+
+@HANDLING.mistake(
+    "`async with bus.transaction(id)` in an exactly-once handler", "`bus.send`, or `independent=True`",
+    "handler 'bill'", "A transaction of 'billing-1' was begun", "independent=True",
+)  # fmt: skip
+async def transaction_in_a_transaction(at: At) -> str:
+    return await _told_in_a_transaction(lambda bus, other: bus.transaction("billing-1").__aenter__())
+
+
+@HANDLING.mistake(
+    "`await bus.request(...)` in an exactly-once handler", "`transactional=False`",
+    "handler 'bill'", "waits for a record that no consumer reads before", "transactional=False",
+)  # fmt: skip
+async def request_in_a_transaction(at: At) -> str:
+    return await _told_in_a_transaction(lambda bus, other: bus.request("bills", "o-1"))
+
+
+@HANDLING.mistake(
+    "a task that an exactly-once handler starts and does not await sends later", "await it, or `transactional=False`",
+    "handler 'bill' had returned", "Await them in the handler", "transactional=False",
+)  # fmt: skip
+async def task_behind_a_transaction(at: At) -> str:
+    import asyncio
+
+    bus = EventBus("memory://")
+    for topic in ("orders", "bills"):
+        bus.topic(topic)
+    drained = asyncio.Event()
+    tasks: list[asyncio.Task[str]] = []
+
+    async def later(order: str) -> str:
+        await drained.wait()
+        try:
+            await bus.send("bills", order)
+        except ConfigError as error:
+            return str(error)
+        raise AssertionError("it was sent")
+
+    @bus.consumer("orders", group="billing", exactly_once=True)
+    async def bill(order: str) -> None:
+        tasks.append(asyncio.create_task(later(order)))
+
+    async with bus:
+        await bus.send("orders", "o-1")
+        await bus.drain()
+        drained.set()
+        return await tasks[0]
+
+
+@HANDLING.mistake(
+    "`bus.send` in a handler with `tx=`", "`outbox.publish(session, ...)`",
+    "'bill' calls send", "inside of its database transaction (tx=)", "outbox.publish(session, ...)",
+)  # fmt: skip
+async def send_in_a_database_transaction(at: At) -> str:
+    bus = EventBus("memory://")
+    for topic in ("orders", "bills"):
+        bus.topic(topic)
+
+    @bus.consumer("orders", group="billing", tx=sessionmaker(create_engine(f"sqlite:///{at.folder}/shop.db")))
+    def bill(order: str, session: Session) -> None:
+        with bus.blocking() as blocking:
+            blocking.send("bills", order)
+
+    with heard("eventbus.runner") as lines:
+        async with bus:
+            await bus.send("orders", "o-1")
+            await bus.drain()
+    return lines[0]
 
 
 SECTIONS = (HANDLING,)

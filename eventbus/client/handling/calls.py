@@ -21,6 +21,7 @@ from eventbus.client.handling.functions import name_of
 from eventbus.client.handling.handlers import Handler, each, no_producer
 from eventbus.client.handling.lane import Taken
 from eventbus.client.handling.middleware import EXAMPLE, CallNext, Middleware, composed, watched
+from eventbus.client.producing.joining import CallTransaction, DatabaseCalls
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
@@ -138,6 +139,8 @@ class Calls:
         self.threads = Threads(handler.spec.concurrency or 1)
         self._is_manual = handler.spec.ack == "manual"
         self._batch_of_records = signature.payload is ConsumerRecord
+        self.joins: CallTransaction | None = None
+        """The transaction that what calls send is part of."""
         self.transaction: Transaction | None = None
         """What a handler gets that asks for one."""
         self.takes_null = split_optional(signature.payload)[1]
@@ -174,6 +177,16 @@ class Calls:
 
         ``taken``: the records are acknowledged by hand; those that reached the handler are in ``given``.
         """
+        begin = self._beginning(chunk, taken, given)
+        return begin if self.joins is None else self.joins.beginning(begin)
+
+    def in_units(self, units: OpenUnits) -> None:
+        """Each call is a database transaction, which ``units`` makes."""
+        self.units = units
+        calls = DatabaseCalls(self._handler.__name__)
+        self._function = calls.inside(self._function, is_async=self._signature.is_async)
+
+    def _beginning(self, chunk: FetchedRecords, taken: Taken | None, given: set[int] | None) -> Callable[[int], Any]:
         if not self.needs_record and self._signature.record_name is None:
             return self._of_values(chunk)
         record = chunk.record if taken is None else manual_records(chunk, taken, given if given is not None else set())

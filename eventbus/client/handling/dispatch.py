@@ -26,6 +26,7 @@ from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.places import InBundle, InLane, Item, Places, Worker
 from eventbus.client.handling.retries import Recall, Retries
+from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.outages import is_outage
@@ -71,17 +72,21 @@ class Dispatch:
         self._failing = Failing(handler, self.counts)
         self.run = self._choose()
 
-    def bound(self, publish: Publish | None, on_failure: OnFailure) -> Dispatch:
-        """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts."""
+    def bound(self, publish: Publish | None, on_failure: OnFailure, joins: CallTransaction | None = None) -> Dispatch:
+        """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts.
+
+        ``joins``: what its calls send is part of that.
+        """
         bound = copy.copy(self)
-        bound._publish, bound._failing = publish, self._failing.bound(on_failure)
+        bound._publish, bound._failing = publish, self._failing.bound(on_failure, joins)
         bound._calls = self._calls.copy()
+        bound._calls.joins = joins
         bound.run = bound._choose()
         return bound
 
     def in_units(self, units: OpenUnits) -> None:
         """Each call is a database transaction, which ``units`` makes."""
-        self._calls.units = units
+        self._calls.in_units(units)
         self.run = self._choose()
 
     def of_retries(self) -> Dispatch:
@@ -137,7 +142,8 @@ class Dispatch:
             return self._in_thread
         if self._handler.spec.ack == "manual":
             return self._by_hand
-        if signature.takes_payload_alone and signature.is_direct and self._publish is None and not calls.needs_record:
+        is_plain = self._publish is None and not calls.needs_record and calls.joins is None
+        if signature.takes_payload_alone and signature.is_direct and is_plain:
             return self._payloads
         return self._one_by_one
 
@@ -452,6 +458,8 @@ class Dispatch:
         self, chunk: FetchedRecords, indexes: Sequence[int], taken: Taken | None, given: set[int], reading: _Reading
     ) -> Any:
         calls = self._calls
+        if calls.joins is not None:
+            calls.joins.begins()
         if calls.needs_record:
             make = chunk.record if taken is None else manual_records(chunk, taken, given)
             read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))

@@ -29,6 +29,7 @@ from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, at_work, commit_now, held_in
 from eventbus.client.producer import Producer
+from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import (
     BufferExhausted,
@@ -149,7 +150,8 @@ class ExactlyOnce:
         self._handler = shared.handler
         self._id = transactional_id
         publish = None if shared.handler.producer is None else self._publish
-        self._bound = shared.dispatch.bound(publish, self._failed)
+        self._joins = CallTransaction(shared.handler.__name__, lambda: (lane.index, lane.calls))
+        self._bound = shared.dispatch.bound(publish, self._failed, self._joins)
         self._consumer = shared.consumer
         self._open_producer = open_producer
         self._recovering = recovering
@@ -354,7 +356,9 @@ class ExactlyOnce:
         """Handle the records and add how far that went: all that belongs to the transaction. Raises to abort it."""
         lane = self._lane
         async with self._shared.turn(lane):
-            await self._shared.watch.run_in_order(self._bound, lane, piece)
+            assert self._producer is not None
+            with self._joins.calls_of(self._producer):
+                await self._shared.watch.run_in_order(self._bound, lane, piece)
         if self._interruption is not None:
             await self._check_stored()  # it may have been an output of ours that spoiled it
             raise self._interruption
@@ -491,10 +495,10 @@ async def enqueue(producer: Producer, function: ProducerFunction[Any, Any], valu
     spec = function.spec
     key = spec.key(value) if spec.key else None
     try:
-        return producer.send_nowait(spec.topic, value, key=key)
+        return producer.send_nowait(spec.topic, value, key=key, transactional=False)
     except BufferExhausted:
-        await producer.wait_for_room()
-        return producer.send_nowait(spec.topic, value, key=key)
+        await producer.wait_for_room(transactional=False)
+        return producer.send_nowait(spec.topic, value, key=key, transactional=False)
 
 
 def _was_interrupted(error: EventBusError) -> bool:

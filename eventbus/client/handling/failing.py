@@ -26,6 +26,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Outcome
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.retries import Recall, Retries
+from eventbus.client.producing.joining import CallTransaction
 from eventbus.recovery import Again, Move, RetryOrder, Skip, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import NotHandled
@@ -60,6 +61,7 @@ class Failing:
         self._retry_order: RetryOrder = "none"
         self._in_place = True
         """Records are called again where they failed; else that is for whoever owns the transaction."""
+        self._joins: CallTransaction | None = None
         self.on_ended: OnEnded = _ignore
         """Called with each record that ends in failure: nothing calls the handler with it again in this run."""
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
@@ -67,10 +69,10 @@ class Failing:
         """Calls in threads that took too long and still run, by offset: what they come to is ignored. Whether a policy
         has said what becomes of the record, so that it is finished when its call ends."""
 
-    def bound(self, on_failure: OnFailure) -> Failing:
-        """The same for one lane, whose transaction ``on_failure`` knows."""
+    def bound(self, on_failure: OnFailure, joins: CallTransaction | None) -> Failing:
+        """The same for one lane, whose transaction ``on_failure`` knows, and its calls may send in."""
         bound = copy.copy(self)
-        bound._on_failure, bound._in_place = on_failure, False
+        bound._on_failure, bound._joins, bound._in_place = on_failure, joins, False
         return bound
 
     def recover_by(self, retries: Retries, order: RetryOrder) -> None:
@@ -84,7 +86,12 @@ class Failing:
         return self._in_place or self._is_clean(outputs)
 
     def _is_clean(self, outputs: Sequence[Delivery]) -> bool:
-        return not outputs and self._handler.signature.transaction_name is None
+        return not outputs and self._handler.signature.transaction_name is None and not self._has_joined
+
+    @property
+    def _has_joined(self) -> bool:
+        """True if the call that failed has sent something in the handler's transaction."""
+        return self._joins is not None and self._joins.has_sent
 
     async def failed(
         self,
@@ -170,7 +177,7 @@ class Failing:
         return self.given_up.pop((lane, offset), None)
 
     def _timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
-        is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
+        is_clean = self._handler.producer is None and self._is_clean(())
         error, count = CallTimedOut(seconds), end - index
         if self.retries is None or not self.is_asked:
             return self._decide(lane, chunk, index, error, count, is_clean, None)

@@ -205,8 +205,9 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
     (10,000): how far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks).
 
     ``exactly_once=True``, or ``delivery="exactly-once"``: what the handler publishes and the offsets of its records are
-    one transaction, of up to ``transaction_records`` records (500); a parameter annotated `Transaction` sends to
-    further topics within it. ``transaction_timeout_ms`` bounds it.
+    one transaction, of up to ``transaction_records`` records (500). What it sends with its bus joins that, see
+    `EventBus.send`, and so does what it sends through a parameter annotated `Transaction`. ``transaction_timeout_ms``
+    bounds it.
 
     ``tx=Session`` (a `sessionmaker`, an `async_sessionmaker`, an engine, or an `outbox.Inbox`): each call is a database
     transaction that holds the offset of its record too, so that what the handler writes there counts once. A parameter

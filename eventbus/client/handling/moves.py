@@ -202,11 +202,12 @@ async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:
     while True:
         try:
             producer.send_nowait(
-                topic, record.value, key=record.key, headers=record.headers, partition=partition % partitions
-            )
+                topic, record.value, key=record.key, headers=record.headers, partition=partition % partitions,
+                transactional=False,
+            )  # fmt: skip
             return
         except BufferExhausted:
-            await producer.wait_for_room()
+            await producer.wait_for_room(transactional=False)
 
 
 def is_final(error: EventBusError) -> bool:

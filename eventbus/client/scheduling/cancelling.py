@@ -43,7 +43,8 @@ async def ask(bus: Host, topic: str, partitions: int, id: str) -> bytes:
     key = key_of(id, uuid4().hex[:16])
     request = encode(Cancel(bus.now_ms()))
     # No interceptor sees what is ours.
-    await Producer.send(bus.main_producer(), topic, request, key=key, partition=partition_for(id, partitions))
+    partition = partition_for(id, partitions)
+    await Producer.send(bus.main_producer(), topic, request, key=key, partition=partition, transactional=False)
     return key
 
 

@@ -236,6 +236,8 @@ class Schedules:
         delay: Delay | None,
         schedule_id: str | None,
         options: SendOptions,
+        *,
+        transactional: bool = True,
     ) -> Scheduled:
         """Put a record by, through ``producer``: in its transaction, if it has one open."""
         self._bus.check_service(f"send({topic!r}, ...) with a delay")
@@ -256,13 +258,15 @@ class Schedules:
             timestamp_ms,
             delay_ms=None if delay is None else due_at(0, None, delay),
         )
-        await self._put(producer, id, entry)
+        await self._put(producer, id, entry, transactional=transactional)
         return Scheduled(id=id, topic=topic, due_ms=due_ms)
 
-    async def _put(self, producer: Producer, id: str, item: Item) -> None:
-        key = key_of(id, uuid4().hex[:16])
+    async def _put(self, producer: Producer, id: str, item: Item, *, transactional: bool = True) -> None:
+        key, partition = key_of(id, uuid4().hex[:16]), partition_for(id, self._partitions)
         # Interceptors have seen the record itself; this one is ours.
-        await Producer.send(producer, self.topic, encode(item), key=key, partition=partition_for(id, self._partitions))
+        await Producer.send(
+            producer, self.topic, encode(item), key=key, partition=partition, transactional=transactional
+        )
 
     async def cancel(self, id: str | Scheduled, timeout: float) -> bool:
         """Whether it was still to be delivered, and now never is."""

@@ -12,6 +12,7 @@ import msgspec
 
 from eventbus.broker import TopicSpec
 from eventbus.client.handling.handlers import Handler, calling_frame, consumer_spec
+from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.scheduling.agenda import Firing
 from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
 from eventbus.client.scheduling.schedules import Schedules
@@ -134,12 +135,17 @@ class Scheduling(ABC):
 
         return is_worth
 
-    async def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0) -> bool:
+    async def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0, transactional: bool = True) -> bool:
         """Give up a record that `send` put by. True: it is never delivered. False: it was, or there is none.
 
         Who delivers decides, so the answer holds. ``timeout``: seconds. Raises RequestTimedOut when there is no answer:
         it is cancelled then unless it is delivered first. A function of ``@bus.every`` is ``"every:<name>"``: it comes
         back with the next start of a service that declares it.
+
+        In a handler with ``exactly_once=True`` it raises ConfigError as `EventBus.request` does, because it waits for
+        an answer. ``transactional=False`` cancels at once, outside of the handler's transaction.
         """
+        if transactional:
+            refuse_waiting("cancel_scheduled()")
         self._running("cancel_scheduled")
         return await self._schedules.cancel(id, timeout)

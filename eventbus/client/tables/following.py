@@ -174,12 +174,16 @@ class Following:
                 "what it writes comes to it as the next change"
             )
         life = self._lives
-        while any(self._positions.get(one, 0) < offset for one, offset in wanted.items()):
+        while not self.has(wanted):
             if self._is_closed:
                 raise ConfigError(f"table {self._name!r}: the bus was closed meanwhile")
             if life != self._lives:
                 raise TableError(f"table {self._name!r}: topic {self._topic!r} was deleted meanwhile")
             await self._moved.wait()
+
+    def has(self, wanted: Mapping[TopicPartition, int]) -> bool:
+        """True if all before these offsets is applied."""
+        return all(self._positions.get(one, 0) >= offset for one, offset in wanted.items())
 
     async def check_there(self, wanted: Mapping[TopicPartition, int]) -> None:
         """Raises TableError for what stood in the topic before that was deleted: this one has it in years, or never."""

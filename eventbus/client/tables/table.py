@@ -17,6 +17,7 @@ from eventbus.client.handling.functions import name_of, takes
 from eventbus.client.health import BusStatus, PartHealth
 from eventbus.client.host import Host
 from eventbus.client.metrics import Sample
+from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.schema_uses import SchemaUse
 from eventbus.client.schemas import all_fetched
 from eventbus.client.tables.contents import Contents, Folded, Format, TableChange, View
@@ -177,21 +178,23 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     # writing ---------------------------------------------------------------------------------------------------------
 
-    async def put(self, key: K, value: V, *, tx: Transaction | None = None) -> RecordMetadata:
+    async def put(
+        self, key: K, value: V, *, tx: Transaction | None = None, transactional: bool = True
+    ) -> RecordMetadata:
         """Send ``value`` to the topic, and return when it is stored; see `until` for when the table has it.
 
-        ``tx``: as a part of this transaction. Raises ConfigError for a folded table, SerializationError for what the
-        table could not read again, and what `EventBus.send` raises.
+        ``tx``: as a part of this transaction. ``transactional``: see `EventBus.send`. Raises ConfigError for a folded
+        table, SerializationError for what the table could not read again, and what `EventBus.send` raises.
         """
         if cast(Any, value) is None:
             raise ConfigError(f"table {self.spec.name!r}: put() of None: delete(key) takes an entry away")
-        return await self._send(key, value, tx)
+        return await self._send(key, value, tx, transactional)
 
-    async def delete(self, key: K, *, tx: Transaction | None = None) -> RecordMetadata:
+    async def delete(self, key: K, *, tx: Transaction | None = None, transactional: bool = True) -> RecordMetadata:
         """Take the entry away, with a null in the topic; as `put` otherwise. One that is not there may be deleted."""
-        return await self._send(key, None, tx)
+        return await self._send(key, None, tx, transactional)
 
-    async def _send(self, key: K, value: V | None, tx: Transaction | None) -> RecordMetadata:
+    async def _send(self, key: K, value: V | None, tx: Transaction | None, transactional: bool) -> RecordMetadata:
         held, bus = self._held(), self._bus
         assert bus is not None, "it holds entries while the bus runs"
         if self.spec.fold is not None:
@@ -202,8 +205,8 @@ class Table(Mapping[K, V], Generic[K, V]):
         if value is not None:
             self._check_readable(held.format, value, "value", bus)
         if tx is not None:
-            return await tx.send(self.spec.topic, value, key=key)
-        return await bus.send(self.spec.topic, value, key=key)
+            return await tx.send(self.spec.topic, value, key=key, transactional=transactional)
+        return await bus.send(self.spec.topic, value, key=key, transactional=transactional)
 
     def _check_readable(self, format: Format, given: Any, what: str, bus: Host) -> None:
         """What no reader of the table could read is not written."""
@@ -250,6 +253,8 @@ class Table(Mapping[K, V], Generic[K, V]):
         assert self._following is not None, "it holds entries while it follows the topic"
         wanted = {TopicPartition(metadata.topic, metadata.partition): metadata.offset + 1}
         await self._following.check_there(wanted)
+        if not self._following.has(wanted):
+            refuse_waiting(f"table {self.spec.name!r}: until()", for_own=True)
         await self._following.until(wanted)
 
     def on_change(self, hook: OnChange) -> OnChange:
