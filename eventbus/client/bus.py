@@ -231,14 +231,14 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         members = [(handler, self.group_of(handler)) for handler in self.handlers_in_force()]
         self.check_names()
         check_groups(members, self._topics)
-        self._life = life = Life(self, self._plan(members))
-        self._outcome = life.outcome
-        try:
-            with outside_calls():  # the tasks of this bus are no part of a handler that happens to start it
+        with outside_calls():  # the tasks of this bus do not belong to the call of a handler that starts it
+            self._life = life = Life(self, self._plan(members))
+            self._outcome = life.outcome
+            try:
                 await life.open()
-        except BaseException:
-            self._life = None
-            raise
+            except BaseException:
+                self._life = None
+                raise
 
     def check_names(self) -> None:
         """Raise ConfigError for handlers that only a default would name, if the log is durable.

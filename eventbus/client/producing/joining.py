@@ -54,9 +54,10 @@ class SendingCall(Protocol):
         ...
 
 
-_here: ContextVar[SendingCall | None] = ContextVar("eventbus_sending_call", default=None)
-call_here = _here.get
-"""Return the call that this code runs in, None for most code."""
+sending_call: ContextVar[SendingCall | None] = ContextVar("eventbus_sending_call", default=None)
+"""The call that this code runs in; None for most code."""
+call_here = sending_call.get
+"""Return the call that this code runs in."""
 
 
 def joined(producer: Producer, what: str) -> Producer:
@@ -96,11 +97,11 @@ def outside_calls() -> Generator[None]:
     A task of the bus that an exactly-once handler happens to start, as the first to need it, outlives the call and
     works for all callers.
     """
-    token = _here.set(None)
+    token = sending_call.set(None)
     try:
         yield
     finally:
-        _here.reset(token)
+        sending_call.reset(token)
 
 
 def outside_of_calls(function: Callable[P, R]) -> Callable[P, R]:
@@ -197,11 +198,11 @@ class CallTransaction:
             yield
         finally:
             self.scope = None
-            _here.set(None)  # in the task that makes the calls, whose next steps are the bus's own
+            sending_call.set(None)  # in the task that makes the calls, whose next steps are the bus's own
 
     def _enter(self) -> None:
         self.scope = scope = _Scope(self)
-        _here.set(scope)
+        sending_call.set(scope)
 
     def begins(self) -> None:
         """A call begins here."""
@@ -283,17 +284,17 @@ class DatabaseCalls:
         """Return the handler's function, such that what it sends is noticed."""
 
         def call(**arguments: Any) -> Any:
-            token = _here.set(self)
+            token = sending_call.set(self)
             try:
                 return function(**arguments)
             finally:
-                _here.reset(token)
+                sending_call.reset(token)
 
         async def call_async(**arguments: Any) -> Any:
-            token = _here.set(self)
+            token = sending_call.set(self)
             try:
                 return await function(**arguments)
             finally:
-                _here.reset(token)
+                sending_call.reset(token)
 
         return call_async if is_async else call
