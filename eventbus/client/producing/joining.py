@@ -28,7 +28,7 @@ logger = logging.getLogger("eventbus.runner")
 
 
 _CALLS_WATCHED = 1_000
-"""Calls that have a scope of their own at least. A handler that sends from its tasks does so within that many."""
+"""The first calls have separate scopes. A handler that sends from its tasks does so within that many."""
 
 
 class SendingCall(Protocol):
@@ -146,7 +146,7 @@ class _Scope:
     def refuse_transaction(self, transactional_id: str | None) -> None:
         raise ConfigError(
             f"A transaction of {transactional_id!r} was begun in exactly-once handler {self._transaction.handler!r}, "
-            "whose own transaction is open. One cannot be part of the other. Send with the handler's bus (bus.send), "
+            "whose own transaction is open. A transaction cannot be part of another. Send with the handler's bus (bus.send), "
             "which joins the open transaction, or use bus.transaction(id, independent=True), which commits whatever "
             "becomes of the handler"
         )
@@ -164,7 +164,7 @@ class _Scope:
 class CallTransaction:
     """The open transaction of an exactly-once handler for one partition, and the code that may add to it now.
 
-    A transaction holds many calls. Each has a scope of its own, so that a task that it left behind is not taken for a
+    A transaction holds many calls. Each has a separate scope, so that a task that outlives its call is not taken for a
     part of the next call. A scope costs as much as a tenth of an empty call. So after many calls of which none has sent
     from another task or thread than its own, those of a transaction share one. Then what such a task sends for the
     first time may still join the transaction of a later call; it is never outside of one.
@@ -181,10 +181,10 @@ class CallTransaction:
         self._task_id = 0
         """The task that makes the calls."""
         self._left = _CALLS_WATCHED
-        """So many more calls have a scope of their own."""
+        """The number of calls, from now on, that get separate scopes."""
         self._producer: Producer | None = None
         self._twins: dict[Producer, Producer] = {}
-        """By producer of the bus: the producer that sends in its place, in the transaction."""
+        """The key is a producer of the bus, the value the producer that sends in its place in the transaction."""
 
     @contextmanager
     def calls_of(self, producer: Producer) -> Generator[None]:
