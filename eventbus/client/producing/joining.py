@@ -146,9 +146,9 @@ class _Scope:
     def refuse_transaction(self, transactional_id: str | None) -> None:
         raise ConfigError(
             f"A transaction of {transactional_id!r} was begun in exactly-once handler {self._transaction.handler!r}, "
-            "whose own transaction is open. A transaction cannot be part of another. Send with the handler's bus (bus.send), "
-            "which joins the open transaction, or use bus.transaction(id, independent=True), which commits whatever "
-            "becomes of the handler"
+            "whose own transaction is open. A transaction cannot be part of another. Send with the handler's bus "
+            "(bus.send), which joins the open transaction, or use bus.transaction(id, independent=True), which commits "
+            "whatever becomes of the handler"
         )
 
     def refuse_waiting(self, what: str, *, for_own: bool) -> None:
