@@ -192,6 +192,64 @@ async def test_groups_and_transactional_ids_are_resources_too(listeners: Listene
         assert await values(admin, "shared") == [b"1", b"2"]
 
 
+async def may_look_and_not_write(listeners: Listeners, name: str) -> None:
+    """Alice may run transactions from ``name``-in to ``name``-out, but not write to the latter."""
+    async with anyone(listeners) as admin:
+        for topic, operation in ((f"{name}-in", Operation.READ), (f"{name}-out", Operation.DESCRIBE)):
+            await admin.admin.create_topic(topic)
+            await allow(listeners, ResourceType.TOPIC, topic, operation)
+        await allow(listeners, ResourceType.GROUP, name, Operation.READ)
+        for transactional_id in (name, f"{name}.copy.{name}-in-0"):
+            await allow(listeners, ResourceType.TRANSACTIONAL_ID, transactional_id, Operation.WRITE, Operation.DESCRIBE)
+
+
+@pytest.mark.parametrize("how", ["send", "send_many", "send_nowait", "send_nowait, awaited"])
+async def test_a_denied_output_is_why_its_transaction_fails(listeners: Listeners, how: str) -> None:
+    """The error was "Purged in queue", which counts as an outage: librdkafka gives up the transaction's records."""
+    name = f"denied-{len(how)}"
+    await may_look_and_not_write(listeners, name)
+    async with EventBus(listeners.url("alice")) as bus:
+        for _ in range(2):  # the next transaction is not harmed
+            with pytest.raises(EventBusError, match=rf"'{name}'.*'{name}-out'.*Write on the topic") as caught:
+                async with bus.transaction(name) as transaction:
+                    match how:
+                        case "send":
+                            await transaction.send(f"{name}-out", b"x")
+                        case "send_many":
+                            await transaction.send_many(f"{name}-out", [b"x"] * 3)
+                        case "send_nowait":
+                            transaction.send_nowait(f"{name}-out", b"x")
+                        case _:
+                            await transaction.send_nowait(f"{name}-out", b"x")
+            cause = caught.value.__cause__ if isinstance(caught.value, TransactionAborted) else caught.value
+            assert isinstance(cause, KafkaError)
+            assert cause.code == 29
+            assert not cause.retriable
+
+
+async def test_an_exactly_once_handler_whose_output_is_denied(listeners: Listeners) -> None:
+    """It called its function again every half second, with health "ok"."""
+    name = "denied"
+    await may_look_and_not_write(listeners, name)
+    calls: list[bytes] = []
+    bus = EventBus(listeners.url("alice"))
+
+    @bus.consumer(f"{name}-in", group=name, start="earliest", exactly_once=True)
+    @bus.producer(f"{name}-out")
+    async def copy(value: bytes) -> bytes:
+        calls.append(value)
+        return value
+
+    async with anyone(listeners) as admin, bus:
+        await admin.send(f"{name}-in", b"1")
+        await until(lambda: bus.failure is not None)
+        health = await bus.health()
+        assert health.status == "failed"
+        assert f"'{name}-out'" in health.reason
+        assert "Write on the topic" in health.reason
+        assert calls == [b"1"]
+
+
 async def test_a_service_whose_group_is_not_allowed_says_so(listeners: Listeners) -> None:
     async with anyone(listeners) as admin:
         await admin.admin.create_topic("served")
@@ -282,7 +340,7 @@ async def test_a_transaction_that_takes_too_long(listeners: Listeners) -> None:
             with anyio.fail_after(30):
                 while (await bus.admin.describe_transactions(["slow"]))[0].state == "Ongoing":  # noqa: ASYNC110 - the broker's clock
                     await anyio.sleep(0.1)
-            with pytest.raises((ProducerFenced, TransactionAborted), match="'slow'"):
+            with pytest.raises((ProducerFenced, TransactionAborted), match=r"'slow'.*transaction_timeout_ms=1,000"):
                 await producer.commit()
         async with bus.transaction("slow") as transaction:
             await transaction.send("slow", b"in time")

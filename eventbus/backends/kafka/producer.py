@@ -310,6 +310,11 @@ class KafkaProducer:
             self._is_woken = True
             self.loop.tell(self._settle)
 
+    def settle_again(self, batches: list[RecordBatch]) -> None:
+        """Finish batches, in the event loop, whose cause of failure may be known now."""
+        self._finished.extend(batches)
+        self._settle()
+
     def _is_refused(self, batch: RecordBatch) -> None:
         """Schedule the end of direct sends to the partition of ``batch``. Called in any thread."""
         self.loop.tell(partial(self._hold_behind, batch))
@@ -333,8 +338,10 @@ class KafkaProducer:
             if not lane.settled(batch):
                 self.release(lane)
                 continue
-            self._pending.pop(batch, None)
             failure = batch.first_failure
+            if self.transactions is not None and not self.transactions.explain(batch):
+                continue
+            self._pending.pop(batch, None)
             if self.transactions is None and failure is not None and failure.code() in _LOST_ITS_PLACE:
                 batch.lost_with = failure
                 self._replace(self.client, failure)  # the report may come before the news of its cause

@@ -36,8 +36,17 @@ NOT_ALLOWED = frozenset(
     )
 )
 """Whoever asks again is refused again."""
-_GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, ClientError._FATAL))
-"""What became of a record when its client failed, or was closed: that says nothing of why."""
+GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, ClientError._FATAL))
+"""librdkafka gave the record up because its transaction or its client had failed, and the code does not tell why."""
+FENCED = frozenset(
+    (
+        ClientError._FENCED,
+        ClientError.PRODUCER_FENCED,
+        ClientError.INVALID_PRODUCER_EPOCH,
+        ClientError.INVALID_PRODUCER_ID_MAPPING,
+    )
+)
+"""Another producer has taken over the transactional id, or the brokers aborted a transaction for its age."""
 
 
 _OF_BATCH = frozenset(
@@ -63,8 +72,8 @@ class RecordBatch(BatchDelivery):
     """
 
     __slots__ = (
-        "finished", "first_failure", "is_direct", "is_sealed", "lost_with", "may_repeat", "refused", "some_offset",
-        "timestamp_ms", "told", "transaction",
+        "cause", "finished", "first_failure", "is_direct", "is_sealed", "lost_with", "may_repeat", "refused",
+        "some_offset", "timestamp_ms", "told", "transaction",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, home: object, finished: Callable[[RecordBatch], object]) -> None:
@@ -81,6 +90,8 @@ class RecordBatch(BatchDelivery):
         """What the client died of that had the rest of the batch."""
         self.transaction = 0
         """The number of the one that it belongs to."""
+        self.cause: EventBusError | None = None
+        """Why its transaction had failed before librdkafka gave its records up."""
         self.is_direct = True
         """librdkafka has its records in one sequence with others; False: they are sent slice by slice."""
         self.may_repeat: Callable[[RecordBatch], object] | None = None
@@ -152,16 +163,21 @@ class RecordBatch(BatchDelivery):
             return
         if self.first_failure is not None:
             self.error = self.error_of(self.first_failure)
-            if self.lost_with is None:  # else it was said once for all of the client's records
+            # Otherwise the error is reported once, for all records of the client or of the transaction.
+            if self.lost_with is None and self.cause is None:
                 logger.error("records for %s-%d were not stored: %s", self.topic, self.partition, self.error)
         self._finish()
 
     def error_of(self, failure: ClientError) -> EventBusError:
         """What kept a record of it from the log."""
         what = f"a record for {self.topic}-{self.partition} was not stored"
+        if self.cause is not None and failure.code() in GIVEN_UP | FENCED:
+            error = type(self.cause)(f"{what}: {self.cause}")
+            error.__cause__ = self.cause
+            return error
         if self.lost_with is None or self.lost_with.code() in NOT_ALLOWED:
             return error_of(self.lost_with or failure, what)
-        why = self.lost_with.str() if failure.code() in _GIVEN_UP else failure.str()
+        why = self.lost_with.str() if failure.code() in GIVEN_UP else failure.str()
         return RequestTimedOut(
             f"a record for {self.topic}-{self.partition} was not acknowledged before its producer failed ({why}): it "
             "may be stored, or not. Another producer has taken over: send it again, if repeating it does no harm"

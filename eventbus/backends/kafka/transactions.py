@@ -3,6 +3,9 @@
 librdkafka ends a transaction without an epoch of its own (EndTxn before version 5), so an end that was not answered may
 still arrive later, and hit the next transaction. After such an end the client is closed and its id taken anew, which
 fences whatever is on its way; then the log itself tells what became of the transaction.
+
+When librdkafka's transaction fails, librdkafka gives up its records, and their reports (``_PURGE_QUEUE``) may arrive
+before any call returns the reason. `KafkaTransactions.explain` requests the reason before such a report is passed on.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +25,7 @@ from confluent_kafka import KafkaException
 from eventbus.backends.kafka.failures import client_error, raised
 from eventbus.backends.kafka.group_metadata import pack_group_metadata
 from eventbus.backends.kafka.offset_text import to_commit
+from eventbus.backends.kafka.reports import FENCED, GIVEN_UP
 from eventbus.backends.kafka.threads import Worker
 from eventbus.errors import (
     EventBusError,
@@ -39,14 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.producer")
 T = TypeVar("T")
 
-_FENCED = frozenset(
-    (
-        ClientError._FENCED,
-        ClientError.PRODUCER_FENCED,
-        ClientError.INVALID_PRODUCER_EPOCH,
-        ClientError.INVALID_PRODUCER_ID_MAPPING,
-    )
-)
 _ATTEMPT_SECONDS = 5.0
 """How long one call into librdkafka may wait; it is called again until ``max_block_ms`` have passed."""
 _OVERDUE_SECONDS = 10.0
@@ -99,6 +95,14 @@ class KafkaTransactions:
         """The first batch of the open transaction: whether readers see it tells what became of the transaction."""
         self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Offsets of the open transaction, by group."""
+        self._begun_at = 0.0
+        """When the open transaction began. Reports come outside of any task, where the timers cannot be read."""
+        self._topics: set[str] = set()
+        """Topics that the open transaction writes to."""
+        self._is_calling = False
+        """A call into librdkafka is in progress, and librdkafka refuses all others until it has returned."""
+        self._unexplained: list[RecordBatch] = []
+        """Batches that librdkafka gave up during such a call."""
         producer.refuse(self._check_accepts)
 
     # beginning -------------------------------------------------------------------------------------------------------
@@ -138,6 +142,7 @@ class KafkaTransactions:
             error = self._fatal(client_error(failure), raised(failure, f"no transaction of {self._id!r} was begun"))
             raise error from None
         self._state = _State.OPEN
+        self._begun_at = time.monotonic()
         self._producer.refuse(None)
 
     # what belongs to it ----------------------------------------------------------------------------------------------
@@ -149,6 +154,7 @@ class KafkaTransactions:
     def note(self, batch: RecordBatch) -> None:
         """A batch of the open transaction."""
         batch.transaction = self._number
+        self._topics.add(batch.topic)
         if self._witness is None:
             self._witness = batch
 
@@ -161,13 +167,59 @@ class KafkaTransactions:
 
     def failed(self, batch: RecordBatch, failure: ClientError, error: EventBusError) -> None:
         """A record of a transaction was not stored."""
-        if batch.transaction != self._number:
+        if batch.transaction != self._number or self._state is _State.LOST:
             return
         if failure.fatal() or failure.code() == ClientError._FENCED:
             self._fatal(failure, error)
         else:
             self._has_gap = True
             self.spoil(error)
+
+    def explain(self, batch: RecordBatch) -> bool:
+        """Set the cause of a batch that librdkafka gave up. False: it is set later, and the batch is settled again."""
+        failure = batch.first_failure
+        if failure is None or failure.code() not in GIVEN_UP | FENCED:
+            return True
+        if batch.transaction != self._number:
+            batch.cause = self._aborted()
+            return True
+        if failure.code() in FENCED:
+            self._fatal(failure, self._reason(failure))
+        elif self._error is None:
+            self._find_cause()
+        if self._error is None and self._is_calling:
+            self._unexplained.append(batch)
+            return False
+        batch.cause = self._error
+        return True
+
+    def _find_cause(self) -> None:
+        """Spoil the transaction with the reason for which librdkafka can only abort it, if there is one.
+
+        A transaction is open, so librdkafka does not begin another one: it only returns its state, without waiting.
+        """
+        try:
+            self._producer.client.handle.begin_transaction()
+        except KafkaException as failure:
+            error = client_error(failure)
+            if error.fatal():
+                self._fatal(error, self._reason(error))
+            elif error.txn_requires_abort():
+                self.spoil(self._reason(error))
+
+    def _reason(self, error: ClientError) -> EventBusError:
+        """Why the open transaction has failed. librdkafka's message does not name the resource."""
+        code, what = error.code(), f"the transaction of {self._id!r} has failed"
+        if code == ClientError.TOPIC_AUTHORIZATION_FAILED:
+            read = {where.topic for offsets in self._offsets.values() for where in offsets}
+            what += f"; it writes to {_listed(self._topics)}"
+            what += f" and commits offsets of {_listed(read)}" if read else ""
+        elif code == ClientError.GROUP_AUTHORIZATION_FAILED:
+            what += f"; it commits offsets of group {_listed(self._offsets)}"
+        return raised(KafkaException(error), what)
+
+    def _aborted(self) -> TransactionAborted:
+        return TransactionAborted(f"the transaction of {self._id!r} was aborted")
 
     def spoil(self, error: EventBusError) -> None:
         """Something of the open transaction was not stored: it can only be aborted."""
@@ -184,17 +236,18 @@ class KafkaTransactions:
         wanted = to_commit(offsets)
         packed = pack_group_metadata(group)
         client = self._producer.client
+        self._offsets.setdefault(group.group, {}).update(offsets)
         try:
             await self._until_answered(
                 lambda: client.handle.send_offsets_to_transaction(wanted, packed, self._attempt_seconds)
             )
         except KafkaException as failure:
+            self._find_cause()  # of the transaction: librdkafka may have refused this call because of an output
             what = f"offsets of group {group.group!r} were not added to the transaction of {self._id!r}"
-            raise self.refused(client_error(failure), raised(failure, what)) from None
+            raise (self._error or self.refused(client_error(failure), raised(failure, what))) from None
         except EventBusError as error:
             self.spoil(error)
             raise
-        self._offsets.setdefault(group.group, {}).update(offsets)
 
     # ending ----------------------------------------------------------------------------------------------------------
 
@@ -232,7 +285,7 @@ class KafkaTransactions:
             took_seconds = await self._until_answered(lambda: client.handle.commit_transaction(self._attempt_seconds))
         except KafkaException as failure:
             error = client_error(failure)
-            reason = raised(failure, f"the transaction of {self._id!r} was not committed")
+            reason = self._reason(error)
             if error.fatal():
                 raise self._fatal(error, reason) from None
             self._error = self._error or reason
@@ -300,7 +353,7 @@ class KafkaTransactions:
             if self._state in _ENDED:
                 return
             self._check_not_lost()
-            self._error = self._error or TransactionAborted(f"the transaction of {self._id!r} was aborted")
+            self._error = self._error or self._aborted()
             self._state = _State.ABORTING
             self._producer.refuse(self._check_accepts)
             with self._seen_through():
@@ -316,8 +369,13 @@ class KafkaTransactions:
         try:
             took_seconds = await self._until_answered(lambda: client.handle.abort_transaction(self._attempt_seconds))
         except KafkaException as failure:
-            reason = raised(failure, f"the transaction of {self._id!r} was not aborted")
-            raise self._fatal(client_error(failure), reason) from None
+            error = client_error(failure)
+            if error.code() == ClientError.INVALID_TXN_STATE:
+                # The coordinator refused all that belongs to the transaction, so none is open there. librdkafka takes
+                # its answer for a fatal error.
+                await self._begin_anew()
+                return
+            raise self._fatal(error, raised(failure, f"the transaction of {self._id!r} was not aborted")) from None
         except RequestTimedOut:
             await self._begin_anew()
         else:
@@ -373,6 +431,15 @@ class KafkaTransactions:
         Raises its error, or RequestTimedOut; this also when it has done after all what it had been too slow for, and
         now only says that it cannot be asked for it.
         """
+        self._is_calling = True
+        try:
+            return await self._call_again(call)
+        finally:
+            self._is_calling = False
+            unexplained, self._unexplained = self._unexplained, []
+            self._producer.settle_again(unexplained)
+
+    async def _call_again(self, call: Callable[[], object]) -> float:
         timers = self._producer.backend.timers
         deadline = timers.current_time() + self._producer.config.max_block_ms / 1000
         once = True
@@ -413,6 +480,7 @@ class KafkaTransactions:
         self._has_gap = False
         self._number += 1
         self._offsets.clear()
+        self._topics.clear()
         self._state = _State.READY
         self._producer.refuse(self._check_accepts)
 
@@ -421,13 +489,27 @@ class KafkaTransactions:
     def _fatal(self, failure: ClientError, reason: EventBusError) -> EventBusError:
         """librdkafka's producer is finished, or refuses in a way that only a new one mends."""
         error = reason
-        if failure.code() in _FENCED:
-            error = ProducerFenced(
-                f"another producer has taken over the transactional id {self._id!r}: the transaction of this one "
-                f"was aborted, and it may write no more; stop it ({failure.str()})"
-            )
+        if failure.code() in FENCED:
+            error = ProducerFenced(self._why_fenced(failure))
         self._lose(error)
         return error
+
+    def _why_fenced(self, failure: ClientError) -> str:
+        """The brokers return the same code when they abort a transaction for its age."""
+        open_seconds = time.monotonic() - self._begun_at
+        timeout_ms = self._producer.config.transaction_timeout_ms
+        is_open = self._state in (_State.OPEN, _State.SPOILED, _State.COMMITTING, _State.ABORTING)
+        if is_open and open_seconds * 1000 >= timeout_ms:
+            return (
+                f"the transaction of {self._id!r} was aborted, and this producer may write no more. It was open for "
+                f"{open_seconds:.1f} s, longer than transaction_timeout_ms={timeout_ms:,}, so the brokers aborted it, "
+                "unless another producer has taken over its transactional id. Make the transaction shorter or raise "
+                f"transaction_timeout_ms, and open a new producer ({failure.str()})"
+            )
+        return (
+            f"another producer has taken over the transactional id {self._id!r}: the transaction of this one "
+            f"was aborted, and it may write no more; stop it ({failure.str()})"
+        )
 
     def _lose(self, error: EventBusError) -> None:
         self._error = error
@@ -454,6 +536,10 @@ class KafkaTransactions:
             refusal.__cause__ = error  # callers tell a timeout from a record the log refused
             return refusal
         return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
 
 
 def _timed(call: Callable[[], object]) -> float:
