@@ -341,6 +341,9 @@ async def test_a_handler_waits_for_a_schema_and_skips_nothing(caplog: pytest.Log
         while len([call for call in registry.calls if call == f"by_id {other}"]) < 2:
             await anyio.lowlevel.checkpoint()
         assert len(seen) == 2
+        health = await bus.health()
+        assert health.status == "degraded"
+        assert f"events-0 waits: schema {other} has not been fetched yet: SchemaRegistryError: " in health.reason
         registry.down = False
         await bus.drain()
     assert seen[2:] == [{"tag": 7}, {"number": "c", "seats": 0}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -356,11 +357,15 @@ async def test_brokers_that_do_not_answer_are_waited_for_and_no_record_is_blamed
             *[("offsets", CoordinatorNotAvailable("it moves"))] * 20,
         ]
         run.consumer.deliver(records(T0, range(6)))
+        with anyio.fail_after(10):
+            while not re.search("it moves .*, tried [1-9]", run.runner.waiting_for.get(T0, "")):  # noqa: ASYNC110 - nobody is notified
+                await anyio.sleep(0.01)
         await finished(run)
         assert run.transactions.visible == both(*range(6))
         assert run.consumer.offsets[T0].offset == 6
         assert run.runner.error is None
-    assert "waits at offset 0 for brokers that do not answer" in caplog.text
+        assert run.runner.waiting_for == {}
+    assert caplog.text.count("waits at offset 0 for brokers that do not answer") == 1
 
 
 async def test_an_unknown_outcome_stops_the_lane_even_where_errors_are_skipped() -> None:

@@ -144,7 +144,7 @@ class CrashMarks:
                 if not error.retriable:
                     raise
                 logger.debug("handler %r: %s: %s", self._handler.__name__, lane.topic_partition, error)
-                if not await self._retries.sleeps(lane, _AWAY_SECONDS):
+                if not await self._retries.sleeps(lane, _AWAY_SECONDS, f"its committed offset is not known: {error}"):
                     return None
                 continue
             doubt = self._doubts[lane] = _Doubt(committed, begun_at)

@@ -27,6 +27,7 @@ from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
 from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.recovering import Recovering
+from eventbus.client.handling.waits import tried
 from eventbus.client.handling.ways import Shared, at_work, commit_now, held_in
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import CallTransaction
@@ -180,6 +181,7 @@ class ExactlyOnce:
             work.stopped_by.__cause__ = error
         finally:
             lane.at_work = False
+            lane.wait = None
         if work.stopped_by is not None and not lane.closing:
             if policy != "crash":
                 log_stopped(lane, work.stopped_by, policy)
@@ -198,6 +200,7 @@ class ExactlyOnce:
             failure = await self._after(ended, work, end)
         if work.start > before:
             work.interruptions = 0
+            self._lane.wait = None
         if failure is None:
             return
         if failure.verdict is not None and await self._as_policy_says(work, failure):
@@ -278,7 +281,6 @@ class ExactlyOnce:
 
     async def _outlast(self, work: Work, away: EventBusError | None = None) -> None:
         """Take the partition up; where brokers do not answer, again and again: they will, and tell where to go on."""
-        is_told = False
         while not self._lane.closing:
             if away is None:
                 try:
@@ -288,12 +290,12 @@ class ExactlyOnce:
                     if not _is_away(error):
                         raise
                     away = error
-            if not is_told:
-                is_told = True
+            if self._lane.wait is None:  # once for each outage
                 logger.warning(
                     "handler %r: %s waits at offset %d for brokers that do not answer, and goes on there by itself: %s",
                     self._handler.__name__, self._lane.topic_partition, work.next_offset, away,
                 )  # fmt: skip
+            self._lane.wait = tried(self._lane.wait, str(away), self._shared.timers.current_time())
             away = None
             await self._shared.timers.sleep(_AWAY_SECONDS)
             await self._shared.settled(self._lane)

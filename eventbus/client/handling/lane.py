@@ -16,6 +16,7 @@ import anyio.from_thread
 import anyio.lowlevel
 from anyio.lowlevel import EventLoopToken
 
+from eventbus.client.handling.waits import Wait
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.recovery import Outgoing
 from eventbus.types import ConsumerRecord, FetchedRecords, TimestampType, TopicPartition
@@ -59,7 +60,7 @@ class Lane:
         "committed", "ended", "error", "finished", "finished_count", "give_back", "given_back", "given_up_at", "held",
         "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ran",
         "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition", "tried", "unhold",
-        "unreadable", "waiters", "waits", "wake",
+        "unreadable", "wait", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +127,8 @@ class Lane:
         """The offset of a record that is called in a batch of its own, because the batch it was in had failed."""
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
+        self.wait: Wait | None = None
+        """What the lane tries until it works, although its next record is due."""
         self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered for such a wait: under ``concurrency=`` another lane has its turn meanwhile."""
         self.tried: tuple[int, int] = (-1, 0)

@@ -22,6 +22,7 @@ from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.moves import Moves, is_full
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
+from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError, InvalidConfig, KafkaError, TopicAlreadyExists
 from eventbus.recovery import FailurePolicy, Handling, Recovery, Waiting
 from eventbus.types import FetchedRecords, TopicPartition
@@ -345,8 +346,12 @@ class Recovering:
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
                 self._say_apart(lane, number)
+                apart = f"partition {number} of {self.recovery.retry_topic} is with another member of the group"
+                lane.wait = lane.wait or Wait(apart, self._backend.timers.current_time())
             if not await self._changes(lane):
+                lane.wait = None
                 return False
+        lane.wait = None
         waiting = self.waiting[number]
         lane.held = waiting.holds(lane.topic_partition)
         lane.hold, lane.unhold = waiting.hold, waiting.unhold
@@ -374,7 +379,7 @@ class Recovering:
             except EventBusError as error:
                 if not error.retriable:
                     raise
-                if not await self.retries.sleeps(lane, _AWAY_SECONDS):
+                if not await self.retries.sleeps(lane, _AWAY_SECONDS, f"the end of {partition} is not known: {error}"):
                     return False
         return True
 

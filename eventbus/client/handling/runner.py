@@ -665,8 +665,9 @@ class Runner:
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         """Partitions that wait now, each with the reason: the log cannot read them, or a record meets an outage."""
-        retries, unreadable = self._dispatch.retries, self._consumer.waiting_for
-        return unreadable if retries is None else {**unreadable, **retries.waiting_for}
+        retries, unreadable, now = self._dispatch.retries, self._consumer.waiting_for, self._timers.current_time()
+        waits = {partition: lane.wait.text(now) for partition, lane in self.lanes.items() if lane.wait is not None}
+        return {**unreadable, **waits, **({} if retries is None else retries.waiting_for)}
 
     @property
     def has_stopped(self) -> bool:

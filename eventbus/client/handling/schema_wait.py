@@ -13,6 +13,7 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.waits import tried
 from eventbus.types import FetchedRecords
 from serdes import SchemaNeeded, SchemaRegistryError, SchemaSerde
 
@@ -45,19 +46,25 @@ class SchemaWait:
         while (needed := self._serde.needed(chunk.topic, values)) is not None and str(needed) not in given_up:
             problem = await self._asked(needed, lane, chunk)
             if not _is_current(lane, chunk):
+                lane.wait = None
                 return False
             if problem is None:
                 self._unreachable = False
+                lane.wait = None
             elif isinstance(problem, SchemaRegistryError) and problem.is_final:
                 given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
             else:
                 self._say(lane, needed, problem)
+                reason = f"{needed}: {type(problem).__name__}: {problem}"
+                lane.wait = tried(lane.wait, reason, self._timers.current_time())
                 lane.wake = anyio.Event()
                 with self._timers.move_on_after(pause):
                     await lane.wake.wait()
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 if not _is_current(lane, chunk):
+                    lane.wait = None
                     return False
+        lane.wait = None
         return True
 
     async def _asked(self, needed: SchemaNeeded, lane: Lane, chunk: FetchedRecords) -> Exception | None:

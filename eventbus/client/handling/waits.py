@@ -1,0 +1,30 @@
+"""What a partition waits for, as `EventBus.health` reports it."""
+
+from __future__ import annotations
+
+
+class Wait:
+    """Something that does not work now, and that a partition tries until it works."""
+
+    __slots__ = ("_since", "_tries", "reason")
+
+    def __init__(self, reason: str, now: float) -> None:
+        """``now``: in seconds on the backend's timers, as all times here."""
+        self.reason = reason
+        self._since = now
+        self._tries = 1
+
+    def text(self, now: float) -> str:
+        tries = f", tried {self._tries:,} times" if self._tries > 1 else ""
+        return f"{self.reason} (for {now - self._since:.0f} s{tries})"
+
+    def again(self, reason: str) -> Wait:
+        """Count a try that met ``reason``."""
+        self.reason = reason
+        self._tries += 1
+        return self
+
+
+def tried(wait: Wait | None, reason: str, now: float) -> Wait:
+    """Return the wait after a try that failed; ``wait`` is the one before it."""
+    return Wait(reason, now) if wait is None else wait.again(reason)
