@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 async def test_only_topics_in_use_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large cluster has thousands; who reads by pattern needs them all."""
     listed: list[None] = []
-    monkeypatch.setattr(kafka_backend, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(kafka_backend, "_LOOK_SECONDS", 0.05)
     every = TopicAdmin.all_counts
 
     def counted(self: TopicAdmin) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -73,7 +74,10 @@ _CLOSE_DEAD_SECONDS = 0.5
 """Where no broker answers nobody hears that a member leaves: for the client's threads to end, if they can."""
 _PAUSE_SECONDS = 0.02
 _MARKER_PAUSE_SECONDS = 0.001
-_REFRESH_SECONDS = 30.0
+_LOOK_SECONDS = 5.0
+"""How often topics in use are looked up. Until then a topic that was created again is read at an old offset."""
+_REFRESH_LOOKS = 6
+"""One look in so many also lists all topics, if somebody reads by pattern, and the brokers and the topics' limits."""
 _LEADER_SECONDS = 2.0
 _THREADS = 8
 _REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
@@ -106,6 +110,8 @@ class KafkaBackend:
         self.settings = msgspec.structs.replace(settings, listener=self._watch.listener)
         self.known_counts: dict[str, int] = {}
         """Topics and their partitions, as they were when somebody last asked: of those in use."""
+        self.known_ids: dict[str, str] = {}
+        """The ids of topics in use, as they were then. Those of deleted topics stay; another dict after each change."""
         self.known_limits: dict[str, TopicLimits] = {}
         """The limits of topics that this process writes to."""
         self.topic_listeners: list[Callable[[], object]] = []
@@ -113,6 +119,8 @@ class KafkaBackend:
         self.producers: list[KafkaProducer] = []
         self._in_use: set[str] = set()
         """Topics that somebody writes or reads, here or not: a large cluster has many more."""
+        self._identified: set[str] = set()
+        """Topics that consumers read, also by pattern: their ids are looked up."""
         self._watches_all_topics = False
         """Somebody reads by pattern."""
         self._client: AdminClient | None = None
@@ -188,9 +196,12 @@ class KafkaBackend:
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch.run, self._in_thread)
-            while True:
-                await self.timers.sleep(_REFRESH_SECONDS)
+            for number in itertools.count(1):
+                await self.timers.sleep(_LOOK_SECONDS)
                 try:
+                    if number % _REFRESH_LOOKS:
+                        await self.refresh(of_all=False)
+                        continue
                     await self._in_thread(partial(self._look_around, self._opened, _LOOK_UP_SECONDS))
                     await self.refresh()
                     if self.known_limits:
@@ -246,14 +257,27 @@ class KafkaBackend:
 
     # what topics there are -------------------------------------------------------------------------------------------
 
-    async def refresh(self) -> None:
-        """Look which topics there are, of those in use."""
-        names = None if self._watches_all_topics else frozenset(self._in_use)
-        self._know(await self._asked(partial(self._topics.counts, names)))
+    async def refresh(self, *, of_all: bool = True) -> None:
+        """Look which topics there are, of those in use, or all of them if somebody reads by pattern."""
+        self._know(*await self._asked(partial(self._look_up_topics, of_all)))
 
-    def _know(self, counts: Mapping[str, int]) -> None:
-        if counts != self.known_counts:
-            self.known_counts = dict(counts)
+    def _look_up_topics(self, of_all: bool) -> tuple[Mapping[str, int], dict[str, str]]:
+        """Return counts and ids; in a thread."""
+        topics = self._topics.known(frozenset(self._in_use | self._identified))
+        counts: Mapping[str, int] = {name: topic.partitions for name, topic in topics.items()}
+        if self._watches_all_topics:
+            counts = self._topics.all_counts() if of_all else self.known_counts
+        return counts, {name: topic.id for name, topic in topics.items()}
+
+    def identify(self, topics: Collection[str]) -> dict[str, str]:
+        """Return the ids of topics that a consumer begins to read, and look them up from now on; in its thread."""
+        self._identified.update(topics)
+        return {name: topic.id for name, topic in self._topics.known(topics).items()}
+
+    def _know(self, counts: Mapping[str, int], ids: Mapping[str, str]) -> None:
+        ids = {**self.known_ids, **ids}
+        if counts != self.known_counts or ids != self.known_ids:
+            self.known_counts, self.known_ids = dict(counts), ids
             for listener in list(self.topic_listeners):
                 listener()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
-from eventbus.backends.kafka.beginnings import Beginnings
+from eventbus.backends.kafka.beginnings import Beginning, Beginnings
 from eventbus.backends.kafka.columns import part_from
 from eventbus.backends.kafka.inbox import Inbox
 from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
@@ -65,6 +65,14 @@ class KafkaConsumer:
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
         """Partitions held whose first offset is not known yet, each with the error of the last try."""
+        self._ids: dict[str, str] = {}
+        """The ids of the topics that are read, as they were when their first partition was placed."""
+        self._ids_seen: Mapping[str, str] = {}
+        """The backend's, when they were last compared."""
+        self._recreated: set[TopicPartition] = set()
+        """Partitions of topics that were deleted and created again, to be read from their beginning."""
+        self._doubts_ids = False
+        """A position was out of range, so its topic may have been created again."""
         self._place_at = 0.0
         """When to try to place them again, in seconds on the timers."""
         self._told: set[TopicPartition] = set()
@@ -98,7 +106,7 @@ class KafkaConsumer:
             told,
             config,
             Loop(),
-            self._beginnings.at_once,
+            self._place_at_once,
             is_cooperative=is_cooperative or settings.has_new_protocol(config),
         )
         member.on_step, member.on_lost, member.on_arrival = self._on_step, self._on_lost, self._on_arrival
@@ -197,6 +205,9 @@ class KafkaConsumer:
         self._told.discard(where)
         self._unplaced.pop(where, None)
         self._unchecked.discard(where)
+        self._recreated.discard(where)
+        if not any(topic == where.topic for topic, _ in self._held):
+            self._ids.pop(where.topic, None)
         self._inbox.drop(where)
         self.on_revoked(where)
 
@@ -234,6 +245,7 @@ class KafkaConsumer:
         for where in arrival.out_of_range:
             if where in self._positions and where not in self._sought:
                 self._unplaced[where] = ""
+                self._doubts_ids = True
         self._errors.extend(arrival.errors)
         self._keep_back(arrival)
         self._wake()
@@ -316,7 +328,8 @@ class KafkaConsumer:
         wanted = self._to_place() if partition is None else [partition]
         passed = {where: self._positions[where] for where in wanted if where in self._positions}
         fresh = [where for where in wanted if where not in passed]
-        found = await self._in_thread(lambda: self._beginnings.offsets(self._member, fresh, passed))
+        recreated = self._recreated & set(fresh)
+        found = await self._in_thread(lambda: self._find_beginnings(fresh, passed, recreated))
         for where, offset in found.offsets.items():
             if where not in self._unplaced:
                 continue  # somebody has sought meanwhile
@@ -325,10 +338,77 @@ class KafkaConsumer:
                 self._say_reset(where, passed[where], offset)
                 self._told.discard(where)
             self._positions[where] = offset
+            if where in recreated:
+                self._recreated.discard(where)
+                self._read_from(where, offset)
         errors = {where: error for where, error in found.errors.items() if where in self._unplaced}
         self._unplaced.update({where: str(error) for where, error in errors.items()})
         for error in sorted(errors.values(), key=lambda error: error.retriable):
             raise error
+
+    def _find_beginnings(
+        self, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int], recreated: Collection[TopicPartition]
+    ) -> Beginning:
+        """Return where to begin; in the thread. What the group has committed is not about a topic created since."""
+        self._identify(fresh)
+        found = self._beginnings.offsets(self._member, [one for one in fresh if one not in recreated], passed)
+        offsets, errors = self._backend.offsets_in_thread(dict.fromkeys(recreated, EARLIEST), self._config.isolation)
+        found.offsets.update(offsets)
+        found.errors.update(errors)
+        return found
+
+    def _place_at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._identify(partitions)
+        return self._beginnings.at_once(member, partitions)
+
+    def _identify(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note the ids of topics before their partitions are placed; in the thread.
+
+        The order matters: a topic that is created again in between is noticed, and read from its beginning.
+        """
+        topics = {topic for topic, _ in partitions} - self._ids.keys()
+        if topics:
+            try:
+                self._ids.update(self._backend.identify(topics))
+            except EventBusError as error:  # the next refresh has them
+                logger.debug("the ids of %s are not known: %s", sorted(topics), error)
+
+    async def _take_recreated(self) -> None:
+        """Read topics from their beginning that were deleted and created again since this consumer took them up."""
+        self._ids_seen = known = self._backend.known_ids
+        recreated: list[TopicPartition] = []
+        for topic in {topic for topic, _ in self._held}:
+            before, now = self._ids.get(topic), known.get(topic)
+            if now is None or now == before:
+                continue
+            self._ids[topic] = now
+            if before is not None:
+                recreated += [where for where in self._held if where.topic == topic]
+                logger.warning(
+                    "Topic %r was deleted and created again (its id was %s and is %s). It is read from its beginning. "
+                    "Records of it that were read since at old offsets are read again", topic, before, now,
+                )  # fmt: skip
+        if recreated:
+            await self._read_recreated(sorted(recreated))
+
+    async def _read_recreated(self, partitions: list[TopicPartition]) -> None:
+        for where in partitions:
+            is_told, topic_id = where in self._told, self._ids[where.topic]
+            self._drop(where)  # nothing of the old topic is committed or handed over any more
+            self._held[where], self._ids[where.topic] = None, topic_id
+            self._unplaced[where] = ""
+            self._recreated.add(where)
+            if is_told:
+                self._told.add(where)
+        await self._place_again()
+        if self._config.group is None:
+            return
+        begin = {one: OffsetAndMetadata(self._positions[one]) for one in partitions if one in self._positions}
+        try:  # a member that takes over now must not go on at an offset of the old topic
+            await self._in_thread(lambda: self._member.commit(begin))
+        except EventBusError as error:
+            logger.warning("group %r: the beginning of %s was not committed: %s", self._config.group, begin, error)
+        await self.on_assigned(partitions)
 
     def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
         """Kafka's ``auto.offset.reset`` for a position that retention passed, but never in silence."""
@@ -374,6 +454,14 @@ class KafkaConsumer:
 
     async def _prepare(self) -> None:
         """Tell librdkafka what has changed since the last poll."""
+        if self._doubts_ids:
+            self._doubts_ids = False
+            try:
+                await self._backend.refresh()
+            except EventBusError as error:
+                logger.debug("whether topics were created again is not known: %s", error)
+        if self._ids_seen is not self._backend.known_ids:
+            await self._take_recreated()
         if self._is_subscribed and self._config.group is None:
             counts = self._backend.known_counts
             wanted = {TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])}

@@ -133,6 +133,8 @@ def error_of(error: ClientError, what: str) -> EventBusError:
     limit = _LIMITS.get(error.code())
     if limit is not None:
         text = f"{text} ({limit}; see `eventbus topics describe`)"
+    if error.code() == ClientError._UNKNOWN_PARTITION:
+        text = f"{text} (was the topic created again with fewer partitions? Send the record again)"
     missing = _MISSING.get(error.code())
     if missing is not None:
         text = f"{text} (the user that this process logs in as needs an ACL: {missing}; see `eventbus acls --help`)"

@@ -265,12 +265,18 @@ class KafkaProducer:
         self.held_bytes += size_bytes
 
     def _until_seen(self, lane: Lane) -> None:
-        """In a thread: return when librdkafka has heard of a partition that was added, or ``max_block_ms`` are over."""
+        """Return, in a thread, when librdkafka knows a partition that was added, or after ``max_block_ms``.
+
+        Or when the topic no longer has the partition, because it was created again with fewer. The thread looks up
+        other topics, too, so they would wait for nothing.
+        """
         deadline = time.monotonic() + self.config.max_block_ms / 1000
         while lane.is_parked and time.monotonic() < deadline:
             try:
                 found = self.client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
                 if lane.partition in found.partitions:
+                    return
+                if lane.partition >= self.backend.known_counts.get(lane.topic, 0):
                     return
             except (KafkaException, KeyError, AttributeError):  # no answer; no such topic; the client was replaced
                 pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection
 from confluent_kafka import IsolationLevel as ClientIsolation
@@ -54,6 +54,14 @@ _ISOLATION = {
 }
 
 
+class KnownTopic(NamedTuple):
+    """A topic as a broker describes it."""
+
+    partitions: int
+    id: str
+    """Another one than before: the topic was deleted, and a topic of the same name was created."""
+
+
 class TopicAdmin:
     """One cluster's topics."""
 
@@ -82,13 +90,18 @@ class TopicAdmin:
         """Topics and how many partitions each has: those named, as far as they exist, or all. Creates none."""
         if names is None:
             return self.all_counts()
+        return {name: topic.partitions for name, topic in self.known(names).items()}
+
+    def known(self, names: Collection[str]) -> dict[str, KnownTopic]:
+        """Return those of the topics named that exist."""
         if not names:
             return {}
-        found: dict[str, int] = {}
+        found: dict[str, KnownTopic] = {}
         futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
         for name, future in futures.items():
             try:
-                found[name] = len(self._result(future, f"topic {name!r}").partitions)
+                topic = self._result(future, f"topic {name!r}")
+                found[name] = KnownTopic(len(topic.partitions), str(topic.topic_id))
             except KafkaError as error:
                 if error.retriable and error.code != UnknownTopicOrPartition.code:
                     raise  # it is there, as far as anybody knows

@@ -121,6 +121,24 @@ async def a_deleted_topic_takes_its_offsets_along(world: World) -> None:
 
 
 @promise()
+async def a_topic_created_again_is_read_from_its_beginning(world: World) -> None:
+    """The positions of its readers belong to the topic that was deleted."""
+    topic, group = await world.topic(), world.name("group")
+    async with world.bus.new_consumer(topic, group=group) as member, world.bus.new_consumer(topic) as reader:
+        await world.send(topic, b"0", b"1", b"2")
+        for consumer in (member, reader):
+            assert len(await world.take(consumer, 3)) == 3
+        await member.commit()
+        await world.admin.delete_topics(topic)
+        await world.admin.create_topic(topic)
+        await world.send(topic, b"3", b"4", b"5", b"6", b"7")
+        for consumer in (member, reader):
+            assert [record.value for record in await world.take(consumer, 5)] == [b"3", b"4", b"5", b"6", b"7"]
+        await member.commit()
+        assert await world.admin.group_offsets(group) == {TopicPartition(topic, 0): OffsetAndMetadata(5)}
+
+
+@promise()
 async def groups_are_listed_and_described(world: World) -> None:
     topic, group = await world.topic(2), world.name("group")
     (unknown,) = await world.admin.describe_groups([group])
