@@ -170,6 +170,8 @@ class KafkaBackend:
         while True:
             try:
                 self._look_around(client, 1)
+                if not {*self._wire.brokers} & {*self.settings.addresses}:
+                    check_advertised(self.settings)  # librdkafka goes there, and only there
                 return
             except KafkaError as failure:
                 client.poll(0)

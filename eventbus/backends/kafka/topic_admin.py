@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -9,11 +12,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection
 from confluent_kafka import IsolationLevel as ClientIsolation
+from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka import admin as untyped_admin
 
 from eventbus.backends.base import EARLIEST, LATEST, MAX_TIMESTAMP
-from eventbus.backends.kafka.failures import raised
+from eventbus.backends.kafka.failures import error_of, raised
 from eventbus.backends.kafka.limits import TopicLimits
 from eventbus.backends.kafka.wire import Address, Wire
 from eventbus.broker import PartitionDescription, TopicDescription, TopicSpec
@@ -21,6 +25,7 @@ from eventbus.broker.configs import ConfigEntry as OurEntry
 from eventbus.broker.configs import ConfigSource as OurSource
 from eventbus.broker.names import check_topic_name
 from eventbus.errors import (
+    ConfigError,
     EventBusError,
     InvalidPartitions,
     InvalidRequest,
@@ -32,8 +37,11 @@ from eventbus.protocol import messages as m
 from eventbus.suggest import nearest
 from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
-_AS_KAFKA_WRITES_IDS = str.maketrans("+/", "-_")
-"""librdkafka writes the other base64: the same id would have two texts."""
+_METADATA_SECONDS = 5.0
+"""How long one broker may take to return metadata before the next one is tried."""
+_ANY_TOPIC = "__consumer_offsets"
+_CONTROLLER_LOOKS = 10
+_CONNECT_SECONDS, _PAUSE_SECONDS = 1.0, 0.1
 _GRACE_SECONDS = 5.0
 """librdkafka keeps its own time, and answers a little later."""
 _LEADER_NOT_AVAILABLE, _TOPIC_REFUSED, _CLUSTER_REFUSED = 5, 29, 31
@@ -83,8 +91,55 @@ class TopicAdmin:
 
     def brokers(self) -> dict[int, Address]:
         """The brokers of the cluster, as it sees them."""
-        found = self._result(self._client.describe_cluster(request_timeout=self._seconds), "the brokers")
-        return {node.id: (node.host, node.port) for node in found.nodes}
+        try:
+            return _addresses(self._metadata([]))
+        except ConfigError:  # see `_topics`
+            found = self._result(self._client.describe_cluster(request_timeout=self._seconds), "the brokers")
+            return {node.id: (node.host, node.port) for node in found.nodes}
+
+    def _metadata(self, names: Collection[str]) -> m.MetadataResponse:
+        """Request topics and brokers from any broker that answers.
+
+        librdkafka sends its own describe_topics and describe_cluster to the controller alone. A broker of KRaft names
+        a random broker as that, also one that has died and whose session has not ended: 9 s by default.
+        """
+        topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        request = m.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        return self._wire.call(request, timeout_seconds=min(self._seconds, _METADATA_SECONDS))
+
+    def _topics(self, names: Collection[str]) -> tuple[dict[str, Any], dict[str, KafkaError], dict[int, Address]]:
+        """Return the topics, the errors of the other topics, and the brokers."""
+        found: dict[str, Any] = {}
+        errors: dict[str, KafkaError] = {}
+        try:
+            answer = self._metadata(names)
+        except ConfigError:  # our own connections do not take all of librdkafka's settings, a Java keystore say
+            futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
+            for name, future in futures.items():
+                try:
+                    found[name] = _as_metadata(self._result(future, f"topic {name!r}"))
+                except KafkaError as error:
+                    errors[name] = error
+            return found, errors, self.brokers()
+        for topic in answer.topics:
+            name = topic.name or ""
+            if topic.error_code:
+                error = error_of(ClientError(topic.error_code), f"topic {name!r}")
+                assert isinstance(error, KafkaError), "the error of a broker has a code"
+                errors[name] = error
+            else:
+                found[name] = topic
+        return found, errors, _addresses(answer)
+
+    def _look_for_controller(self) -> None:
+        """Have librdkafka learn of a controller that can be reached, before a request that only it takes."""
+        for _ in range(_CONTROLLER_LOOKS):
+            with suppress(KafkaException, OSError, KeyError):
+                found = self._client.list_topics(_ANY_TOPIC, timeout=min(self._seconds, _METADATA_SECONDS))
+                broker = found.brokers[found.controller_id]
+                socket.create_connection((broker.host, broker.port), _CONNECT_SECONDS).close()
+                return
+            time.sleep(_PAUSE_SECONDS)  # in a thread: another broker, or this one later, names another controller
 
     def counts(self, names: Collection[str] | None = None) -> dict[str, int]:
         """Topics and how many partitions each has: those named, as far as they exist, or all. Creates none."""
@@ -96,19 +151,15 @@ class TopicAdmin:
         """Return those of the topics named that exist."""
         if not names:
             return {}
-        found: dict[str, KnownTopic] = {}
-        futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
-        for name, future in futures.items():
-            try:
-                topic = self._result(future, f"topic {name!r}")
-                found[name] = KnownTopic(len(topic.partitions), str(topic.topic_id))
-            except KafkaError as error:
-                if error.retriable and error.code != UnknownTopicOrPartition.code:
-                    raise  # it is there, as far as anybody knows
-        return found
+        found, errors, _ = self._topics(names)
+        for error in errors.values():
+            if error.retriable and error.code != UnknownTopicOrPartition.code:
+                raise error  # it is there, as far as anybody knows
+        return {name: KnownTopic(len(topic.partitions), _id_text(topic.topic_id)) for name, topic in found.items()}
 
     def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
         """Return what topics accept, except for those whose configs this user may not describe, or no broker does."""
+        self._look_for_controller()
         resources = [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in names]
         futures = self._client.describe_configs(resources, request_timeout=self._seconds)
         found: dict[str, TopicLimits] = {}
@@ -128,8 +179,10 @@ class TopicAdmin:
     def count(self, topic: str) -> int:
         """Partitions of one topic. Raises UnknownTopicOrPartition; InvalidTopic for a name that no topic can have."""
         check_topic_name(topic)  # for some names the client library raises a ValueError
-        futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self._seconds)
-        return len(self._result(futures[topic], f"topic {topic!r}").partitions)
+        found, errors, _ = self._topics([topic])
+        if errors:
+            raise errors[topic]
+        return len(found[topic].partitions)
 
     def describe(self, names: Sequence[str] | None) -> list[TopicDescription]:
         """Raises UnknownTopicOrPartition."""
@@ -139,37 +192,37 @@ class TopicAdmin:
         for name in wanted:
             if not name:
                 raise UnknownTopicOrPartition("a topic has a name; '' is none")
-        found = self._client.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
+        described, errors, brokers = self._topics(wanted)
+        for name, error in errors.items():
+            if not isinstance(error, UnknownTopicOrPartition):
+                raise error
+            if names is not None:
+                raise self._unknown(name)
+        wanted = [name for name in wanted if name in described]
+        self._look_for_controller()
         configs = self._client.describe_configs(
             [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in wanted], request_timeout=self._seconds
         )
-        described: dict[str, Any] = {}
-        for name in wanted:
-            try:
-                described[name] = self._result(found[name], f"topic {name!r}")
-            except UnknownTopicOrPartition:
-                if names is not None:
-                    raise self._unknown(name) from None
-        where = [TopicPartition(name, one.id) for name, topic in described.items() for one in topic.partitions]
+        where = [TopicPartition(name, one.partition_index) for name in wanted for one in described[name].partitions]
         ends = self._ends(where)
         sizes = self._sizes(
             {
-                TopicPartition(name, one.id): (one.leader.host, one.leader.port)
-                for name, topic in described.items()
-                for one in topic.partitions
-                if one.leader is not None
+                TopicPartition(name, one.partition_index): brokers[one.leader_id]
+                for name in wanted
+                for one in described[name].partitions
+                if one.leader_id in brokers
             }
         )
         entries = {resource.name: self._entries(future) for resource, future in configs.items()}
         return [
             TopicDescription(
                 name,
-                str(topic.topic_id).translate(_AS_KAFKA_WRITES_IDS),
-                [_partition(name, one, ends, sizes) for one in topic.partitions],
+                _id_text(described[name].topic_id),
+                [_partition(name, one, ends, sizes) for one in _in_order(described[name].partitions)],
                 {key: _entry(entry) for key, entry in sorted(entries[name].items())},
-                is_internal=topic.is_internal or name.startswith("__"),
+                is_internal=described[name].is_internal or name.startswith("__"),
             )
-            for name, topic in described.items()
+            for name in wanted
         ]
 
     def _unknown(self, topic: str) -> UnknownTopicOrPartition:
@@ -283,6 +336,7 @@ class TopicAdmin:
             wanted.append(_new_topic(spec))
         if not wanted:
             return outcomes
+        self._look_for_controller()
         futures = self._client.create_topics(
             wanted, validate_only=validate_only, request_timeout=self._seconds, operation_timeout=self._seconds
         )
@@ -295,6 +349,7 @@ class TopicAdmin:
 
     def delete(self, names: Sequence[str]) -> None:
         """Raises the first error; those without one are deleted."""
+        self._look_for_controller()
         futures = self._client.delete_topics(
             list(names), request_timeout=self._seconds, operation_timeout=self._seconds
         )
@@ -311,6 +366,7 @@ class TopicAdmin:
         known = self.count(topic)
         if total_count <= known:
             raise InvalidPartitions(f"topic {topic!r} has {known} partitions already, and never shrinks: ask for more")
+        self._look_for_controller()
         futures = self._client.create_partitions(
             [kafka.NewPartitions(topic, total_count)], request_timeout=self._seconds, operation_timeout=self._seconds
         )
@@ -325,6 +381,7 @@ class TopicAdmin:
             self.count(topic)
             return
         resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, topic, incremental_configs=entries)
+        self._look_for_controller()
         (future,) = self._client.incremental_alter_configs([resource], request_timeout=self._seconds).values()
         self._result(future, f"the configs of topic {topic!r} were not changed")
 
@@ -430,19 +487,51 @@ def _new_topic(spec: TopicSpec) -> Any:
 def _partition(
     topic: str, one: Any, ends: list[dict[TopicPartition, int]], sizes: Mapping[TopicPartition, int]
 ) -> PartitionDescription:
-    where = TopicPartition(topic, one.id)
+    where = TopicPartition(topic, one.partition_index)
     first, stable, end = (some.get(where, -1) for some in ends)
     return PartitionDescription(
-        partition=one.id,
-        leader=-1 if one.leader is None else one.leader.id,
-        replicas=tuple(node.id for node in one.replicas),
-        isr=tuple(node.id for node in one.isr),
+        partition=one.partition_index,
+        leader=one.leader_id,
+        replicas=tuple(one.replica_nodes),
+        isr=tuple(one.isr_nodes),
         log_start_offset=first,
         high_watermark=end,
         last_stable_offset=stable,
         log_end_offset=end,
         size_bytes=sizes.get(where, 0),
     )
+
+
+def _in_order(partitions: Iterable[Any]) -> list[Any]:
+    return sorted(partitions, key=lambda one: one.partition_index)
+
+
+def _addresses(answer: Any) -> dict[int, Address]:
+    return {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+
+
+def _as_metadata(topic: Any) -> Any:
+    """Return what librdkafka describes in the form of a response."""
+    partitions = [
+        m.MetadataResponse.MetadataResponsePartition(
+            partition_index=one.id,
+            leader_id=-1 if one.leader is None else one.leader.id,
+            replica_nodes=[node.id for node in one.replicas],
+            isr_nodes=[node.id for node in one.isr],
+        )
+        for one in topic.partitions
+    ]
+    return m.MetadataResponse.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=b64decode(str(topic.topic_id) + "=="),
+        is_internal=topic.is_internal,
+        partitions=partitions,
+    )
+
+
+def _id_text(topic_id: bytes) -> str:
+    """Write an id as Kafka does: the base64 of URLs, without padding."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def _entry(entry: Any) -> OurEntry:

@@ -82,6 +82,10 @@ class Connection:
             parts += part
         return bytes(parts)
 
+    def limit(self, timeout_seconds: float) -> None:
+        """Wait no longer for each part of an answer."""
+        self._socket.settimeout(timeout_seconds)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -99,29 +103,39 @@ class Wire:
         self.brokers: tuple[Address, ...] = ()
         """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
 
-    def call(self, request: Any, most: int = 99, at: Address | None = None) -> Any:
+    def call(
+        self, request: Any, most: int = 99, at: Address | None = None, timeout_seconds: float | None = None
+    ) -> Any:
         """Ask a broker, any of them by default, in the highest version up to ``most``."""
-        return self.ask(lambda _: request, type(request).__name__.removesuffix("Request"), most, at)
+        return self.ask(lambda _: request, type(request).__name__.removesuffix("Request"), most, at, timeout_seconds)
 
-    def ask(self, make: Callable[[int], Any], api: str, most: int = 99, at: Address | None = None) -> Any:
-        """The same, for a request that depends on its version."""
+    def ask(
+        self,
+        make: Callable[[int], Any],
+        api: str,
+        most: int = 99,
+        at: Address | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """The same, for a request that depends on its version. ``timeout_seconds``: for each broker that is tried."""
         addresses = self._any() if at is None else [at]
         for number, address in enumerate(addresses, 1):
             try:
-                return self._ask(address, make, api, most)
+                return self._ask(address, make, api, most, timeout_seconds or self._timeout_seconds)
             except EventBusError as error:
                 if not error.retriable or number == len(addresses):
                     raise
         raise AssertionError("there is a broker, or reading the URL would have refused it")
 
-    def _ask(self, address: Address, make: Callable[[int], Any], api: str, most: int) -> Any:
+    def _ask(self, address: Address, make: Callable[[int], Any], api: str, most: int, timeout_seconds: float) -> Any:
         known = self._take(address)
         if known is not None:
+            known.limit(timeout_seconds)
             try:
                 return self._ask_by(known, make, api, most)
             except CoordinatorNotAvailable:  # closed for being idle; nothing of ours repeats harmfully
                 pass
-        return self._ask_by(Connection(address, self._settings, self._timeout_seconds), make, api, most)
+        return self._ask_by(Connection(address, self._settings, timeout_seconds), make, api, most)
 
     def _ask_by(self, connection: Connection, make: Callable[[int], Any], api: str, most: int) -> Any:
         try:
