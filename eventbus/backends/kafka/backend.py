@@ -77,7 +77,7 @@ _MARKER_PAUSE_SECONDS = 0.001
 _LOOK_SECONDS = 5.0
 """How often topics in use are looked up. Until then a topic that was created again is read at an old offset."""
 _REFRESH_LOOKS = 6
-"""One look in so many also lists all topics, if somebody reads by pattern, and the brokers and the topics' limits."""
+"""Every sixth look also lists all topics, if a consumer reads by pattern, the brokers, and the limits of topics."""
 _LEADER_SECONDS = 2.0
 _THREADS = 8
 _REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
@@ -260,7 +260,7 @@ class KafkaBackend:
     # what topics there are -------------------------------------------------------------------------------------------
 
     async def refresh(self, *, of_all: bool = True) -> None:
-        """Look which topics there are, of those in use, or all of them if somebody reads by pattern."""
+        """Look up the topics in use, or all topics if a consumer reads by pattern."""
         self._know(*await self._asked(partial(self._look_up_topics, of_all)))
 
     def _look_up_topics(self, of_all: bool) -> tuple[Mapping[str, int], dict[str, str]]:

@@ -38,7 +38,7 @@ from eventbus.suggest import nearest
 from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 _METADATA_SECONDS = 5.0
-"""How long one broker may take to return metadata before the next one is tried."""
+"""How long a broker may take to return metadata before the next broker is tried."""
 _ANY_TOPIC = "__consumer_offsets"
 _CONTROLLER_LOOKS = 10
 _CONNECT_SECONDS, _PAUSE_SECONDS = 1.0, 0.1
@@ -67,7 +67,7 @@ class KnownTopic(NamedTuple):
 
     partitions: int
     id: str
-    """Another one than before: the topic was deleted, and a topic of the same name was created."""
+    """It changes when the topic is deleted and a topic with its name is created."""
 
 
 class TopicAdmin:

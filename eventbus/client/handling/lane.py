@@ -128,7 +128,7 @@ class Lane:
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
         self.wait: Wait | None = None
-        """What the lane tries until it works, although its next record is due."""
+        """Set while the lane tries something until it works, although its next record is due."""
         self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered for such a wait: under ``concurrency=`` another lane has its turn meanwhile."""
         self.tried: tuple[int, int] = (-1, 0)

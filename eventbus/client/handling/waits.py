@@ -1,4 +1,4 @@
-"""What a partition waits for, as `EventBus.health` reports it."""
+"""Waits of a partition, as `EventBus.health` reports them."""
 
 from __future__ import annotations
 
