@@ -93,6 +93,7 @@ _PASSING = frozenset(
         ClientError.FENCED_LEADER_EPOCH,
         ClientError.UNKNOWN_LEADER_EPOCH,
         ClientError.UNSTABLE_OFFSET_COMMIT,
+        ClientError.OFFSET_NOT_AVAILABLE,  # a new leader does not know its high watermark yet
     )
 )
 """What a cluster answers for a moment, and then no more."""
