@@ -20,6 +20,7 @@ from eventbus.client.requests import CORRELATION_ID, REPLY_TO
 from eventbus.client.tables.table import Table
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling
+from eventbus.topic_patterns import matches
 from eventbus.types import ConsumerRecord
 from serdes import Json, split_optional
 
@@ -177,7 +178,7 @@ class _Writer:
             for topic in spec.topics:
                 self.declare(topic)
             return spec.topics
-        found = [name for name in self._bus.declared_topics if re.fullmatch(spec.pattern, name)]
+        found = [name for name in self._bus.declared_topics if matches(spec.pattern, name)]
         if found:
             return found
         name = f"pattern.{_identifier(handler.__name__)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import anyio
@@ -23,6 +22,7 @@ from eventbus.errors import (
     UnstableOffsetCommit,
 )
 from eventbus.records import fetched_records
+from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.consumer")
@@ -35,7 +35,7 @@ class EmbeddedConsumer:
         self._engine = engine
         self._config = config
         self._topics: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: str | None = None
         self._manual = False
         self._wanted: set[TopicPartition] = set()
         """What was assigned by hand."""
@@ -73,10 +73,11 @@ class EmbeddedConsumer:
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
         if self._manual:
             raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
+        if pattern is not None:
+            check_pattern(pattern)
         for topic in topics:
             self._engine.partition_count(topic)
-        self._topics = set(topics)
-        self._pattern = _compile(pattern) if pattern is not None else None
+        self._topics, self._pattern = set(topics), pattern
         group = self._config.group
         if group is None:
             for topic_partition in list(self._held):
@@ -128,7 +129,7 @@ class EmbeddedConsumer:
         broker = self._engine.broker
         topics = {topic for topic in self._topics if broker.has_topic(topic)}
         if self._pattern is not None:
-            topics |= {t for t in broker.list_topics() if not t.startswith("__") and self._pattern.fullmatch(t)}
+            topics |= {topic for topic in broker.list_topics() if matches(self._pattern, topic)}
         return topics
 
     def _refresh(self) -> None:
@@ -555,10 +556,3 @@ def _nobody_waits() -> None:
 
 async def _do_nothing(partitions: list[TopicPartition]) -> None:
     """Until somebody wants to hear of rebalances."""
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
-import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -247,11 +246,10 @@ def _check_window(args: argparse.Namespace) -> None:
 
 async def _window(admin: Admin, handler: Handler[Any, Any], args: argparse.Namespace) -> _Window:
     topics = await admin.describe_topics(list(handler.spec.topics) or None)
-    pattern = handler.spec.pattern
     partitions = [
         TopicPartition(topic.name, part.partition)
         for topic in topics
-        if pattern is None or (re.fullmatch(pattern, topic.name) and not topic.is_internal)
+        if handler.spec.reads(topic.name)
         for part in topic.partitions
     ]
     if args.from_offset is not None:

@@ -7,7 +7,6 @@ and the request counts as handled: the work is done, and an error would stop the
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -81,8 +80,7 @@ class Replies:
     def _topic_of(self, record: ConsumerRecord) -> str:
         """Raises UnicodeDecodeError, and InvalidTopic for a topic of the handler's own: it would handle its replies."""
         to = (record.header(REPLY_TO) or b"").decode()
-        spec = self._handler.spec
-        if to in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, to)):
+        if self._handler.spec.reads(to):
             raise InvalidTopic(f"its {REPLY_TO} {to!r} is a topic that the handler itself reads")
         return to
 

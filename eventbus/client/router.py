@@ -18,6 +18,7 @@ from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.lifespan import When, check_hook
 from eventbus.errors import ConfigError
 from eventbus.recovery import NamesTopics
+from eventbus.topic_patterns import prefixed
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]*")
 _OF_THE_ROUTER = ("topics", "pattern", "name", "middleware")
@@ -243,7 +244,7 @@ def placed_spec(spec: ConsumerSpec, where: Placement) -> ConsumerSpec:
     return msgspec.structs.replace(
         spec,
         topics=tuple(where.prefix + topic for topic in spec.topics),
-        pattern=f"{re.escape(where.prefix)}(?:{spec.pattern})" if spec.pattern and where.prefix else spec.pattern,
+        pattern=prefixed(where.prefix, spec.pattern) if spec.pattern and where.prefix else spec.pattern,
         group=None if spec.group is None else where.group_prefix + spec.group,
         group_prefix=where.group_prefix,
         middleware=(*where.middleware, *spec.middleware),

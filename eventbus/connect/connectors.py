@@ -23,6 +23,7 @@ from eventbus.connect.settings import Properties, read
 from eventbus.connect.sink_run import SinkRun
 from eventbus.connect.source_run import SourceRun
 from eventbus.errors import ConfigError, EventBusError
+from eventbus.topic_patterns import check_pattern, matches
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -154,13 +155,8 @@ class Connectors:
         if bool(topics) == bool(pattern):
             raise ConfigError(f"{properties.origin}: a sink needs topics or topics.regex, one of the two")
         if pattern:
-            try:
-                matches = re.fullmatch(pattern, dead) is not None
-            except re.error as error:
-                raise ConfigError(f"{properties.place('topics.regex')}: topics.regex={pattern}: {error}") from None
-        else:
-            matches = dead in topics
-        if dead and matches:
+            check_pattern(pattern, f"{properties.place('topics.regex')}: topics.regex={pattern}")
+        if dead and (matches(pattern, dead) if pattern else dead in topics):
             raise ConfigError(
                 f"{properties.place('errors.deadletterqueue.topic.name')}: the sink reads {dead!r} itself: its dead "
                 "letters would go round for ever"

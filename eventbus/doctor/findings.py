@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -12,6 +11,7 @@ from eventbus.doctor.facts import Facts, HandlerFacts
 from eventbus.doctor.promises import duration
 from eventbus.doctor.report import Finding, Severity
 from eventbus.suggest import nearest
+from eventbus.topic_patterns import matches
 
 Rule = Callable[[Facts], Iterator[Finding]]
 _LONG_WINDOW_MS = 5_000
@@ -28,7 +28,7 @@ def findings_of(facts: Facts) -> list[Finding]:
 def _reads(one: HandlerFacts, topic: str) -> bool:
     if one.pattern is None:
         return topic in one.topics
-    return not topic.startswith("__") and re.fullmatch(one.pattern, topic) is not None
+    return matches(one.pattern, topic)
 
 
 # what keeps it from starting -----------------------------------------------------------------------------------------

@@ -32,11 +32,12 @@ from eventbus.errors import (
 )
 from eventbus.mirror.journal import Journal
 from eventbus.mirror.options import Options
-from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_pattern, check_plans, plan_topic
+from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_plans, plan_topic
 from eventbus.mirror.progress import Progress
 from eventbus.mirror.session import Session, Superseded
 from eventbus.mirror.verify import PartitionCheck, Verifier, refused
 from eventbus.suggest import nearest
+from eventbus.topic_patterns import check_pattern
 from eventbus.types import Compression, TopicPartition
 
 logger = logging.getLogger("eventbus.mirror")
@@ -102,7 +103,7 @@ class Mirror:
             raise ConfigError(f"source and destination are one log, {shown_url(self._source.url)}: name two")
         selection = Selection(names=tuple(topics), pattern=pattern, exclude=exclude)
         selection.check()
-        check_pattern(groups)
+        check_pattern(groups or "")
         if name is not None and not re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", name):
             raise ConfigError(f"name={name!r}: 1 to 200 of a-z A-Z 0-9 . _ -")
         self.options = Options(

@@ -12,6 +12,7 @@ from eventbus.broker import TopicDescription
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.mirror.journal import Journal, TopicState
 from eventbus.suggest import nearest
+from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import TopicPartition
 
 _TIMES = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
@@ -40,7 +41,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raises ConfigError."""
         for pattern in (self.pattern, self.exclude):
-            check_pattern(pattern)
+            check_pattern(pattern or "")
         if self.names and self.pattern is not None:
             raise ConfigError("topics by name or by pattern: give one of the two")
         for name in self.names:
@@ -60,15 +61,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.names:
             return name in self.names
-        return self.pattern is None or re.fullmatch(self.pattern, name) is not None
-
-
-def check_pattern(pattern: str | None) -> None:
-    """Raises ConfigError."""
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None
+        return self.pattern is None or matches(self.pattern, name)
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -177,11 +177,12 @@ async def test_retry_topics_follow_too() -> None:
     assert tries == ["x", "x"]
 
 
-async def test_group_prefix_may_be_another_or_none() -> None:
+@pytest.mark.parametrize("pattern", ["or.*", "(?i)OR.*", "orders|others"])
+async def test_group_prefix_may_be_another_or_none(pattern: str) -> None:
     router = Router(prefix="shop.", group_prefix="")
     seen: list[str] = []
 
-    @router.consumer(pattern="or.*", group="g")
+    @router.consumer(pattern=pattern, group="g")
     async def handle(value: str) -> None:
         seen.append(value)
 

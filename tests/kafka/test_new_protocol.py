@@ -33,7 +33,7 @@ ANOTHER = {
 PROMISED = [
     promise
     for promise in PROMISES
-    if promise.area in ("groups", "members") and not promise.needs and promise.name not in ANOTHER
+    if promise.area in ("groups", "members", "patterns") and not promise.needs and promise.name not in ANOTHER
 ]
 
 

@@ -308,7 +308,7 @@ class KafkaBackend:
                     ) from None
                 count = self._create(topics, topic)
             self._in_use.add(topic)
-            self.known_counts[topic] = count
+            self.known_counts = {**self.known_counts, topic: count}  # consumers match patterns again for a new dict
         return count
 
     def learn_limits(self, topics: Collection[str]) -> None:

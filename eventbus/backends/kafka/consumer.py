@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +24,7 @@ from eventbus.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
+from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -53,7 +53,14 @@ class KafkaConsumer:
         self._config = config
         self._timers = backend.timers
         self._topics: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: str | None = None
+        self._matched: set[str] = set()
+        self._matched_in: Mapping[str, int] | None = None
+        """The known topics that `_matched` was made from: a large cluster has many, and each fetch needs it."""
+        self._named: frozenset[str] = frozenset()
+        """The topics that librdkafka has subscribed to for the group."""
+        self._named_in: int | None = None
+        """The generation in which a topic was added to them, until another begins; None: no topic was added."""
         self._is_subscribed = False
         self._manual = False
         self.on_revoked: Callable[[TopicPartition], object] = _nothing
@@ -119,19 +126,38 @@ class KafkaConsumer:
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
         if self._manual:
             raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
-        compiled = _compile(pattern) if pattern is not None else None
+        if pattern is not None:
+            check_pattern(pattern)
         counts = await self._backend.partition_counts(topics if pattern is None else None)
         for topic in topics:
             if topic not in counts:
                 self._backend.partition_count(topic)  # raises, if the broker does not know it either
-        self._topics, self._pattern, self._is_subscribed = set(topics), compiled, True
+        self._topics, self._pattern, self._is_subscribed = set(topics), pattern, True
+        self._matched_in = None
         counts = self._backend.known_counts
         self._beginnings.know({topic: counts.get(topic, 0) for topic in self._matching()})
         if self._config.group is None:
             await self._read_all()
-            return
-        wanted = [*sorted(self._topics), *([] if pattern is None else [f"^({pattern})$"])]
-        await self._in_thread(lambda: self._member.subscribe(wanted))
+        else:
+            await self._name_topics()
+
+    def _to_name(self) -> frozenset[str]:
+        """Return the topics to subscribe to: those given by name even if they do not exist."""
+        return frozenset(self._topics | self._matching())
+
+    async def _name_topics(self) -> None:
+        """Subscribe by name to what the pattern matches now.
+
+        librdkafka's own patterns are POSIX expressions in the classic protocol and RE2 expressions in the other one,
+        where ``\\d`` is the letter d, or a lookahead is an error.
+        """
+        wanted = self._to_name()
+        if wanted - self._named:
+            self._named_in = self._group.generation_id
+        else:
+            self._named_in = None
+        await self._in_thread(lambda: self._member.subscribe(sorted(wanted)))
+        self._named = wanted
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         if self._is_subscribed:
@@ -190,10 +216,12 @@ class KafkaConsumer:
     def _matching(self) -> set[str]:
         """The topics there are of those subscribed to."""
         counts = self._backend.known_counts
-        topics = {topic for topic in self._topics if topic in counts}
-        if self._pattern is not None:
-            topics |= {t for t in counts if not t.startswith("__") and self._pattern.fullmatch(t)}
-        return topics
+        if counts is not self._matched_in:
+            topics = {topic for topic in self._topics if topic in counts}
+            if self._pattern is not None:
+                topics |= {topic for topic in counts if matches(self._pattern, topic)}
+            self._matched, self._matched_in = topics, counts
+        return self._matched
 
     def _drop(self, where: TopicPartition) -> None:
         if where not in self._held:
@@ -467,6 +495,8 @@ class KafkaConsumer:
             wanted = {TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])}
             if wanted != self._held.keys():
                 await self._read_all()
+        elif self._is_subscribed and self._to_name() != self._named:
+            await self._name_topics()
         if self._unchecked:
             await self._check_bounds()
         if self._unplaced and self._timers.current_time() >= self._place_at and self._to_place():
@@ -610,7 +640,10 @@ class KafkaConsumer:
     @property
     def known_group(self) -> GroupMetadata:
         """Which member of which generation this is; of none while it is not known what it reads in it."""
-        return self._group if self._group.generation_id == self._settled_in else GroupMetadata(self._group.group)
+        generation = self._group.generation_id
+        # The group needs another generation to assign a topic that the pattern has begun to match.
+        is_behind = self._named_in == generation or self._to_name() != self._named
+        return GroupMetadata(self._group.group) if is_behind or generation != self._settled_in else self._group
 
     def group_metadata(self) -> GroupMetadata:
         if self._config.group is None:
@@ -671,10 +704,3 @@ def _nothing(*_: object) -> None:
 
 async def _do_nothing(partitions: list[TopicPartition]) -> None:
     """Until somebody wants to hear of rebalances."""
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None

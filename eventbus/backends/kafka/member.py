@@ -155,8 +155,11 @@ class Member:
         self._topics = {topic for topic, _ in partitions}
 
     def subscribe(self, topics: list[str]) -> None:
-        """Patterns begin with ``^``."""
+        """Without topics, leave the group: librdkafka refuses to subscribe to none."""
         try:
+            if not topics:
+                self.client.unsubscribe()
+                return
             self.client.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._were_lost)
         except KafkaException as failure:
             raise raised(failure, f"{topics} cannot be subscribed to") from None

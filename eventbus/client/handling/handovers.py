@@ -187,10 +187,17 @@ class Handovers:
         if not lane.ended.is_set():
             self.ending[lane.topic_partition] = lane
 
+    @property
+    def is_idle_pattern(self) -> bool:
+        """True if no topic matches the handler's pattern: its consumer need not be a member of the group then."""
+        return self._handler.spec.pattern is not None and not self._consumer.subscription()
+
     async def is_settled(self) -> bool:
         """No rebalance is under way: the group and this member agree about who reads what."""
         if self.is_giving_up or self._consumer.polled():
             return False
+        if self.is_idle_pattern:
+            return True
         member = self._consumer.group_metadata()
         try:
             [group] = await self._backend.describe_groups([self._group])

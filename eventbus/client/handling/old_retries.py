@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -207,5 +206,4 @@ async def _read(backend: Backend, waiting: Waiting, partition: TopicPartition, s
 
 def reads(handler: Handler[Any, Any], topic: str) -> bool:
     """Return whether a handler reads a topic."""
-    pattern = handler.spec.pattern
-    return topic in handler.spec.topics if pattern is None else re.fullmatch(pattern, topic) is not None
+    return handler.spec.reads(topic)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -19,6 +18,7 @@ from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 from eventbus.recovery import policy_of
 from eventbus.suggest import nearest, wrong_value
+from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import ConsumerRecord, IsolationLevel
 from eventbus.units_of_work import units_of
 
@@ -143,6 +143,10 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Records of a partition are handled one after the other."""
         return self.order in ("partition", "global")
 
+    def reads(self, topic: str) -> bool:
+        """True if ``topic`` is one of the topics, or matches the pattern."""
+        return topic in self.topics or (self.pattern is not None and matches(self.pattern, topic))
+
     def consumer_options(self) -> dict[str, Any]:
         """What the handler's consumer is opened with; what was not said is left to its defaults."""
         options = {name: getattr(self, name) for name in _CONSUMER_OPTIONS}
@@ -202,7 +206,8 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
         raise ConfigError(f"{where}: {wrong_value(error, options)}") from None
     if bool(names) == (spec.pattern is not None):
         raise ConfigError('@consumer takes topics or pattern="...", one of the two')
-    _check_pattern(spec)
+    if spec.pattern is not None:
+        check_pattern(spec.pattern, f"@consumer(pattern={spec.pattern!r})")
     if spec.group == "":
         raise ConfigError(f"{where}: group='': a name; without group= it is named after the bus and the function")
     if spec.batch is not False and spec.batch < 1:
@@ -282,13 +287,6 @@ def _without_dots(options: dict[str, Any], where: str) -> dict[str, Any]:
             )
         found[name] = value
     return found
-
-
-def _check_pattern(spec: ConsumerSpec) -> None:
-    try:
-        re.compile(spec.pattern or "")
-    except re.error as error:
-        raise ConfigError(f"@consumer(pattern={spec.pattern!r}) is no regular expression: {error}") from None
 
 
 def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -158,7 +157,7 @@ class Recovering:
         recovery, spec = self.recovery, self._handler.spec
         own = [topic for topic in (recovery.retry_topic, recovery.dead_letter_topic) if topic is not None]
         for topic in own:
-            if topic in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, topic)):
+            if spec.reads(topic):
                 raise ConfigError(
                     f"handler {self._handler.__name__!r} reads {topic!r}, where its own failed records go: it would "
                     "meet each of them again and again. Narrow the pattern, or name another topic with dead_letter= or "
@@ -167,11 +166,7 @@ class Recovering:
         if not own:
             return
         known = {topic.name: topic for topic in await self._backend.describe_topics()}
-        sources = [
-            topic
-            for name, topic in known.items()
-            if name in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, name))
-        ]
+        sources = [topic for name, topic in known.items() if spec.reads(name)]
         self._check_widths({topic.name: len(topic.partitions) for topic in sources})
         width = max((len(topic.partitions) for topic in sources), default=-1)
         await self._create([topic for topic in own if topic not in known], width)

@@ -714,7 +714,7 @@ class Runner:
     @property
     def is_rebalancing(self) -> bool:
         """Its place in the group is being negotiated."""
-        return self._handovers.is_giving_up or self.member.generation_id < 0
+        return self._handovers.is_giving_up or (self.member.generation_id < 0 and not self._handovers.is_idle_pattern)
 
     @property
     def paused(self) -> list[TopicPartition]:

@@ -88,11 +88,7 @@ def _shared_topic(one: Handler[Any, Any], other: Handler[Any, Any], topics: Coll
 
 
 def _reads(handler: Handler[Any, Any], topic: str) -> bool:
-    if handler.spec.pattern is None:
-        return topic in handler.spec.topics
-    if topic.startswith("__"):
-        return False
-    return re.fullmatch(handler.spec.pattern, topic) is not None
+    return handler.spec.reads(topic)
 
 
 def _named(handler: Handler[Any, Any]) -> str:
