@@ -263,7 +263,17 @@ class BackendConsumer(Protocol):
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]: ...
 
-    async def position(self, partition: TopicPartition) -> int: ...
+    async def position(self, partition: TopicPartition) -> int:
+        """Return where `fetch` goes on; wait until that is known. Raises ConfigError for a partition not assigned."""
+        ...
+
+    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the positions of the assigned ones among ``partitions`` (default: of the assignment), as one snapshot.
+
+        A partition that is given up while this waits is left out. Whoever takes `assignment` and awaits anything before
+        it uses a partition of that list needs this call instead of `position`.
+        """
+        ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None: ...
 

@@ -178,6 +178,7 @@ class EmbeddedConsumer:
         self._in_hand = [entry for entry in self._in_hand if (entry[0].topic, entry[0].partition) != topic_partition]
         self._engine.unlisten(topic_partition, self._on_advance)
         self.on_revoked(topic_partition)
+        self._wake()  # whoever waits for its position waits no longer
 
     # the group -------------------------------------------------------------------------------------------------------
 
@@ -465,12 +466,22 @@ class EmbeddedConsumer:
     # positions and commits -------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition) -> int:
+        await self._placed(partition)
+        self._check_held(partition)
+        return self._positions[partition]
+
+    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        wanted = self.assignment() if partitions is None else list(partitions)
+        for partition in wanted:
+            await self._placed(partition)
+        return {partition: self._positions[partition] for partition in wanted if partition in self._positions}
+
+    async def _placed(self, partition: TopicPartition) -> None:
+        """Return when it is known where the partition begins, or when it is given up."""
         while partition in self._unplaced:
             self._place(partition)
             if partition in self._unplaced:
                 await self._next_wake().wait()
-        self._check_held(partition)
-        return self._positions[partition]
 
     def _check_held(self, partition: TopicPartition) -> None:
         if partition not in self._held:

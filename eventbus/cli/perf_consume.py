@@ -177,8 +177,8 @@ class _Reading:
     async def _is_done(self, consumer: Consumer) -> bool:
         if self._wanted is not None:
             return self.count >= self._wanted
-        own = [partition for partition in consumer.assignment() if partition in self._ends]
-        return all([await consumer.position(partition) >= self._ends[partition] for partition in own])
+        positions = await consumer.positions()
+        return all(at >= self._ends[partition] for partition, at in positions.items() if partition in self._ends)
 
     def _detail(self, seconds: float, records_per_s: float, mib_per_s: float) -> None:
         """One interval: what there is by now, and how fast it came since the last line."""

@@ -254,6 +254,7 @@ class BlockingConsumer(_Asked):
     assigned = _Asked._waits(Consumer.assigned)
     poll = _Asked._waits(Consumer.poll)
     position = _Asked._waits(Consumer.position)
+    positions = _Asked._waits(Consumer.positions)
     seek = _Asked._asks(Consumer.seek)
     seek_to_beginning = _Asked._waits(Consumer.seek_to_beginning)
     seek_to_end = _Asked._waits(Consumer.seek_to_end)

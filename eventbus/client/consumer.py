@@ -229,7 +229,7 @@ class Consumer:
         with self._used_alone():
             assigned = self.assignment()
             self._ahead.give_back(assigned, self._consumer.seek)
-            positions = {partition: await self._consumer.position(partition) for partition in assigned}
+            positions = await self._consumer.positions()
             returned, paused = self._ahead.returned.copy(), self._paused.copy()
             self._sought.clear()
             self._has_subject = True
@@ -344,7 +344,7 @@ class Consumer:
         """
         await self.assigned()
         ends = await self.end_offsets()
-        while any([await self.position(partition) < ends.get(partition, 0) for partition in self.assignment()]):
+        while any(at < ends.get(partition, 0) for partition, at in (await self.positions()).items()):
             for record in await self.poll():
                 yield record
 
@@ -380,6 +380,17 @@ class Consumer:
         ahead = self._ahead.position(partition)
         return await self._consumer.position(partition) if ahead is None else ahead
 
+    async def positions(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """The positions of those that are assigned, or of all assigned ones when none is named, as one snapshot.
+
+        A partition that the group takes away meanwhile is left out; `position` raises an error for it.
+        """
+        found = await self._consumer.positions(self._named(partitions))
+        return {
+            partition: at if (ahead := self._ahead.position(partition)) is None else ahead
+            for partition, at in found.items()
+        }
+
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Read on from ``offset``. `commit` then covers what `poll` returns from here on, not what it did before."""
         partition = partition_of(partition)
@@ -396,8 +407,16 @@ class Consumer:
         await self._seek_to(partitions, LATEST)
 
     async def _seek_to(self, partitions: Sequence[TopicPartition], at: int) -> None:
-        for partition, found in (await self._offsets_at(dict.fromkeys(self._named(partitions), at))).items():
-            self.seek(partition, found.offset)
+        """``at``: a time, EARLIEST or LATEST. What the group takes away meanwhile is left out."""
+        wanted, held = self._named(partitions), set(self.assignment())
+        offsets = await self._offsets_at(dict.fromkeys(wanted, at))
+        late = [partition for partition, found in offsets.items() if found.offset < 0]
+        if late:
+            offsets |= await self._offsets_at(dict.fromkeys(late, LATEST))
+        lost = held.difference(self.assignment())
+        for partition, found in offsets.items():
+            if partition not in lost:
+                self.seek(partition, found.offset)
 
     def _named(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Those named, or all that are assigned."""
@@ -415,12 +434,7 @@ class Consumer:
 
     async def seek_to_time(self, time_ms: int, *partitions: TopicPartition) -> None:
         """Read on from the first record at or after a time, or from the end; all partitions when none is named."""
-        found = await self.offsets_for_times(dict.fromkeys(self._named(partitions), time_ms))
-        for partition, at in found.items():
-            if at is None:
-                await self._seek_to([partition], LATEST)
-            else:
-                self.seek(partition, at.offset)
+        await self._seek_to(partitions, time_ms)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return nothing of these partitions until `resume`, or until they are given up."""
@@ -451,18 +465,20 @@ class Consumer:
     async def lag(self, partition: TopicPartition) -> int:
         """Records between the position and the end of the partition: what is still to be polled."""
         partition = partition_of(partition)
+        position = await self.position(partition)
         end = await self._consumer.end_offsets([partition])
-        return max(end[partition] - await self.position(partition), 0)
+        return max(end[partition] - position, 0)
 
     async def uncommitted(self, partition: TopicPartition) -> int:
         """Records between the group's committed offset and the position: what is read again if this one dies now."""
         partition = partition_of(partition)
+        position = await self.position(partition)
         committed = (await self.committed(partition)).get(partition)
         if committed is None:
             begin = (await self._backend.list_offsets({partition: EARLIEST}))[partition].offset
         else:
             begin = committed.offset
-        return max(await self.position(partition) - begin, 0)
+        return max(position - begin, 0)
 
     # commits ---------------------------------------------------------------------------------------------------------
 

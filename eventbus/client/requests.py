@@ -173,8 +173,7 @@ class Requests:
     async def _run(self, reading: Waiting) -> None:
         try:
             async with await self._read() as replies:
-                for one in replies.assignment():
-                    await replies.position(one)  # its end, before anything is asked
+                await replies.positions()  # the ends, before anything is asked
                 reading.end()
                 async for record in replies:
                     waiting = self._waiting.get(record.header(CORRELATION_ID) or b"")

@@ -111,7 +111,7 @@ class SinkRun(Run):
         if not mine:
             return bool(self._pattern) or await self._others_have_all()
         ends = await consumer.end_offsets(*mine)
-        return all([await consumer.position(one) >= ends[one] for one in mine])
+        return all(at >= ends[one] for one, at in (await consumer.positions(*mine)).items())
 
     async def _others_have_all(self) -> bool:
         """The group has more members than partitions, and this one reads none."""

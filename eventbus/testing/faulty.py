@@ -7,7 +7,7 @@ service in the end, played with these hooks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -232,6 +232,13 @@ class FaultyConsumer:
             if (chunk.topic, chunk.partition) == partition and len(chunk):
                 return chunk.offsets[0]  # nobody has seen it yet
         return await self.inner.position(partition)
+
+    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        found = await self.inner.positions(partitions)
+        for chunk in self._in_hand:
+            if len(chunk) and (where := TopicPartition(chunk.topic, chunk.partition)) in found:
+                found[where] = chunk.offsets[0]  # nobody has seen it yet
+        return found
 
     def _put_back(self, fetched: list[FetchedRecords]) -> None:
         """Nobody has seen them: they are fetched again."""

@@ -21,7 +21,7 @@ from eventbus.client.handling.runner import Runner
 from eventbus.client.producing.last_words import LastWords
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.coordinator.requests import GroupDescription
-from eventbus.errors import EventBusError
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TimestampType
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -76,7 +76,7 @@ class FakeConsumer:
         self.group_generation = 1
         self.state = "Stable"
         self.assigned = {T0, T1}
-        self.positions: dict[TopicPartition, int] = {}
+        self.places: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         self.commits: list[dict[TopicPartition, int]] = []
@@ -94,7 +94,7 @@ class FakeConsumer:
 
         async def order() -> list[FetchedRecords]:
             for chunk in chunks:
-                self.positions[TopicPartition(chunk.topic, chunk.partition)] = chunk.next_offset
+                self.places[TopicPartition(chunk.topic, chunk.partition)] = chunk.next_offset
             return list(chunks)
 
         self._order(order)
@@ -167,7 +167,13 @@ class FakeConsumer:
         return GroupMetadata("g", self.generation, "me")
 
     async def position(self, partition: TopicPartition) -> int:
-        return self.positions.get(partition, 0)
+        if partition not in self.assigned:
+            raise ConfigError(f"{partition} is not assigned to this consumer")
+        return self.places.get(partition, 0)
+
+    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        wanted = self.assigned if partitions is None else self.assigned.intersection(partitions)
+        return {partition: self.places.get(partition, 0) for partition in wanted}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self.ends.get(partition, 0) for partition in partitions}

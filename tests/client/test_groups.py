@@ -546,6 +546,39 @@ async def test_who_does_not_poll_for_max_poll_interval_loses_its_partitions_and_
         assert len(numbers(slow)) == 4
 
 
+async def test_partitions_lost_while_offsets_are_looked_up_are_left_out(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(log, partitions=2) as bus:
+        await bus.send("t", b"x", partition=0)
+
+        async def look_up(call: Callable[[Consumer], Any], patched: str = "_backend.list_offsets") -> Any:
+            async with bus.new_consumer("t", group="g", max_poll_interval_ms=1_000) as consumer:
+                owner, name = patched.split(".")
+                answer = getattr(getattr(consumer, owner), name)
+
+                async def lose_and_answer(*asked: Any) -> Any:
+                    log.pass_time(bus, 2_000)
+                    return await answer(*asked)
+
+                monkeypatch.setattr(getattr(consumer, owner), name, lose_and_answer)
+                try:
+                    found = await call(consumer)
+                finally:
+                    monkeypatch.undo()
+                assert consumer.assignment() == []
+                return found
+
+        async def read_to_end(consumer: Consumer) -> list[Any]:
+            return [record async for record in consumer.until_end()]
+
+        await look_up(lambda consumer: consumer.seek_to_beginning())
+        await look_up(lambda consumer: consumer.seek_to_time(1))
+        assert await look_up(read_to_end, "_consumer.end_offsets") == []
+        assert await look_up(lambda consumer: consumer.lag(T[0]), "_consumer.end_offsets") == 1
+        assert await look_up(lambda consumer: consumer.uncommitted(T[0]), "_consumer.committed") == 0
+
+
 async def test_a_poll_interval_that_passes_during_a_rebalance_loses_the_partitions_all_the_same(log: Log) -> None:
     """A known trap: the rebalance under way must not hide the loss, or what it held is committed after all."""
     heard = Heard()

@@ -120,5 +120,6 @@ async def test_a_generation_that_nobody_knows_is_not_agreed_about(here: int, the
 
     log.describe_groups = describe_groups
     nothing: Any = None
-    handovers = Handovers(nothing, "g", log, consumer, {}, nothing, nothing, 1.0, nothing, nothing, nothing)
+    handler: Any = SimpleNamespace(spec=SimpleNamespace(pattern=None))
+    handovers = Handovers(handler, "g", log, consumer, {}, nothing, nothing, 1.0, nothing, nothing, nothing)
     assert await handovers.is_settled() is settled

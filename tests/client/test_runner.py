@@ -234,6 +234,27 @@ async def test_idle_means_that_the_group_is_at_rest_too() -> None:
         assert await run.runner.is_idle()
 
 
+@pytest.mark.parametrize("call", ["describe_groups", "committed", "end_offsets"])
+async def test_a_partition_lost_while_drain_and_health_look_is_no_error(call: str) -> None:
+    """The group expels this member while its coordinator or its leaders answer. What it had not handled is not done."""
+    async with running(Slow().handler()) as run:
+        owner: Any = run.consumer if hasattr(run.consumer, call) else run.backend
+        answer = getattr(owner, call)
+
+        async def lose_and_answer(asked: Any) -> Any:
+            found = await answer(asked)
+            for partition in {T0} & run.consumer.assigned:
+                run.consumer.assigned.discard(partition)
+                run.consumer.on_revoked(partition)
+            return found
+
+        setattr(owner, call, lose_and_answer)
+        if call != "committed":
+            assert not await run.runner.is_idle()
+            run.consumer.assigned.add(T0)
+        assert set(await run.runner.lag()) == ({T0, T1} if call == "describe_groups" else {T1})
+
+
 async def test_a_member_that_has_not_joined_is_not_idle() -> None:
     """Records wait for it. A Kafka says that the group is stable, but not of which generation: -1, as the member's."""
     async with running(Slow().handler()) as run:

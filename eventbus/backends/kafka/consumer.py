@@ -590,11 +590,24 @@ class KafkaConsumer:
     # positions and commits -------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition) -> int:
+        await self._placed(partition)
+        self._check_held(partition)
+        return self._position(partition)
+
+    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        wanted = self.assignment() if partitions is None else list(partitions)
+        for partition in wanted:
+            await self._placed(partition)
+        return {partition: self._position(partition) for partition in wanted if partition in self._positions}
+
+    async def _placed(self, partition: TopicPartition) -> None:
+        """Return when it is known where the partition begins, or when it is given up."""
         while partition in self._unplaced:
             await self._place_again(partition)
             if partition in self._unplaced:
                 await self._timers.sleep(_STABLE_SECONDS)
-        self._check_held(partition)
+
+    def _position(self, partition: TopicPartition) -> int:
         first = self._inbox.first_offset(partition)
         return self._positions[partition] if first is None else first
 

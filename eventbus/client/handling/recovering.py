@@ -229,18 +229,19 @@ class Recovering:
             for partition, start in found.items():
                 if isinstance(start, KafkaError):
                     raise start
-                self._consumer.seek(partition, start.offset)
+                if partition in self._consumer.assignment():  # else it was lost meanwhile
+                    self._consumer.seek(partition, start.offset)
         if fresh and not self._handler.spec.exactly_once:
             # While the first entry of a partition waits, nothing of it is finished and so nothing committed. Without an
             # offset neither tools nor a release with another retry topic find that the group has entries there.
             # The commit is not made here: in the middle of a rebalance it would wait for the fetch that awaits this.
-            for partition in fresh:
-                self._commits.elsewhere[partition] = await self._consumer.position(partition)
+            self._commits.elsewhere.update(await self._consumer.positions(fresh))
             self._commits.due()
-        for partition, end in (await self._consumer.end_offsets(ours)).items():
+        ends, held = await self._consumer.end_offsets(ours), set(self._consumer.assignment())
+        for partition in held.intersection(ends):
             waiting = self.waiting[partition.partition] = self.recovery.waiting(partition.partition)
             self.moves.watch(partition, waiting)
-            self._loading[partition.partition] = end
+            self._loading[partition.partition] = ends[partition]
 
     def gone(self, partition: TopicPartition) -> None:
         if self.is_retry(partition.topic):
@@ -270,10 +271,10 @@ class Recovering:
         if end is None or (lane is not None and lane.chunks):
             return
         try:
-            position = await self._consumer.position(partition)
+            positions = await self._consumer.positions([partition])
         except EventBusError:
-            return  # it is being taken away
-        if position >= end and self._loading.pop(partition.partition, None) is not None:
+            return  # it is asked again after the next fetch
+        if positions.get(partition, -1) >= end and self._loading.pop(partition.partition, None) is not None:
             self.change()
 
     def is_loading(self, partition: TopicPartition) -> bool:

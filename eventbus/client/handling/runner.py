@@ -331,11 +331,12 @@ class Runner:
             return False
         if self.error is None and any(lane.error or lane.unreadable for lane in self.lanes.values()):
             return False  # it is about to be said
+        held = self._consumer.assignment()
         if not await self._handovers.is_settled():
             self._is_watched = True
             return False
         stopped = {one for one, lane in self.lanes.items() if lane.error or lane.unreadable}
-        assignment = [one for one in self._consumer.assignment() if one not in stopped]
+        assignment = [one for one in held if one not in stopped]
         try:
             until = await self._consumer.end_offsets(assignment) if ends is None else ends
         except EventBusError as error:
@@ -345,10 +346,11 @@ class Runner:
             # longer assigned, or until it has a leader.
             self._is_watched = True
             return False
-        for topic_partition in assignment:
-            if await self._consumer.position(topic_partition) < until.get(topic_partition, 0):
-                self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
-                return False
+        positions = await self._consumer.positions(assignment)
+        # The group may take partitions away between the first line and here. The answer is about those held then.
+        if self._consumer.assignment() != held or any(at < until.get(one, 0) for one, at in positions.items()):
+            self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
+            return False
         self._take_passed()  # a fetch may have moved the position above and not have returned yet
         return all(_is_done(lane, ends) for lane in self.lanes.values())
 
@@ -730,16 +732,23 @@ class Runner:
         unreadable = {one for one, lane in self.lanes.items() if lane.unreadable} | self._consumer.waiting_for.keys()
         partitions = [one for one in self._consumer.assignment() if one not in unreadable]
         committed = await self._consumer.committed(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        # Without a commit it counts from where the partition was begun: what was fetched is not yet handled.
+        begun = committed.keys() | self.lanes.keys()
+        positions = await self._consumer.positions([one for one in partitions if one not in begun])
+        held = set(self._consumer.assignment())
         behind: dict[TopicPartition, int] = {}
-        for topic_partition, end in (await self._consumer.end_offsets(partitions)).items():
+        for topic_partition, end in ends.items():
+            if topic_partition not in held:
+                continue  # the group took it away meanwhile
             if self.recovering is not None and self.recovering.is_retry(topic_partition.topic):
                 behind[topic_partition] = self.recovering.overdue(topic_partition)
                 continue
             known, lane = committed.get(topic_partition), self.lanes.get(topic_partition)
             if known is not None:
                 at = known.offset
-            else:  # what was fetched is not yet handled: the position says nothing
-                at = lane.begun_at if lane is not None else await self._consumer.position(topic_partition)
+            else:
+                at = lane.begun_at if lane is not None else positions.get(topic_partition, end)
             behind[topic_partition] = max(end - at, 0)
         return behind
 

@@ -100,7 +100,10 @@ class StoredPlaces:
                 # Nobody asks again: without this they would begin where the group is.
                 logger.debug("handler %r: not taken up yet: %s: %s", self._handler.__name__, ours, error)
                 await self._timers.sleep(_AWAY_SECONDS)
+        held = set(self._consumer.assignment())
         for partition in ours:
+            if partition not in held:
+                continue  # the group took it away meanwhile
             self._begin(partition, stored.get(partition), ends, committed.get(partition))
         if self._commits.elsewhere:
             self._commits.due()

@@ -191,9 +191,8 @@ class Schedules:
                 by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
                 for record in records:
                     by_partition.setdefault(record.topic_partition, []).append(record)
-                for partition in consumer.assignment():
+                for partition, position in (await consumer.positions()).items():
                     if partition in self._tenures:
-                        position = await consumer.position(partition)
                         self._tenures[partition].took(by_partition.get(partition, ()), position)
                 self._trouble = ""
                 self._polled.set()

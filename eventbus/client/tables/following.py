@@ -126,8 +126,7 @@ class Following:
         while self._in_hand:
             await self._apply(self._in_hand[0])
             self.read += len(self._in_hand.popleft())
-        for one in self._reader.assignment():
-            self._positions[one] = await self._reader.position(one)
+        self._positions |= await self._reader.positions()
         self._wake()
         await anyio.lowlevel.checkpoint()  # a fetch of what is there may not wait at all
 
