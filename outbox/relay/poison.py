@@ -9,6 +9,8 @@ from eventbus.errors import ConfigError, EventBusError, KafkaError, Serializatio
 _POISON = frozenset((2, 10, 17, 29, 32, 43, 44, 76, 87))
 """Corrupt record, record too large, invalid topic, not authorised for the topic, invalid timestamp, format or policy or
 compression that the topic does not take, invalid record."""
+_TIMES = frozenset((32, 87))
+"""Invalid timestamp; invalid record, which is what brokers of Kafka's answer for a timestamp too."""
 _UNKNOWN_TOPIC = 3
 _LONGEST_REASON = 2_000
 
@@ -25,6 +27,11 @@ class Refused(EventBusError):
 def is_unknown_topic(error: BaseException) -> bool:
     """Said of the topic of a row: there is none of the name, or not that partition."""
     return isinstance(error, KafkaError) and error.code == _UNKNOWN_TOPIC
+
+
+def is_about_times(error: BaseException) -> bool:
+    """True if the record's timestamp may be what the log refuses."""
+    return isinstance(error, KafkaError) and error.code in _TIMES
 
 
 def is_poison(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.delivery import BatchDelivery
+from eventbus.backends.kafka.limits import TopicLimits
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -25,9 +26,10 @@ from eventbus.errors import (
 from eventbus.types import OffsetAndMetadata, TopicPartition
 from outbox.headers import EVENT_ID
 from outbox.headers import published as published_headers
-from outbox.relay.poison import Refused, is_poison, is_unknown_topic
+from outbox.relay.poison import Refused, is_about_times, is_poison, is_unknown_topic
 from outbox.relay.receipts import Part, decode, encode
 from outbox.relay.rows import Row
+from outbox.status import written_at_ms
 
 if TYPE_CHECKING:
     from eventbus import EventBus
@@ -62,6 +64,8 @@ class Publisher(ABC):
         self._bus = bus
         self._at = at
         self._producer: Producer | None = None
+        self._limits: dict[str, TopicLimits] = {}
+        """Of topics that refused an event for its time."""
         self.log_id = ""
         """The id of the log that was there when the slot was taken up; empty if it does not matter."""
 
@@ -76,6 +80,30 @@ class Publisher(ABC):
     @abstractmethod
     async def check(self) -> None:
         """Right after `take_up`: whether the log takes anything at all of this relay. Raises what it says."""
+
+    async def learn_limits(self, rows: Sequence[Row], refusal: EventBusError) -> bool:
+        """Look up which times the topics of a refused batch accept. Return True if that helps: publish it again then.
+
+        Events without a time of their own have the time at which they were written. They may be older than the topic
+        allows when a relay was away, or newer when the writer's clock was ahead. Waiting would not help: they are sent
+        with the time of sending.
+        """
+        if not is_about_times(refusal):
+            return False
+        before = dict(self._limits)
+        for topic in {row[2] for row in rows if _has_time_of_writing(row)}:
+            try:
+                [found] = await self._bus.admin.describe_topics([topic])
+                limits = TopicLimits.read({name: str(entry.value) for name, entry in found.configs.items()})
+            except EventBusError as error:
+                logger.debug("outbox: the configs of %r are not known: %s", topic, error)
+                limits = TopicLimits(before_ms=0, after_ms=0)  # no time of writing is sent
+            self._limits[topic] = limits
+        return self._limits != before
+
+    def _accepted(self, now_ms: int) -> dict[str, tuple[int, int]]:
+        """Return the first and last time that each topic of `learn_limits` accepts."""
+        return {topic: limits.accepted_times(now_ms) for topic, limits in self._limits.items()}
 
     async def aclose(self) -> None:
         """Let go of the producer; what is open is aborted."""
@@ -104,10 +132,14 @@ class Publisher(ABC):
         # Rows are stamped by the system clock. A log whose own clock is behind (that of a test) would refuse them as
         # records from the future.
         log_now_ms, system_now_ms = self._bus.now_ms(), system_clock()
+        accepted = self._accepted(log_now_ms)
         for number, row in enumerate(rows, 1):
             id_, event_id, topic, key, value, headers, partition, timestamp_ms, _, _ = row
             if log_now_ms < timestamp_ms <= system_now_ms:
                 timestamp_ms = log_now_ms
+            elif topic in accepted and _has_time_of_writing(row):
+                first_ms, last_ms = accepted[topic]
+                timestamp_ms = timestamp_ms if first_ms <= timestamp_ms <= last_ms else log_now_ms
             if isinstance(key, str):
                 key = key.encode()
             if isinstance(value, str):  # written by hand: SQLite keeps text as text, also in a column of bytes
@@ -213,6 +245,11 @@ class AtLeastOnce(Publisher):
             await batch.wait()
             if batch.error is not None:
                 raise batch.error
+
+
+def _has_time_of_writing(row: Row) -> bool:
+    """True if the writer gave the event no ``timestamp_ms=``: then its time is that in its id, a UUIDv7."""
+    return written_at_ms(row[1], -1) == row[7]
 
 
 def _no_event(row: Row, error: Exception) -> EventBusError:

@@ -270,11 +270,15 @@ class Work:
         try:
             ahead = await self._publish_and_take(self._publisher, rows, part, receipt)
         except Refused as refused:
+            if await self._publisher.learn_limits(rows, refused.cause):
+                return 0.0
             return await self._refused(refused.ids, refused.cause)
         except EventBusError as error:
             cause = poison_in(error)
             if cause is None:
                 raise
+            if await self._publisher.learn_limits(rows, cause):
+                return 0.0
             if len(rows) > 1:  # one of them, and nobody knows which
                 self.pace.refused(len(rows))
                 return 0.0

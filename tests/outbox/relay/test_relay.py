@@ -14,7 +14,8 @@ from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from eventbus import ConsumerRecord, EventBus
-from eventbus.errors import ConfigError
+from eventbus.backends.clock import system_clock
+from eventbus.errors import ConfigError, error_for_code
 from eventbus.testing import FakeClock
 from outbox import Outbox
 from outbox.database import now_sql
@@ -184,6 +185,48 @@ async def test_a_row_that_is_refused_blocks_its_key_and_no_other(database: Datab
         metrics = scene.relay.metrics()
         assert (metrics.quarantined, metrics.moved_behind, metrics.published) == (1, 2, 5)
         assert scene.relay.health().status == "ok"
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("written_ms", [-3_600_000, 3_600_000])
+@pytest.mark.parametrize("may_describe", [True, False])
+async def test_an_event_without_a_time_of_its_own_is_not_refused_for_the_time_of_writing(
+    database: Database, delivery: Any, written_ms: int, may_describe: bool
+) -> None:
+    """Relays were away, or the writer's clock was ahead: the event has the time of sending then."""
+    log_ms = system_clock()
+    outbox = outbox_in(database)
+    for number in range(4):
+        at_ms = log_ms + written_ms + number
+        options = {"timestamp_ms": at_ms - 1} if number == 3 else {}
+        with database.plain.begin() as connection, patch.object(outbox._writer, "_clock_ms", lambda at=at_ms: at):
+            outbox.publish(connection, "t", b"%d" % number, key=b"k%d" % number, **options)
+    limits = {"message.timestamp.before.max.ms": 100_000, "message.timestamp.after.max.ms": 100_000}
+    relay = outbox.relay(database.engine, listen=False, delivery=delivery)
+    bus = EventBus("memory://", clock=lambda: log_ms)
+    bus.topic("t", partitions=2, configs=limits)
+    bus.include(relay)
+    described = bus.admin.describe_topics
+    async with bus:
+        scene = Scene(database, outbox, relay, bus)
+        if not may_describe:
+
+            async def refuse(topics: list[str]) -> Any:
+                if topics == ["t"]:
+                    raise error_for_code(29, "Describe is missing")
+                return await described(topics)
+
+            bus.admin.describe_topics = refuse  # type: ignore[method-assign]
+        await bus.drain()
+        records = await scene.read()
+        assert {(record.value, record.timestamp_ms) for record in records} == {
+            (b"%d" % number, log_ms) for number in range(3)
+        }
+        assert len(records) == 3 or delivery == "at-least-once"
+        (refused,) = scene.rows(outbox.tables.failed)
+        assert (refused.value, refused.timestamp_ms) == (b"3", log_ms + written_ms + 2)
+        assert "message.timestamp." in refused.reason
 
 
 @ON_SQLITE
