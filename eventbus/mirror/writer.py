@@ -11,7 +11,17 @@ import anyio.lowlevel
 from eventbus.backends.base import Backend, BackendProducer, ProducerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.delivery import Delivery
-from eventbus.errors import BufferExhausted, ConfigError, InvalidTxnState, ProducerFenced, RequestTimedOut
+from eventbus.errors import (
+    BufferExhausted,
+    ConfigError,
+    EventBusError,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTxnState,
+    ProducerFenced,
+    RecordTooLarge,
+    RequestTimedOut,
+)
 from eventbus.ledger import ends_of
 from eventbus.mirror.journal import Entry, Journal
 from eventbus.mirror.offset_map import Run
@@ -29,6 +39,8 @@ _TRANSACTION_MS = 60_000
 _TURN = 500
 """Records before other tasks get their turn: a mirror may live in a service's event loop."""
 _CLOSE_SECONDS = 5.0
+_RECORDS_FAULT = (InvalidRecord, InvalidTimestamp, RecordTooLarge)
+"""What a destination answers for one record, whatever else is in its batch."""
 T = TypeVar("T")
 
 
@@ -41,6 +53,19 @@ class _Sent(NamedTuple):
     size_bytes: int
     handles: list[Delivery]
     """Of each; or of the first and the last."""
+
+    @property
+    def is_refused(self) -> bool:
+        """One of these records is refused, whichever it is."""
+        return any(isinstance(handle.batch.error, _RECORDS_FAULT) for handle in self.handles)
+
+    def check(self) -> None:
+        """Raise the refusal of a record with its offset at the source, if it is known which record it is."""
+        errors = [handle.exception() for handle in self.handles]
+        error = next((error for error in errors if isinstance(error, _RECORDS_FAULT)), None)
+        # A log in this process has one error for the whole batch.
+        if error is not None and len(errors) == self.length and sum(other is error for other in errors) == 1:
+            raise _at_source(error, self.where, self.source + errors.index(error))
 
     def runs(self) -> list[Run]:
         """Where they are now. Empty: others wrote between them, and only each one's own handle could tell."""
@@ -77,6 +102,8 @@ class Writer:
         self._is_open = False
         self._shared: set[TopicPartition] = set()
         """Others write there too, between our records: each one's offset has to be asked for."""
+        self._one_by_one: set[TopicPartition] = set()
+        """A batch of several records was refused there: each record is sent alone, which shows which one it was."""
         self.count = 0
         """Records in the open transaction."""
         self.size_bytes = 0
@@ -129,13 +156,19 @@ class Writer:
                 await anyio.lowlevel.checkpoint()
             key, value, time_ms = keys[index], values[index], times[index]
             of_record = () if headers is None else headers[index]
-            if of_each or index == begin or index == end - 1:
-                handles.append(await self._put(append, key, value, of_record, time_ms))
-            else:
-                try:
-                    add(key, value, of_record, time_ms)
-                except (BufferExhausted, ConfigError):
-                    await self._put(add, key, value, of_record, time_ms)
+            try:
+                if of_each or index == begin or index == end - 1:
+                    handles.append(await self._put(append, key, value, of_record, time_ms))
+                    if where in self._one_by_one:
+                        await self._producer.flush()
+                        handles[-1].result()
+                else:
+                    try:
+                        add(key, value, of_record, time_ms)
+                    except (BufferExhausted, ConfigError):
+                        await self._put(add, key, value, of_record, time_ms)
+            except _RECORDS_FAULT as error:
+                raise _at_source(error, where, fetched.offsets[index]) from error
             size_bytes += len(key or b"") + len(value or b"")
         self.size_bytes += size_bytes
         self._sent.append(_Sent(where, fetched.offsets[begin], end - begin, size_bytes, handles))
@@ -157,13 +190,19 @@ class Writer:
     async def commit(self) -> dict[TopicPartition, int]:
         """Commit the records of the open transaction, and what the journal says of them.
 
-        Returns where to read again, with nothing committed: others write to the same partitions, which takes more care.
+        Returns where to read again, with nothing committed: others write to the same partitions, or a record is refused
+        and nobody knows which. Then each record has its own handle.
         Raises what kept a record from the destination, TransactionAborted, TransactionOutcomeUnknown, ProducerFenced.
         """
         await self._producer.flush()
         sent, self._sent = self._sent, []
         self.count = self.size_bytes = 0
-        runs = [(one.where, one.runs()) for one in sent]
+        for one in sent:
+            if one.is_refused:
+                one.check()
+                if one.where in self._shared:
+                    self._one_by_one.add(one.where)
+        runs = [(one.where, [] if one.is_refused else one.runs()) for one in sent]
         shared = {where for where, found in runs if not found}
         if shared:
             self._shared |= shared
@@ -191,11 +230,18 @@ class Writer:
         for handle in handles:
             self._journal_end = handle.result().offset + 2  # behind the marker of its transaction
 
-    async def aclose(
-        self,
-    ) -> None:
+    async def aclose(self) -> None:
         """What is open is aborted, if the destination still answers."""
         with self._timers.move_on_after(_CLOSE_SECONDS, shield=True):
             await self._producer.aclose()
             return
         self._producer.give_up(RequestTimedOut("the mirror was closed before the destination answered"))
+
+
+def _at_source(error: EventBusError, where: TopicPartition, offset: int) -> EventBusError:
+    """The refusal of a record with its offset at the source, of the same class."""
+    return type(error)(
+        f"{where} offset {offset} of the source was not copied, nor was anything after it. The destination refuses it: "
+        f"{str(error).rstrip('.')}. A mirror copies no message.timestamp.* configs: alter them, or max.message.bytes, for "
+        f"topic {where.topic!r} of the destination, and start the mirror again"
+    )

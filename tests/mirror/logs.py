@@ -112,13 +112,19 @@ async def assert_copied(source: Backend, destination: Backend, topic: str, name:
                 assert (there[-1].offset if there else -1) < translated <= ends.log_end_offset, (where, offset)
 
 
-async def write(backend: Backend, where: TopicPartition, *values: bytes, key: bytes | None = None) -> None:
+async def write(
+    backend: Backend,
+    where: TopicPartition,
+    *values: bytes,
+    key: bytes | None = None,
+    timestamp_ms: int = 1_700_000_000_000,
+) -> None:
     """As somebody else who writes there."""
     producer = backend.producer(ProducerConfig())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(producer.run)
         append = producer.appender(*where)
         for value in values:
-            append(key, value, (), 1_700_000_000_000)
+            append(key, value, (), timestamp_ms)
         await producer.aclose()
         tasks.cancel_scope.cancel()

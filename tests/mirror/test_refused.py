@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from eventbus.backends.base import Backend
-from eventbus.errors import ConfigError, CorruptRecord, KafkaError, LogLocked, RecordTooLarge, UnknownTopicOrPartition
+from eventbus.backends.clock import system_clock
+from eventbus.errors import (
+    ConfigError,
+    CorruptRecord,
+    InvalidRecord,
+    InvalidTimestamp,
+    KafkaError,
+    LogLocked,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
 from eventbus.mirror import Mirror
 from eventbus.mirror.journal import Journal, create_journal
 from eventbus.types import TopicPartition
@@ -175,12 +185,30 @@ async def test_a_directory_in_use_says_what_to_do(tmp_path: Path) -> None:
         holder.communicate(timeout=30)
 
 
+@pytest.mark.parametrize("kind", ["memory", pytest.param("served", marks=pytest.mark.system)])
+async def test_a_refused_record_is_named_with_its_offset_and_the_setting(kind: str, new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log(kind)
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        await create(destination, "orders", message_timestamp_before_max_ms="3600000")
+        now_ms = system_clock()
+        await write(source, ORDERS, b"1", b"2", b"3", timestamp_ms=now_ms)
+        await write(source, ORDERS, b"old", timestamp_ms=now_ms - 7_200_000)
+        await write(source, ORDERS, b"5", b"6", timestamp_ms=now_ms)
+        with pytest.raises(
+            (InvalidTimestamp, InvalidRecord),
+            match=r"orders-0 offset 3 of the source was not copied.*message\.timestamp\.before\.max\.ms",
+        ):
+            await copy(here, there)
+        assert await visible(destination, ORDERS) == []
+
+
 async def test_a_record_that_the_destination_does_not_take_ends_it_with_the_reason(new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log("memory")
     async with opened(here) as source, opened(there, log_defaults={"max.message.bytes": "1000"}) as destination:
         await create(source, "orders")
         await write(source, ORDERS, b"small", b"x" * 5_000)
-        with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+        with pytest.raises(RecordTooLarge, match=r"orders-0 offset 1 of the source.*max\.message\.bytes"):
             await copy(here, there, destination_config={"log_defaults": {"max.message.bytes": "1000"}})
         assert await visible(destination, ORDERS) == []
         await destination.alter_configs("orders", {"max.message.bytes": "10000"}, [])
