@@ -63,8 +63,12 @@ Then = Callable[[EventBusError | None], object]
 class _Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Shown without its secrets."""
 
+    given: frozenset[str] | None = None
+    """The fields that somebody set, to their default or not. None: those that differ from their default."""
+
     def __repr__(self) -> str:
         shown = msgspec.structs.asdict(self)
+        del shown["given"]
         shown["kafka"] = {name: shown_value(name, value) for name, value in shown["kafka"].items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 

@@ -28,6 +28,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 LOG_KEYS = frozenset(BrokerConfig.__struct_fields__)
 PRODUCER_KEYS = frozenset({*ProducerConfig.__struct_fields__, "compression_type", "partitioner"}) - {
     "compression",
+    "given",
     "kafka",
 }
 CONSUMER_KEYS = frozenset(
@@ -38,7 +39,7 @@ CONSUMER_KEYS = frozenset(
         "isolation_level",
         "partition_assignment_strategy",
     }
-) - {"start_duration_ms", "kafka"}
+) - {"start_duration_ms", "given", "kafka"}
 CONSUMER_DEFAULTS = CONSUMER_KEYS - {
     "auto_commit_interval_ms", "auto_offset_reset", "client_id", "enable_auto_commit", "group", "group_id",
     "group_instance_id", "isolation", "isolation_level", "start",
@@ -231,7 +232,8 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     if "acks" in values:
         values["acks"] = _acks(values["acks"])
     _choose_idempotence(values)
-    return ProducerSettings(_convert({**values, "kafka": passed}, ProducerConfig, "producer"), partitioner)
+    values |= {"given": frozenset(values), "kafka": passed}
+    return ProducerSettings(_convert(values, ProducerConfig, "producer"), partitioner)
 
 
 def serdes_given(serde: Any, serdes: Any) -> Serdes:
@@ -268,7 +270,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
         values |= read_start(values["start"])
     if "assignors" in values:
         values["assignors"] = _assignors(values["assignors"])
-    settings = _convert({**values, "kafka": passed}, ConsumerConfig, "consumer")
+    settings = _convert({**values, "given": frozenset(values), "kafka": passed}, ConsumerConfig, "consumer")
     if settings.enable_auto_commit and settings.group is None:
         raise ConfigError("enable_auto_commit=True commits for a group: open the consumer with group=...")
     if settings.heartbeat_interval_ms >= settings.session_timeout_ms:

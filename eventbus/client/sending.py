@@ -139,10 +139,11 @@ class Sending(ABC):
     ) -> RecordMetadata | Scheduled:
         """Publish one record and wait for its ack; see `Producer.send`.
 
-        With ``deliver_at`` (a datetime with a time zone, or milliseconds since the epoch) or ``delay`` (seconds, or a
-        timedelta) it is put by, safely, and published when its time has come, once, by whichever process of this
-        client_id runs then; a time that is over means now. It gives a `Scheduled`. ``schedule_id``: a later one of the
-        same id takes its place; `EventBus.cancel_scheduled` takes it back. Raises ConfigError for what is no time.
+        With ``deliver_at`` (a datetime with a time zone, or milliseconds since the epoch) or ``delay`` (seconds, a text
+        such as "3s", or a timedelta) it is put by, safely, and published when its time has come, once, by whichever
+        process of this client_id runs then; a time that is over means now. It gives a `Scheduled`. ``schedule_id``: a
+        later one of the same id takes its place; `EventBus.cancel_scheduled` takes it back. Raises ConfigError for what
+        is no time.
 
         In a handler with ``exactly_once=True`` the record is part of the handler's transaction. Then "stored" is not
         "committed": other readers have the record when the handler's records are committed, or never.

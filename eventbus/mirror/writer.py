@@ -242,6 +242,6 @@ def _at_source(error: EventBusError, where: TopicPartition, offset: int) -> Even
     """The refusal of a record with its offset at the source, of the same class."""
     return type(error)(
         f"{where} offset {offset} of the source was not copied, nor was anything after it. The destination refuses it: "
-        f"{str(error).rstrip('.')}. A mirror copies no message.timestamp.* configs: alter them, or max.message.bytes, for "
-        f"topic {where.topic!r} of the destination, and start the mirror again"
+        f"{str(error).rstrip('.')}. A mirror copies no message.timestamp.* configs. Alter them, or max.message.bytes, "
+        f"of topic {where.topic!r} at the destination, and start the mirror again"
     )

@@ -14,6 +14,7 @@ from eventbus.client.config import consumer_settings, producer_settings
 from eventbus.client.configuration import choose
 from eventbus.client.configuration.environment import read_environment
 from eventbus.client.configuration.files import read_file, toml_lines
+from eventbus.client.configuration.known import settings
 from eventbus.client.configuration.shown import rows_of
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 
@@ -62,6 +63,43 @@ def test_a_keyword_goes_before_the_environment_and_that_before_the_file(monkeypa
     assert (linger(EventBus("memory://", linger_ms=3)), bus.client_id) == (3, "own")
     assert bus.configuration.settings.producers["linger_ms"] == 3
     assert sources(bus)["linger_ms"] == "keyword"
+
+
+_OTHERS = {
+    "url": "file://./elsewhere", "service": "other", "client_id": "other", "acks": "0", "compression_type": "lz4",
+    "partitioner": "murmur3", "partition_assignment_strategy": "range", "fsync": "os",
+    "session_timeout_ms": "44000",
+}  # fmt: skip
+"""Values of settings that are neither numbers nor true and false."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name, one in settings().items() if isinstance(one.default, str | int)))
+def test_a_keyword_with_the_default_value_takes_precedence_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every setting that has a default: precedence depends on what was given, not on what differs from it."""
+    default = settings()[name].default
+    other = str(not default).lower() if isinstance(default, bool) else _OTHERS.get(name, "7")
+    monkeypatch.setenv(f"EVENTBUS_{name.upper()}", other)
+    of_the_bus = name in choose.OF_THE_BUS
+
+    def value_of(**keywords: Any) -> Any:
+        own, config = (keywords, {}) if of_the_bus else ({}, keywords)
+        chosen = choose.configure(own, config, None)
+        parts = chosen.settings
+        found = {**parts.log, **parts.producers, **parts.consumers}
+        found |= {one: getattr(chosen, one) for one in choose.OF_THE_BUS}
+        return found.get("assignors" if name == "partition_assignment_strategy" else name)
+
+    outside = value_of()
+    keyword = value_of(**{name: default})
+    assert outside is not None and keyword != outside
+    assert keyword == default
+
+
+def test_a_client_id_in_the_url_is_that_of_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENTBUS_CLIENT_ID", "outside")
+    url = "kafka://localhost:1?client.id=of-url"
+    assert EventBus(url, service="shop").client_id == "of-url"
+    assert EventBus(url, service="shop", client_id="eventbus").client_id == "eventbus"
 
 
 def test_the_urls_own_query_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

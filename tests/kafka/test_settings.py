@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
@@ -10,8 +12,16 @@ from eventbus import EventBus
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
 from eventbus.backends.kafka.group_metadata import pack_group_metadata, read_group_metadata
-from eventbus.backends.kafka.names import FOR_ALL, FOR_CONSUMERS, FOR_PRODUCERS, OF_ALL
+from eventbus.backends.kafka.names import (
+    CONSUMER_FIELDS,
+    FOR_ALL,
+    FOR_CONSUMERS,
+    FOR_PRODUCERS,
+    OF_ALL,
+    PRODUCER_FIELDS,
+)
 from eventbus.backends.kafka.settings import ClientSettings, read_settings
+from eventbus.client.config import consumer_settings, producer_settings
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import Compression, GroupMetadata, IsolationLevel
 
@@ -139,6 +149,37 @@ def test_the_url_speaks_for_clients_that_say_nothing() -> None:
     assert settings.producer(ProducerConfig())["compression.type"] == "zstd"
     assert settings.producer(ProducerConfig(linger_ms=7))["linger.ms"] == 7
     assert {one["client.rack"] for one in (quiet, settings.producer(ProducerConfig()), settings.admin())} == {"a"}
+
+
+_OTHER = {
+    "compression": "zstd", "assignors": "cooperative-sticky,range", "check_crcs": "false",
+    "session_timeout_ms": "44000", "heartbeat_interval_ms": "2000",
+}  # fmt: skip
+"""Values for the URL, by the field; for the other fields 7."""
+
+
+@pytest.mark.parametrize("name", [*PRODUCER_FIELDS, *CONSUMER_FIELDS, "client.id"])
+def test_a_keyword_takes_precedence_over_the_url_also_with_the_default_value(name: str) -> None:
+    """For each setting that a URL may give to the clients of a bus."""
+    field = {**PRODUCER_FIELDS, **CONSUMER_FIELDS, "client.id": "client_id"}[name]
+    kind: Any = ConsumerConfig if name in CONSUMER_FIELDS else ProducerConfig
+    read: Any = consumer_settings if kind is ConsumerConfig else producer_settings
+    usual = getattr(kind(), field)
+    settings = read_settings("h", {name: _OTHER.get(field, "7")})
+
+    def effective(given: dict[str, Any]) -> Any:
+        config = read(given)
+        config = config if kind is ConsumerConfig else config.config
+        chosen = settings.of_consumer(config) if kind is ConsumerConfig else settings.of_producer(config)
+        if field == "client_id":
+            assert settings.consumer(consumer_settings(given), "range")["client.id"] == chosen.client_id
+            assert settings.producer(config)["client.id"] == chosen.client_id
+        return getattr(chosen, field)
+
+    keyword = "compression_type" if field == "compression" else field
+    value = "none" if field == "compression" else usual
+    assert effective({}) != usual
+    assert effective({keyword: value}) == usual
 
 
 def test_a_client_may_have_settings_of_its_own() -> None:

@@ -130,9 +130,10 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
     def producer(self, config: ProducerConfig) -> dict[str, Any]:
         config = self.of_producer(config)
-        chosen = {"client.id": config.client_id} | self.common(FOR_PRODUCERS, config.kafka)
+        chosen = self.common(FOR_PRODUCERS, config.kafka)
         self._told_of(chosen)
         chosen |= {
+            "client.id": config.client_id,
             "acks": config.acks,
             "enable.idempotence": config.enable_idempotence,
             "batch.size": max(config.batch_size, 1),
@@ -203,17 +204,24 @@ class ClientSettings(msgspec.Struct, frozen=True):
         return {**self.given, **config.kafka}.get("group.protocol", "classic").lower() == "consumer"
 
     def of_producer(self, config: ProducerConfig) -> ProducerConfig:
-        """The same, with the URL's values for what is as it is by default."""
-        return _with_defaults(config, self.producers)
+        """The same, with the URL's values for what nobody gave."""
+        return _with_defaults(config, {**self._client_id, **self.producers})
 
     def of_consumer(self, config: ConsumerConfig) -> ConsumerConfig:
         """The same for a consumer."""
-        return _with_defaults(config, self.consumers)
+        return _with_defaults(config, {**self._client_id, **self.consumers})
+
+    @property
+    def _client_id(self) -> dict[str, str]:
+        return {"client_id": self.given["client.id"]} if "client.id" in self.given else {}
 
 
 def _with_defaults(config: C, said: Mapping[str, Any]) -> C:
-    usual = type(config)()
-    chosen = {field: value for field, value in said.items() if getattr(config, field) == getattr(usual, field)}
+    given = config.given
+    if given is None:
+        usual = type(config)()
+        given = {field for field in said if getattr(config, field) != getattr(usual, field)}
+    chosen = {field: value for field, value in said.items() if field not in given}
     return msgspec.structs.replace(config, **chosen) if chosen else config
 
 

@@ -105,8 +105,8 @@ def configure(keywords: Mapping[str, Any], config: Mapping[str, Any], config_fil
         for name, (_, default, _) in OF_THE_BUS.items()
     }
     _check(chosen, given)
-    if chosen["service"] is not None and "client_id" not in own and "client_id" not in given:
-        chosen["client_id"] = chosen["service"]
+    if "client_id" not in own and "client_id" not in given:
+        chosen["client_id"] = query_of(chosen["url"]).get("client_id") or chosen["service"] or chosen["client_id"]
     rest = {entry.name: entry.value for key, entry in given.items() if key not in OF_THE_BUS}
     try:
         settings = bus_settings({**rest, **config}, chosen["client_id"])

@@ -24,6 +24,9 @@ NOW_MS = 1_700_000_000_000
         (None, 0.0001, NOW_MS + 1),
         (None, 0.1, NOW_MS + 100),
         (None, timedelta(days=1), NOW_MS + 86_400_000),
+        (None, "3s", NOW_MS + 3_000),
+        (None, "1h30m", NOW_MS + 5_400_000),
+        (None, "250ms", NOW_MS + 250),
         (NOW_MS + 7, None, NOW_MS + 7),
         (NOW_MS - 7, None, NOW_MS - 7),
         (LATEST_MS, None, LATEST_MS),
@@ -52,8 +55,10 @@ def test_times_are_milliseconds_rounded_up(deliver_at: Any, delay: Any, due_ms: 
         (None, float("inf"), "until the year 9999"),
         (None, 1e15, "until the year 9999"),
         (None, LATEST_MS / 1000, "beyond the year 9999"),
-        (None, "5s", "seconds, or a timedelta"),
-        (None, True, "seconds, or a timedelta"),
+        (None, "5 seconds", 'seconds, a timedelta, or a text such as "500ms"'),
+        (None, "-3s", "seconds, a timedelta, or a text"),
+        (None, "99999999w", "until the year 9999"),
+        (None, True, "seconds, a timedelta, or a text"),
     ],
 )
 def test_what_is_no_time_is_refused(deliver_at: Any, delay: Any, says: str) -> None:
