@@ -10,7 +10,7 @@ _WHOLE = re.compile(f"(?:{_PART.pattern})+")
 
 
 def read_duration(text: str) -> float | None:
-    """Return the milliseconds, or None if the text is no duration."""
+    """Return the milliseconds, or None if the text is not a duration."""
     if _WHOLE.fullmatch(text) is None:
         return None
     return sum(float(number) * UNITS_MS[unit] for number, unit in _PART.findall(text))

@@ -64,7 +64,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Shown without its secrets."""
 
     given: frozenset[str] | None = None
-    """The fields that somebody set, to their default or not. None: those that differ from their default."""
+    """The fields that a caller gave a value, be it the default. None: the fields that differ from their default."""
 
     def __repr__(self) -> str:
         shown = msgspec.structs.asdict(self)
@@ -272,10 +272,10 @@ class BackendConsumer(Protocol):
         ...
 
     async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Return the positions of the assigned ones among ``partitions`` (default: of the assignment), as one snapshot.
+        """Return the positions of ``partitions`` (default: of the assignment) as one snapshot.
 
-        A partition that is given up while this waits is left out. Whoever takes `assignment` and awaits anything before
-        it uses a partition of that list needs this call instead of `position`.
+        Partitions that are not assigned, or are given up while this waits, are left out. A caller that reads
+        `assignment` and awaits anything before it uses the list needs this call instead of `position`.
         """
         ...
 

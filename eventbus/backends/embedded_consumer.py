@@ -178,7 +178,7 @@ class EmbeddedConsumer:
         self._in_hand = [entry for entry in self._in_hand if (entry[0].topic, entry[0].partition) != topic_partition]
         self._engine.unlisten(topic_partition, self._on_advance)
         self.on_revoked(topic_partition)
-        self._wake()  # whoever waits for its position waits no longer
+        self._wake()  # a call of `positions` may wait for it
 
     # the group -------------------------------------------------------------------------------------------------------
 

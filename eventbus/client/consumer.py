@@ -381,7 +381,7 @@ class Consumer:
         return await self._consumer.position(partition) if ahead is None else ahead
 
     async def positions(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The positions of those that are assigned, or of all assigned ones when none is named, as one snapshot.
+        """Return the positions of assigned partitions, of all when none is named, as one snapshot.
 
         A partition that the group takes away meanwhile is left out; `position` raises an error for it.
         """

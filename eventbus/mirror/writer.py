@@ -40,7 +40,7 @@ _TURN = 500
 """Records before other tasks get their turn: a mirror may live in a service's event loop."""
 _CLOSE_SECONDS = 5.0
 _RECORDS_FAULT = (InvalidRecord, InvalidTimestamp, RecordTooLarge)
-"""What a destination answers for one record, whatever else is in its batch."""
+"""Refusals that are about a single record, whatever else is in its batch."""
 T = TypeVar("T")
 
 

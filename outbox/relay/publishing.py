@@ -65,7 +65,7 @@ class Publisher(ABC):
         self._at = at
         self._producer: Producer | None = None
         self._limits: dict[str, TopicLimits] = {}
-        """Of topics that refused an event for its time."""
+        """The limits of topics that refused an event for its time."""
         self.log_id = ""
         """The id of the log that was there when the slot was taken up; empty if it does not matter."""
 

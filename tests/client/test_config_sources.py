@@ -75,7 +75,7 @@ _OTHERS = {
 
 @pytest.mark.parametrize("name", sorted(name for name, one in settings().items() if isinstance(one.default, str | int)))
 def test_a_keyword_with_the_default_value_takes_precedence_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every setting that has a default: precedence depends on what was given, not on what differs from it."""
+    """Precedence depends on what was given, not on what differs from a default."""
     default = settings()[name].default
     other = str(not default).lower() if isinstance(default, bool) else _OTHERS.get(name, "7")
     monkeypatch.setenv(f"EVENTBUS_{name.upper()}", other)

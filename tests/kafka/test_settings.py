@@ -160,7 +160,7 @@ _OTHER = {
 
 @pytest.mark.parametrize("name", [*PRODUCER_FIELDS, *CONSUMER_FIELDS, "client.id"])
 def test_a_keyword_takes_precedence_over_the_url_also_with_the_default_value(name: str) -> None:
-    """For each setting that a URL may give to the clients of a bus."""
+    """The URL may give these settings to the clients of a bus."""
     field = {**PRODUCER_FIELDS, **CONSUMER_FIELDS, "client.id": "client_id"}[name]
     kind: Any = ConsumerConfig if name in CONSUMER_FIELDS else ProducerConfig
     read: Any = consumer_settings if kind is ConsumerConfig else producer_settings

@@ -148,7 +148,7 @@ class KafkaConsumer:
     async def _name_topics(self) -> None:
         """Subscribe by name to what the pattern matches now.
 
-        librdkafka's own patterns are POSIX expressions in the classic protocol and RE2 expressions in the other one,
+        librdkafka's own patterns are POSIX expressions in the classic protocol and RE2 expressions with KIP-848,
         where ``\\d`` is the letter d, or a lookahead is an error.
         """
         wanted = self._to_name()

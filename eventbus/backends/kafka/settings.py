@@ -204,7 +204,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
         return {**self.given, **config.kafka}.get("group.protocol", "classic").lower() == "consumer"
 
     def of_producer(self, config: ProducerConfig) -> ProducerConfig:
-        """The same, with the URL's values for what nobody gave."""
+        """Return the config with the URL's values for the fields that were not given."""
         return _with_defaults(config, {**self._client_id, **self.producers})
 
     def of_consumer(self, config: ConsumerConfig) -> ConsumerConfig:
