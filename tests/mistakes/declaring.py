@@ -244,6 +244,14 @@ async def delayed_without_a_service(at: At) -> None:
 
 
 @DECORATORS.mistake(
+    '`send(..., delay="5 seconds")`', '`delay="5s"`', "delay='5 seconds'", 'a text such as "500ms", "3s" or "1h30m"',
+)  # fmt: skip
+async def delayed_in_words(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send("orders", "o-1", delay="5 seconds")
+
+
+@DECORATORS.mistake(
     '`EventBus(service="shop/eu")`', '`service="shop-eu"`',
     "service='shop/eu' is not a service's name", "Choose 1 to 100 of a-z A-Z 0-9 . _ -",
 )  # fmt: skip

@@ -280,6 +280,20 @@ def ended_at_the_start(at: At) -> str:
         return service.communicate()[0].strip()
 
 
+@RUN.mistake(
+    "`eventbus mirror` of a record that the destination's topic does not take",
+    "`eventbus topics alter orders --config max.message.bytes=...` at the destination",
+    "orders-0 offset 1 of the source was not copied", "max.message.bytes=1,000", "start the mirror again",
+)  # fmt: skip
+def mirrored_record_too_large(at: At) -> str:
+    with EventBus("file://./old", auto_create_topics=True).blocking() as bus:
+        bus.send("orders", "small", partition=0)
+        bus.send("orders", "x" * 2_000, partition=0)
+    with EventBus("file://./new").blocking() as bus:
+        bus.admin.create_topic("orders", 1, configs={"max.message.bytes": "1000"})
+    return at.cli("mirror", "file://./old", "file://./new")
+
+
 @RUN.mistake("a terminal that knows no UTF-8", "nothing: records are written as the bytes that they are", "Grüße")
 def terminal_without_utf8(at: At) -> str:
     with EventBus("file://./data", auto_create_topics=True).blocking() as bus:
