@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +21,7 @@ from eventbus.backends.kafka.member import Arrival, PollRequest
 from eventbus.errors import ProducerFenced
 from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
+from tests.support import until
 from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
@@ -189,3 +191,24 @@ async def test_what_a_killed_exactly_once_service_left_open_is_ended_at_once(
             with pytest.raises(ProducerFenced):
                 await dead.__aexit__(None, None, None)
     assert seen == [b"once"]
+
+
+async def test_a_rebalance_that_begins_while_a_fetch_prepares_is_taken(served: Node) -> None:
+    """The thread waits in librdkafka's callback then: the fetch waited for the next event, and neither went on."""
+    async with EventBus(bus_url(served.bootstrap)) as bus:
+        await bus.admin.create_topic("prepared", 1)
+        await bus.send("prepared", b"1")
+        async with bus.new_consumer("prepared", group="prepared") as consumer:
+            inner: Any = consumer._consumer
+            prepare = inner._prepare
+
+            async def prepare_slowly() -> None:
+                inner._prepare = prepare
+                await prepare()
+                inner._request.want(30, is_sign_of_life=False)
+                inner._poll_job = inner._member.worker.do(lambda: inner._member.poll(inner._request), inner._wake)
+                await until(lambda: inner._steps)
+
+            inner._prepare = prepare_slowly
+            with anyio.fail_after(20):
+                assert [record.value for record in await consumer.poll(timeout_ms=10_000)] == [b"1"]

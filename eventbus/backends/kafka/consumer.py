@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -41,6 +42,8 @@ _MOVING = (14, 16)
 """What a broker says that is just becoming the group's coordinator, or is it no more: librdkafka hands it through."""
 _MOVING_SECONDS = 30.0
 _NO_TOPIC = "the topic does not exist, or this user may not describe it; it is read again when it is there"
+_KEPT_SECONDS = 1.0
+"""How long after a new epoch of KIP-848 librdkafka would have called back if partitions of this member moved."""
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
 
@@ -107,6 +110,9 @@ class KafkaConsumer:
         told = settings.consumer(config, assignors)
         self._inbox = Inbox(1024 * int(told["queued.max.messages.kbytes"]))
         self._group = GroupMetadata(config.group or "")
+        self._group_at = 0.0
+        """When its generation changed last, in seconds of `time.monotonic`."""
+        self._is_of_new_protocol = settings.has_new_protocol(config)
         self._settled_in = -1
         """The generation whose assignment has been taken up: librdkafka is of a new one before it knows of that."""
         self._member = member = Member(
@@ -114,7 +120,7 @@ class KafkaConsumer:
             config,
             Loop(),
             self._place_at_once,
-            is_cooperative=is_cooperative or settings.has_new_protocol(config),
+            is_cooperative=is_cooperative or self._is_of_new_protocol,
         )
         member.on_step, member.on_lost, member.on_arrival = self._on_step, self._on_lost, self._on_arrival
         member.on_group = self._on_group
@@ -252,7 +258,7 @@ class KafkaConsumer:
         self._wake()
 
     def _on_group(self, metadata: GroupMetadata) -> None:
-        self._group = metadata
+        self._group, self._group_at = metadata, time.monotonic()
 
     def _on_arrival(self, arrival: Arrival) -> None:
         for records in arrival.records:
@@ -468,6 +474,10 @@ class KafkaConsumer:
             if has_polled and left <= 0:
                 break
             await self._prepare()
+            if self._steps:
+                # It began while `_prepare` waited, and the event was set then: `_poll` would wait for the next event,
+                # and the thread, inside of librdkafka's callback, for this step.
+                continue
             if self._inbox.are_paused(self._held) and await self._is_resumed(max(left, 0)):
                 continue
             if self._unplaced and self._to_place():
@@ -656,7 +666,10 @@ class KafkaConsumer:
         generation = self._group.generation_id
         # The group needs another generation to assign a topic that the pattern has begun to match.
         is_behind = self._named_in == generation or self._to_name() != self._named
-        return GroupMetadata(self._group.group) if is_behind or generation != self._settled_in else self._group
+        # With KIP-848 librdkafka does not call back for an epoch that leaves this member's partitions as they are.
+        is_kept = self._is_of_new_protocol and time.monotonic() - self._group_at >= _KEPT_SECONDS
+        is_settled = generation == self._settled_in or (is_kept and not self._steps)
+        return self._group if is_settled and not is_behind else GroupMetadata(self._group.group)
 
     def group_metadata(self) -> GroupMetadata:
         if self._config.group is None:
