@@ -236,7 +236,7 @@ async def test_a_type_error_that_is_not_about_the_arguments_keeps_its_cause() ->
             self.send_nowait()
 
     class Face(Sending):
-        def _sending_producer(self) -> Any:
+        def _sending_producer(self, transactional: bool = True) -> Any:
             return Producer()
 
     with pytest.raises(TypeError, match="no number") as raised:

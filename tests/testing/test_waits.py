@@ -13,7 +13,11 @@ REAL_WAITS = {"sleep", "sleep_until", "move_on_after", "move_on_at", "fail_after
 WAITERS = {"anyio", "asyncio", "trio", "time"}
 """`time.monotonic` is fine: how long something took is no wait."""
 SEAM = "backends/clock.py"
-IN_A_THREAD = {"backends/kafka/backend.py": ["time.sleep"], "backends/engine.py": ["time.sleep"]}
+IN_A_THREAD = {
+    "backends/kafka/backend.py": ["time.sleep"],
+    "backends/kafka/topic_admin.py": ["time.sleep"],
+    "backends/engine.py": ["time.sleep"],
+}
 """Threads that query a real cluster, or flush when the process has no file descriptor left: real waits."""
 
 
