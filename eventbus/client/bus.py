@@ -22,8 +22,9 @@ from eventbus.client.consumer import Consumer
 from eventbus.client.consuming.restoring import Restoring
 from eventbus.client.declarations import Declarations
 from eventbus.client.handling.handlers import Handler, ProducerFunction
+from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.middleware import Middleware, check_middleware
-from eventbus.client.handling.runner import Runner, inside_handler
+from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.host import Part
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor

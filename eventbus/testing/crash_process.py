@@ -20,8 +20,9 @@ from eventbus.backends.engine import Engine
 from eventbus.broker import BrokerConfig
 from eventbus.client.bus import EventBus
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.middleware import CallNext
-from eventbus.client.handling.runner import Runner, inside_handler
+from eventbus.client.handling.runner import Runner
 from eventbus.testing.clock import FakeClock
 from eventbus.testing.crash_disk import Disk, Visible, named, partitions_of, records_of, visible
 from eventbus.testing.faulty import Call, FaultyBackend, Wait

@@ -13,6 +13,7 @@ import pytest
 
 from eventbus import ConsumerRecord, consumer, producer
 from eventbus.client.handling import calls
+from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.lane import Taken
 from eventbus.errors import HandlerError
@@ -183,6 +184,7 @@ class Bundle:
 
     def __init__(self) -> None:
         self.stopping = False
+        self.call_loop = CallLoop()
         self.items: list[tuple[Taken, int] | None] = []
 
     @property
@@ -192,6 +194,10 @@ class Bundle:
     @item.setter
     def item(self, item: tuple[Taken, int] | None) -> None:
         self.items.append(item)
+
+
+async def worked(dispatch: Dispatch, worker: Any, items: list[tuple[Taken, int]]) -> None:
+    await worker.call_loop.run(dispatch.slices, dispatch.work(worker, items))
 
 
 LOOSE = ["payload", "record", "sync", "manual", "manual sync"]
@@ -209,7 +215,7 @@ async def test_a_bundle_of_records_of_several_fetches(shape: str) -> None:
     first, second = lanes[0].take(chunk_of(b"1", b"2", b"3")), lanes[1].take(chunk_of(b"a", b"b"))
     items = [(first, 2), (second, 0), (first, 0), (second, 1)]
     worker, dispatch = Bundle(), Dispatch(loosely(shape, seen), None, {})
-    await dispatch.work(worker, items)
+    await worked(dispatch, worker, items)
     assert seen == [b"3", b"a", b"1", b"b"]
     assert [lane.finished for lane in lanes] == [1, 2]
     assert [first.is_handled(index) for index in range(3)] == [True, False, True]
@@ -227,7 +233,7 @@ async def test_a_worker_that_stops_begins_no_further_record(shape: str) -> None:
         worker.stopping = value == b"2"
 
     taken = lane.take(chunk_of(b"1", b"2", b"3"))
-    await Dispatch(loosely(shape, seen, stop), None, {}).work(worker, [(taken, index) for index in range(3)])
+    await worked(Dispatch(loosely(shape, seen, stop), None, {}), worker, [(taken, index) for index in range(3)])
     assert (seen, lane.finished, worker.item) == ([b"1", b"2"], 2, (taken, 2))
 
 
@@ -244,7 +250,7 @@ async def test_a_worker_leaves_out_what_must_not_be_begun(shape: str) -> None:
     lanes[1].cut(1)
     items = [(taken, index) for index in range(2) for taken in (bad, cut, good)]
     dispatch = Dispatch(loosely(shape, seen, fail), None, {})
-    await dispatch.work(Bundle(), items)
+    await worked(dispatch, Bundle(), items)
     assert seen == [b"0", b"1", b"2", b"2!"]
     assert [lane.finished for lane in lanes] == [-1, 1, 2]
     assert "offset 0" in str(lanes[0].error)
@@ -261,7 +267,7 @@ async def test_a_failure_that_is_skipped_in_a_bundle(shape: str) -> None:
             raise ValueError("no")
 
     taken = lane.take(chunk_of(b"1", b"2"))
-    await Dispatch(loosely(shape, seen, fail, on_error="skip"), None, {}).work(Bundle(), [(taken, 1), (taken, 0)])
+    await worked(Dispatch(loosely(shape, seen, fail, on_error="skip"), None, {}), Bundle(), [(taken, 1), (taken, 0)])
     assert (seen, lane.finished, lane.error) == ([b"2", b"1"], 2, None)
 
 
@@ -271,7 +277,7 @@ async def test_a_record_in_a_bundle_that_the_filter_drops_is_finished(shape: str
     lane = lane_of()
     taken = lane.take(chunk_of(b"1", b"2", b"3"))
     handler = loosely(shape, seen, filter=lambda record: record.value == b"2")
-    await Dispatch(handler, None, {}).work(Bundle(), [(taken, index) for index in (1, 0, 2)])
+    await worked(Dispatch(handler, None, {}), Bundle(), [(taken, index) for index in (1, 0, 2)])
     assert (seen, lane.finished) == ([b"2"], 3)
 
 
@@ -286,7 +292,7 @@ async def test_what_a_bundle_publishes_holds_its_records_back(is_async: bool) ->
     handler = consumer("t", order="none", concurrency=2)(producer("out")(double_later if is_async else double))
     lane, outputs = lane_of(), Outputs()
     taken = lane.take(chunk_of(b"1", b"2"))
-    await Dispatch(handler, outputs.publish, {}).work(Bundle(), [(taken, 1), (taken, 0)])
+    await worked(Dispatch(handler, outputs.publish, {}), Bundle(), [(taken, 1), (taken, 0)])
     lane.settle()
     assert (outputs.values, lane.finished) == ([b"22", b"11"], -1)
     for batch in outputs.batches:
@@ -326,7 +332,7 @@ async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finish
         await dispatch.run(lane, chunk)
     else:
         taken = lane.take(chunk)
-        await dispatch.work(Bundle(), [(taken, index) for index in range(3)])
+        await worked(dispatch, Bundle(), [(taken, index) for index in range(3)])
         assert [taken.is_handled(index) for index in range(3)] == [True, False, False]
     assert (seen, lane.finished) == ([b"1", b"2"], 1)
     assert dispatch.counts == calls.Counts(handled=1, failed=1, timed_out=1)
@@ -499,7 +505,7 @@ def test_a_record_that_waits_for_its_thread_is_not_at_work(backend: str) -> None
             tasks.start_soon(dispatch.run, lanes[0], chunk_of(b"1"))
             while not begun:
                 await anyio.lowlevel.checkpoint()
-            tasks.start_soon(dispatch.work, worker, [(taken, 0)])
+            tasks.start_soon(worked, dispatch, worker, [(taken, 0)])
             await others_wait()
             assert lanes[0].index == 0
             assert worker.item is None

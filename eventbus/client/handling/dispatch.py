@@ -10,12 +10,15 @@ import copy
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
 
 from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import Delivery
+from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
 from eventbus.client.handling.failing import Failing, OnEnded, Passed, in_lane
@@ -44,13 +47,8 @@ _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
 
-class RunChunk(Protocol):
-    """Handle the records of ``chunk`` from ``start`` on, in order; return early when the lane stops.
-
-    ``taken``: they are acknowledged by hand. Else the lane's ``finished`` moves.
-    """
-
-    async def __call__(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None: ...
+RunChunk = Callable[[Lane, FetchedRecords, int, Taken | None], Coroutine[Any, Any, None]]
+"""See `Dispatch.run`."""
 
 
 class Dispatch:
@@ -66,11 +64,12 @@ class Dispatch:
     ) -> None:
         self.counts = Counts()
         self.times = CallTimes(timers or RealTimers(), by_batch=bool(handler.spec.batch))
+        self.slices = Slices(self.times.now)
         self._handler = handler
         self._publish = publish
         self._calls = Calls(handler, serdes, middleware, self.counts)
         self._failing = Failing(handler, self.counts)
-        self.run = self._choose()
+        self._run = self._choose()
 
     def bound(self, publish: Publish | None, on_failure: OnFailure, joins: CallTransaction | None = None) -> Dispatch:
         """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts.
@@ -81,13 +80,13 @@ class Dispatch:
         bound._publish, bound._failing = publish, self._failing.bound(on_failure, joins)
         bound._calls = self._calls.copy()
         bound._calls.joins = joins
-        bound.run = bound._choose()
+        bound._run = bound._choose()
         return bound
 
     def in_units(self, units: OpenUnits) -> None:
         """Each call is a database transaction, which ``units`` makes."""
         self._calls.in_units(units)
-        self.run = self._choose()
+        self._run = self._choose()
 
     def of_retries(self) -> Dispatch:
         """The same for records that come from the retry topic; they share threads and counts."""
@@ -96,7 +95,7 @@ class Dispatch:
         other = copy.copy(self)
         other._calls = self._calls.copy()
         other._calls.is_retry = True
-        other.run = other._choose()
+        other._run = other._choose()
         return other
 
     def recover_by(self, retries: Retries, order: RetryOrder) -> None:
@@ -149,7 +148,14 @@ class Dispatch:
 
     # the ways to run a fetch -----------------------------------------------------------------------------------------
 
-    async def _payloads(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+    async def run(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+        """Handle the records of ``chunk`` from ``start`` on, in order; return early when the lane stops.
+
+        ``taken``: they are acknowledged by hand. Else the lane's ``finished`` moves.
+        """
+        await lane.call_loop.run(self.slices, self._run(lane, chunk, start, taken))
+
+    async def _payloads(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
         function, calls, counts = self.times.timed(self._handler.function), self._calls, self.counts
         values: Sequence[Any] = calls.values(chunk)
@@ -159,49 +165,62 @@ class Dispatch:
             decode = None
         elif None in values:
             decode = calls.reader(chunk.topic)
+        loop, clean, context = lane.call_loop, lane.call_loop.clean, copy_context
+        left = zip(_next_offsets(offsets[start:]), values[start:], strict=True)
         while start < len(values):
-            left = zip(_next_offsets(offsets[start:]), values[start:], strict=True)
+            if lane.stopping:
+                return
+            stop = min(start + (loop.look() or await loop.turn()), len(values))
             after = -1
             try:
                 # The loops inside the try: entering one per record would cost as much as the await.
                 if decode is None:
-                    for after, value in left:
+                    for after, value in islice(left, stop - start):
                         if lane.stopping:
                             counts.handled += bisect_left(offsets, after - 1) - start
                             return
+                        if context() != clean:
+                            await fresh_context()
                         await function(value)
                         lane.finished = after
                 else:
-                    for after, value in left:
+                    for after, value in islice(left, stop - start):
                         if lane.stopping:
                             counts.handled += bisect_left(offsets, after - 1) - start
                             return
+                        if context() != clean:
+                            await fresh_context()
                         await function(decode(value))
                         lane.finished = after
-                counts.handled += len(values) - start
-                break
+                counts.handled += stop - start
+                start = stop
             except BaseException as raised:
                 index = bisect_left(offsets, after - 1)
                 counts.handled += index - start
                 # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
-                again = partial(self._once, partial(calls.of(chunk), index), outputs)
+                again = partial(self._once, loop, partial(calls.of(chunk), index), outputs)
                 if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
                     return
                 lane.handled(offsets[index] + 1)
                 start = index + 1
         lane.handled(chunk.next_offset)
 
-    async def _one_by_one(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+    async def _one_by_one(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
         call, publish, offsets = self.times.timed(self._calls.of(chunk)), self._publish, chunk.offsets
-        handled = 0
+        loop, clean, context = lane.call_loop, lane.call_loop.clean, copy_context
+        handled, look_at = 0, start
         try:
             for index in range(start, len(offsets)):
+                if index >= look_at and not lane.stopping:
+                    look_at = index + (loop.look() or await loop.turn())
                 lane.index = index
                 if lane.stopping or lane.error is not None:
                     return
+                if context() != clean:
+                    await fresh_context()
                 outputs: list[Delivery] | None = None
                 try:
                     result = call(index)
@@ -214,7 +233,7 @@ class Dispatch:
                             await self._send(result, [])
                 except BaseException as error:
                     outputs = [] if outputs is None else outputs
-                    again = partial(self._once, partial(call, index), outputs)
+                    again = partial(self._once, loop, partial(call, index), outputs)
                     if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
                         return
                 else:
@@ -230,17 +249,18 @@ class Dispatch:
         lane.index = len(offsets)
         lane.handled(chunk.next_offset)
 
-    async def _by_hand(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+    async def _by_hand(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
         """Any handler on the loop whose records are acknowledged by hand."""
         await self._each(InLane(lane, chunk, start, taken, self._calls, self.times.timed))
 
-    async def _in_thread(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+    async def _in_thread(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
         """A plain function: records go to a worker thread by the slice, not one hop each."""
         await self._in_slices(InLane(lane, chunk, start, taken, self._calls, self.times.timed))
 
     async def work(self, worker: Worker, items: list[Item]) -> None:
         """Handle records of any lanes, one after the other; those of lanes in error, or given up, are left out.
 
+        Only inside the worker's `CallLoop.run`: a bundle may be of one record, which a loop of its own makes dearer.
         ``worker.item`` is the one at work. Returns early when the worker is stopping: then it is the first not begun.
         """
         places = InBundle(worker, items, self._calls, self._handler.spec.ack == "manual")
@@ -248,12 +268,19 @@ class Dispatch:
 
     async def _each(self, places: Places) -> None:
         plainly = self._publish is None
+        loop, clean, context = places.call_loop, places.call_loop.clean, copy_context
+        look_at = places.first
         for place in range(places.first, places.end):
+            # A call that is being cancelled because it took too long may have returned all the same: see `stops`.
+            if place >= look_at and not places.stops:
+                look_at = place + (loop.look() or await loop.turn())
             places.begin(place)
             if places.stops:
                 return
             if places.skips(place) or places.holds(place):
                 continue
+            if context() != clean:
+                await fresh_context()
             result, error = None, None
             try:
                 result = places.call(place)
@@ -307,6 +334,8 @@ class Dispatch:
     def _slice(self, places: Places, first: int, done: list[tuple[Any, BaseException | None]]) -> None:
         """In the worker thread: add what the handler returned or raised, record by record, as far as the slice goes."""
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
+        base = copy_context()
+        own, clean = base.copy(), None if places.call_loop.clean is None else base
         for place in range(first, places.end):
             places.begin(place)
             if places.stops:
@@ -317,8 +346,10 @@ class Dispatch:
             if places.is_held(place):  # what is to be done about that is the event loop's
                 done.append((_HELD, None))
                 break
+            if own != clean:
+                own = base.copy()
             try:
-                result = self._calls.collected(places.call, place)
+                result = own.run(self._calls.collected, places.call, place)
             except BaseException as error:  # the user's code may raise anything
                 done.append((None, error))
                 break
@@ -356,7 +387,8 @@ class Dispatch:
             self._failing.tell_acknowledged(chunk.record(index), raised)  # its handler's word is that it is finished
         else:
             call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
-            again = partial(self._once, partial(places.call, place) if self._calls.on_loop else call, outputs)
+            call = partial(places.call, place) if self._calls.on_loop else call
+            again = partial(self._once, places.call_loop, call, outputs)
             recall = Recall(partial(places.again, place), places.wait, partial(self._again, places, place, again))
             passed = await self._failing.failed(lane, chunk, index, raised, recall, outputs)
             if not passed:
@@ -377,9 +409,11 @@ class Dispatch:
 
     # batches ---------------------------------------------------------------------------------------------------------
 
-    async def _batches(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+    async def _batches(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
         """A handler of lists: one call for the whole fetch, or for slices of ``batch`` records."""
         while start < len(chunk):
+            if not (lane.stopping or lane.call_loop.look()):
+                await lane.call_loop.turn()
             lane.index = start
             if lane.stopping or lane.error is not None:
                 return
@@ -458,6 +492,7 @@ class Dispatch:
         self, chunk: FetchedRecords, indexes: Sequence[int], taken: Taken | None, given: set[int], reading: _Reading
     ) -> Any:
         calls = self._calls
+        await fresh_context()
         if calls.joins is not None:
             calls.joins.begins()
         if calls.needs_record:
@@ -472,6 +507,8 @@ class Dispatch:
     ) -> bool:
         """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
         for index in range(start, end):
+            if not (lane.stopping or lane.call_loop.look()):
+                await lane.call_loop.turn()
             lane.index, lane.alone = index, chunk.offsets[index]
             if lane.stopping:
                 return False
@@ -553,8 +590,11 @@ class Dispatch:
         else:
             await _publish_one(publish, result, outputs)
 
-    async def _once(self, call: Callable[[], Any], outputs: list[Delivery]) -> None:
+    async def _once(self, loop: CallLoop, call: Callable[[], Any], outputs: list[Delivery]) -> None:
         """One more call, to its end."""
+        if not loop.look():
+            await loop.turn()
+        await fresh_context()
         await self._send(call(), outputs)
 
 
@@ -594,6 +634,8 @@ _LEFT_OUT, _HELD = object(), object()
 
 def _next_offsets(offsets: Sequence[int]) -> Iterable[int]:
     """One beyond each."""
+    if not offsets:
+        return ()
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         return range(offsets[0] + 1, offsets[-1] + 2)
     return [offset + 1 for offset in offsets]

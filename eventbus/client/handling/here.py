@@ -50,6 +50,9 @@ class Calling(Protocol):
 here: ContextVar[Calling | None] = ContextVar("eventbus_here", default=None)
 """Set where calls are made; inherited by the threads and tasks that they begin."""
 
+inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
+"""The handler whose task this is; empty elsewhere."""
+
 
 class RecordHere(NamedTuple):
     """The record that is handled where this is asked for; of a handler of lists the first of its call."""

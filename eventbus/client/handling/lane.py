@@ -16,6 +16,7 @@ import anyio.from_thread
 import anyio.lowlevel
 from anyio.lowlevel import EventLoopToken
 
+from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.recovery import Outgoing
@@ -56,11 +57,11 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "alone", "at_hand", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every",
-        "committed", "ended", "error", "finished", "finished_count", "give_back", "given_back", "given_up_at", "held",
-        "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ran",
-        "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition", "tried", "unhold",
-        "unreadable", "wait", "waiters", "waits", "wake",
+        "alone", "at_hand", "at_work", "begun_at", "begun_count", "call_loop", "calls", "chunks", "closing",
+        "commit_every", "committed", "ended", "error", "finished", "finished_count", "give_back", "given_back",
+        "given_up_at", "held", "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused",
+        "predecessor", "ran", "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition",
+        "tried", "unhold", "unreadable", "wait", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +107,8 @@ class Lane:
         begun; -1 while a call waits for its thread."""
         self.ran = 0
         """A thread has made the calls of the records below this index; `index` follows as each is finished."""
+        self.call_loop = CallLoop()
+        """In which its records are handled in order."""
         self.calls = 0
         """Records called again after they failed: tells a call from the one before it."""
         self.give_back: Callable[[], object] = lambda: None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.lane import Lane, Outcome, Taken
 from eventbus.types import FetchedRecords
@@ -17,6 +18,7 @@ class Worker(Protocol):
     """Who handles bundles: it can be asked to stop, and tells which record is at work."""
 
     stopping: bool
+    call_loop: CallLoop
     calls: int
     """Records called again."""
     item: Item | None
@@ -28,6 +30,7 @@ class Places(Protocol):
 
     first: int
     end: int
+    call_loop: CallLoop
     in_order: bool
     """A failure that is not passed over is the end of them all."""
 
@@ -100,6 +103,7 @@ class InLane:
         """``timed``: what goes around the calls."""
         self.first = first
         self.end = len(chunk)
+        self.call_loop = lane.call_loop
         self._lane = lane
         self._chunk = chunk
         self._taken = taken
@@ -163,6 +167,7 @@ class InBundle:
     def __init__(self, worker: Worker, items: list[Item], calls: Calls, is_manual: bool) -> None:
         self.first = 0
         self.end = len(items)
+        self.call_loop = worker.call_loop
         self._worker = worker
         self._items = items
         self._calls = calls

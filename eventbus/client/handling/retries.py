@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import anyio.lowlevel
-
-from eventbus.backends.clock import Clock, Timers
+from eventbus.backends.clock import Clock, Timers, stopwatch_of
+from eventbus.client.handling.call_loop import Slices, TimeSlice
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.failures import as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler
@@ -18,8 +17,6 @@ from eventbus.units_of_work import NotHandled
 
 _LOOK_SECONDS = 0.1
 """How often one that waits in its place looks whether its partition moves away."""
-_BREATH_SECONDS = 0.01
-"""A failure or a later try costs as much as a hundred records: where one follows the other, others run so often."""
 _MOST_QUESTIONS = 1_000
 """A policy that says "again" for ever, where a call cannot be made again, is not asked for ever."""
 
@@ -57,7 +54,7 @@ class Retries:
         self._clock = clock
         self.waiting_for: dict[TopicPartition, str] = {}
         """Partitions in which a record waits in its place now, and the reason."""
-        self._breath_at = 0.0
+        self._slice = TimeSlice(Slices(stopwatch_of(timers)))
         self._told = 0
         """Records handled, as the policy knows them."""
 
@@ -108,11 +105,9 @@ class Retries:
                 return Ended(None, error)
 
     async def breathe(self) -> None:
-        """Let other tasks run, if that was not just now."""
-        now = self._timers.current_time()
-        if now >= self._breath_at:
-            self._breath_at = now + _BREATH_SECONDS
-            await anyio.lowlevel.checkpoint()
+        """Let other tasks run, if that was not just now: a failure or a later try costs as much as many calls."""
+        if not self._slice.look():
+            await self._slice.turn()
 
     def at_once(self, record: ConsumerRecord, error: Exception) -> Verdict:
         """The same where nothing can be called again or waited for: a call was cancelled, its time is over."""

@@ -14,7 +14,6 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import anyio
@@ -31,6 +30,7 @@ from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, Op
 from eventbus.client.handling.failing import OnEnded
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.handovers import Handovers, transactional_id_of
+from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
@@ -60,9 +60,6 @@ _ENDED_ALONE = (
 )
 
 Once = TypeVar("Once", bound=ExactlyOnce)
-
-inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
-"""The handler whose task this is; empty elsewhere."""
 
 
 class Runner:
@@ -524,6 +521,7 @@ class Runner:
                     continue
                 self._on_progress()
                 await way.rest()
+                lane.call_loop.has_turned()
                 continue
             if not lane.chunks[0].offsets:
                 await way.advance_to(self._next_chunk(lane).next_offset)
@@ -544,6 +542,7 @@ class Runner:
                 self._on_progress()  # it may never rest, and who waits for earlier firings is to look
             # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
             await anyio.lowlevel.checkpoint()
+            lane.call_loop.has_turned()
         if lane.error is not None and not lane.abandoned:
             self._stop_partition(lane, lane.error)
 

@@ -97,7 +97,7 @@ class LaneCall:
     @property
     def marker(self) -> object | None:
         lane = self._lane
-        if lane.index < 0:
+        if lane.index < 0 or lane.call_loop.is_over:
             return None
         return (lane.index, 0 if self._taken is not None else lane.reached, lane.calls)
 
@@ -153,15 +153,13 @@ class Watch:
         """While nobody makes calls: the watch sleeps."""
 
     def begins(self, one: Watched) -> None:
-        """From now on it may make calls, in this task."""
-        begin_here(self, one)
+        """From now on it may make calls."""
         self._seen[one] = _Seen()
         if self._wake is not None:
             self._wake.set()
 
     def ends(self, one: Watched) -> None:
         """It makes no calls for now."""
-        here.set(None)
         self._seen.pop(one, None)
         self._waiting.pop(one, None)
 
@@ -240,6 +238,7 @@ class Watch:
         while start < len(chunk):
             call = LaneCall(lane, chunk, start, taken)
             lane.index, lane.ran = start, 0
+            begin_here(self, call)
             self.begins(call)
             times = dispatch.times
             began, was_each = times.now(), times.is_each
@@ -250,6 +249,7 @@ class Watch:
                     with call.scope:
                         await dispatch.run(lane, chunk, start, taken)
             finally:
+                here.set(None)
                 self.ends(call)
                 times.ran(began, call.index - start, was_each)
             start = call.index

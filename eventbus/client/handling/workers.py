@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 
 import anyio
-import anyio.lowlevel
 import mmh3
 
 from eventbus.backends.process_exit import ContainedTasks
+from eventbus.client.handling.call_loop import CallLoop, fresh_context
 from eventbus.client.handling.dispatch import Dispatch
-from eventbus.client.handling.here import Member
+from eventbus.client.handling.here import Member, begin_here
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.client.handling.places import Item
 from eventbus.client.handling.watch import Watch
@@ -27,8 +28,6 @@ _MOST_ITEMS = 8
 """What a worker takes at a time, at most: the others of the partition and other partitions have their turns."""
 _MOST_ITEMS_IN_THREADS = 32
 """They share a change of threads."""
-_ITEMS_BETWEEN_CHECKPOINTS = 500
-"""Handlers that never suspend must not keep other tasks from running for long."""
 
 
 class KeyLane:
@@ -44,13 +43,17 @@ class KeyLane:
 class Worker:
     """One task that calls the handler: one record after the other."""
 
-    __slots__ = ("backlog", "calls", "held", "item", "items", "late", "member", "scope", "stopping", "task_id", "wake")
+    __slots__ = (
+        "backlog", "call_loop", "calls", "held", "item", "items", "late", "member", "scope", "stopping", "task_id",
+        "wake",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.member: Member | None = None
         self.task_id = 0
         self.stopping = False
         """The record at work is the last one for now."""
+        self.call_loop = CallLoop()
         self.calls = 0
         """Records called again after they failed."""
         self.item: Item | None = None
@@ -71,7 +74,7 @@ class Worker:
 
     @property
     def marker(self) -> object | None:
-        return None if self.item is None else (self.item, self.calls)
+        return None if self.item is None or self.call_loop.is_over else (self.item, self.calls)
 
     @property
     def at(self) -> tuple[FetchedRecords, int] | None:
@@ -313,11 +316,12 @@ class Workers:
 
     async def _run(self) -> None:
         worker = Worker()
+        begin_here(self._watch, worker)
         try:
             while not self._closing:
                 worker.stopping = worker.late = False
                 with anyio.CancelScope() as worker.scope:
-                    await self._work(worker)
+                    await worker.call_loop.run(self._dispatch.slices, self._work(worker))
                 if worker.backlog is not None:
                     self._interrupted(worker, worker.backlog)
         finally:
@@ -328,7 +332,7 @@ class Workers:
 
     async def _work(self, worker: Worker) -> None:
         """Until the worker's scope is cancelled, or there is nothing to do and will not be."""
-        done, times = 0, self._dispatch.times
+        times, loop = self._dispatch.times, worker.call_loop
         self._watch.begins(worker)
         while not (self._closing or worker.stopping):
             backlog = self._next()
@@ -343,18 +347,17 @@ class Workers:
             began = times.now()
             await self._dispatch.work(worker, items)
             times.ran(began, len(items), False)
+            if copy_context() != loop.clean:
+                await fresh_context()  # `_leave` may begin another worker, whose task inherits the context
             self._leave(worker, backlog, self._not_begun(worker))
-            done += len(items)
-            if done >= _ITEMS_BETWEEN_CHECKPOINTS:
-                done = 0
-                await anyio.lowlevel.checkpoint()
 
     async def _wait(self, worker: Worker) -> None:
         self._watch.ends(worker)
         worker.wake = anyio.Event()
         self._idle.append(worker)
         try:
-            await worker.wake.wait()
+            with worker.call_loop.paused():
+                await worker.wake.wait()
         finally:
             if worker in self._idle:
                 self._idle.remove(worker)
