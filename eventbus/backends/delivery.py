@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextvars import copy_context
 from typing import Any
 
 import anyio
@@ -167,11 +168,15 @@ class Delivery(msgspec.Struct, gc=False):
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
 
     def add_callback(self, on_delivery: OnDelivery) -> None:
-        """Call ``on_delivery(metadata, error)`` once; at once if the outcome is known."""
+        """Call ``on_delivery(metadata, error)`` once; at once if the outcome is known.
+
+        It runs in the context variables of the caller. Whoever learns the outcome first may be another handler's call.
+        """
+        context = copy_context()
 
         def call() -> None:
             error = self.exception()
-            on_delivery(None if error is not None else self.result(), error)
+            context.run(on_delivery, None if error is not None else self.result(), error)
 
         self.batch.when_done(call)
 

@@ -156,6 +156,7 @@ def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middl
     for one in handlers:
         of_it = one.signature.injection.calls if one.signature.injection is not None else ()
         called += [(call, f"dependency {name_of(call)!r}") for call in of_it]
+        called.append((one.spec.filter, f"filter= of handler {one.__name__!r}"))
     around = [*middleware, *(one for handler in handlers for one in handler.spec.middleware)]
     called += [(one, f"middleware {getattr(one, '__name__', type(one).__name__)!r}") for one in around]
     for function, name in called:

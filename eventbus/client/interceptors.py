@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from eventbus.backends.delivery import OnDelivery
 from eventbus.client.consuming.reading import ConsumerRecords
+from eventbus.client.handling.call_loop import CallLoop, Slices
 from eventbus.errors import EventBusError
 from eventbus.types import OffsetAndMetadata, RecordMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.interceptors")
 
 T = TypeVar("T")
+
+_SLICES = Slices(time.monotonic)
+"""Of senders, which wait for something after each record: nothing looks at them."""
 
 
 class ProducerRecord(msgspec.Struct, kw_only=True):
@@ -37,7 +43,8 @@ class ProducerRecord(msgspec.Struct, kw_only=True):
 class ProducerInterceptor:
     """What a producer tells of its records; override what you need.
 
-    Plain functions, called on the event loop for every record: keep them short. One that raises is logged, and the
+    Plain functions, called on the event loop for every record: keep them short. Each call has context variables of its
+    own, a copy of the sender's. One that raises is logged, and the
     record goes on as if the interceptor were not there. Several are called in their order, each with what the one
     before made of the record.
     """
@@ -85,7 +92,7 @@ def passed_through(value: T, steps: Sequence[Callable[[T], T]]) -> T:
     """What the interceptors make of it, one after the other; one that raises, or answers nothing, changes nothing."""
     for step in steps:
         try:
-            changed: T | None = step(value)
+            changed: T | None = copy_context().run(step, value)
         except Exception:  # the user's code: by Kafka's rule it never breaks the client
             logger.exception("the interceptor %s raised", step)
             continue
@@ -101,7 +108,7 @@ async def waited_through(record: ProducerRecord, interceptors: Sequence[Producer
     for one in interceptors:
         if isinstance(one, Suspends):
             try:
-                record = await one.on_send_async(record)
+                record = await CallLoop().run(_SLICES, one.on_send_async(record))
             except Exception:  # the user's code: by Kafka's rule it never breaks the client
                 logger.exception("the interceptor %s raised", one)
         else:
@@ -113,6 +120,6 @@ def tell_all(steps: Sequence[Callable[..., object]], *args: Any) -> None:
     """Call each of them; what one raises is logged."""
     for step in steps:
         try:
-            step(*args)
+            copy_context().run(step, *args)
         except Exception:  # the user's code: by Kafka's rule it never breaks the client
             logger.exception("the interceptor %s raised", step)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
+from contextvars import copy_context
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -96,6 +97,7 @@ class Life:
         self.phase: BusPhase = "starting"
         self.is_open = False
         """Its tasks run: the bus sends and reads. That begins within `open`, and ends nearly at the end of `close`."""
+        self._context = copy_context()
         self.tasks = ContainedTasks()
         self.start_soon = outside_of_calls(self.tasks.start_soon)
         """Run a task for all callers of the bus, not as a part of the handler's call that happens to need it first.
@@ -130,6 +132,14 @@ class Life:
         self._ends_with_handlers = False
         """`run` returns when every handler has stopped."""
         self._stopped_by: signal.Signals | None = None
+
+    def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Begin a task of the bus. It has the context variables of the bus's start.
+
+        The first send of a producer, or the first request, begins such a task. It may come from a handler's call, and
+        the task would keep the variables of that call (a tenant, the bound fields of log lines) as long as it runs.
+        """
+        self._context.copy().run(self.tasks.start_soon, function, *args)
 
     @property
     def _drain_seconds(self) -> float:

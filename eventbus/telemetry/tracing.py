@@ -24,7 +24,7 @@ from eventbus.types import ConsumerRecord, Header, Headers, RecordMetadata
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import TextMapPropagator
-    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import Attributes
 
 SYSTEM = "kafka"
@@ -37,8 +37,8 @@ _MOST_KINDS = 100
 
 logger = logging.getLogger("eventbus.tracing")
 
-_processed: ContextVar[SpanContext | None] = ContextVar("eventbus_processed", default=None)
-"""The span of the record handled last in this task: what its handler returned is sent after the span has ended."""
+_processed: ContextVar[Context | None] = ContextVar("eventbus_processed", default=None)
+"""The span and the baggage of the record handled last: what its handler returned is sent after the span has ended."""
 
 
 class Tracing:
@@ -126,9 +126,9 @@ class _Sends(ProducerInterceptor):
     """A span of kind PRODUCER from the send to the acknowledgement."""
 
     def __init__(self, tracer: Tracer, carrier: _Carrier, trouble: _Trouble) -> None:
-        from opentelemetry import context, trace
+        from opentelemetry import baggage, context, trace
 
-        self._context, self._trace = context, trace
+        self._baggage, self._context, self._trace = baggage, context, trace
         self._tracer = tracer
         self._carrier = carrier
         self._trouble = trouble
@@ -139,27 +139,29 @@ class _Sends(ProducerInterceptor):
             return record
         headers = pack_headers(record.headers) if record.headers else ()
         try:
+            carried = self._carrier.read(headers)
+            parent = self._parent(carried)
             span = self._tracer.start_span(
-                f"send {record.topic}", self._parent(headers), self._trace.SpanKind.PRODUCER, _of_send(record)
+                f"send {record.topic}", parent, self._trace.SpanKind.PRODUCER, _of_send(record)
             )
             if span.is_recording():
                 record.on_delivery = _Outcome(span, self._trouble)
-            record.headers = self._carrier.write(headers, self._trace.set_span_in_context(span))
+            context = self._trace.set_span_in_context(span, parent)
+            for name, value in self._baggage.get_all(carried).items():  # the record's own takes precedence
+                context = self._baggage.set_baggage(name, value, context)
+            record.headers = self._carrier.write(headers, context)
         except Exception as error:  # anything of a tracer, a sampler, a propagator
             self._trouble.said(error)
         return record
 
-    def _parent(self, headers: Headers) -> Context:
-        """What the record comes from: the headers say so, unless the span that is active here came of them."""
+    def _parent(self, carried: Context) -> Context:
+        """Return the context that the record comes from: ``carried`` by its headers, unless the active span came of it."""
         trace, active = self._trace, self._trace.get_current_span().get_span_context()
-        carried = self._carrier.read(headers)
         sender = trace.get_current_span(carried).get_span_context()
         if sender.is_valid and (not active.is_valid or active.trace_id != sender.trace_id):
             return carried
-        if active.is_valid:
-            return self._context.get_current()
         processed = _processed.get()
-        return carried if processed is None else trace.set_span_in_context(trace.NonRecordingSpan(processed))
+        return self._context.get_current() if active.is_valid or processed is None else processed
 
 
 class _Outcome:
@@ -197,9 +199,11 @@ class _Calls:
     async def around(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
         """See `Middleware`."""
         try:
-            span = self._begin(record)
-            token = self._context.attach(self._trace.set_span_in_context(span))
-            _processed.set(span.get_span_context())
+            carried = self._carried(record)
+            span = self._begin(record, carried)
+            context = self._trace.set_span_in_context(span, carried)
+            token = self._context.attach(context)
+            _processed.set(context)
         except Exception as error:  # anything of a tracer, a sampler, a propagator
             self._trouble.said(error)
             _processed.set(None)
@@ -222,15 +226,21 @@ class _Calls:
         except Exception as error:  # anything of an exporter
             self._trouble.said(error)
 
-    def _begin(self, record: ConsumerRecord | list[ConsumerRecord]) -> Span:
+    def _carried(self, record: ConsumerRecord | list[ConsumerRecord]) -> Context:
+        """Return the context of the record. Several records have several, and none of them is that of the call."""
+        if not isinstance(record, list):
+            return self._carrier.read(record.headers)
+        return self._carrier.read(record[0].headers if len(record) == 1 else ())
+
+    def _begin(self, record: ConsumerRecord | list[ConsumerRecord], carried: Context) -> Span:
         trace, kind = self._trace, self._trace.SpanKind.CONSUMER
         if isinstance(record, list) and len(record) != 1:
             found = [trace.get_current_span(self._carrier.read(one.headers)).get_span_context() for one in record]
             links = [trace.Link(one) for one in {one.span_id: one for one in found}.values() if one.is_valid]
             topic, attributes = (record[0].topic, _of_batch(record)) if record else ("", None)
-            return self._tracer.start_span(f"process {topic}", self._carrier.read(()), kind, attributes, links)
+            return self._tracer.start_span(f"process {topic}", carried, kind, attributes, links)
         one = record[0] if isinstance(record, list) else record
-        return self._tracer.start_span(f"process {one.topic}", self._carrier.read(one.headers), kind, _of_record(one))
+        return self._tracer.start_span(f"process {one.topic}", carried, kind, _of_record(one))
 
 
 def note_error(span: Span, error: BaseException) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, cast
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
@@ -232,8 +233,10 @@ class RecordDelivery(Delivery):
         return RecordMetadata(batch.topic, batch.partition, offset, self.timestamp_ms)
 
     def add_callback(self, on_delivery: OnDelivery) -> None:
+        context = copy_context()
+
         def call() -> None:
             error = self.exception()
-            on_delivery(None if error is not None else self.result(), error)
+            context.run(on_delivery, None if error is not None else self.result(), error)
 
         self.batch.when_done(call)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_orig
 import msgspec
 
 from eventbus.backends.base import EARLIEST
+from eventbus.backends.clock import stopwatch_of
 from eventbus.backends.process_exit import check_exit
 from eventbus.broker import TopicDescription
 from eventbus.client.consuming.restoring import NOTHING
+from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.functions import name_of, takes
 from eventbus.client.health import BusStatus, PartHealth
 from eventbus.client.host import Host
@@ -108,6 +110,7 @@ class Table(Mapping[K, V], Generic[K, V]):
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self._hooks: list[Callable[[TableChange[K, V]], Any]] = []
+        self._call_loop = CallLoop()
         self._bus: Host | None = None
         self._restoring = NOTHING
         """As long as it runs."""
@@ -328,14 +331,23 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     async def _apply(self, chunk: FetchedRecords) -> None:
         held = self._contents
-        assert held is not None
+        assert held is not None and self._bus is not None
         chunk, unreadable = await self._restoring.columns(chunk)
         await all_fetched(lambda: held.format.needed(chunk))
-        for change in held.apply(chunk, unreadable, told=self._is_caught_up and bool(self._hooks)):
-            await self._tell(change)
+        changes = held.apply(chunk, unreadable, told=self._is_caught_up and bool(self._hooks))
+        if changes:
+            await self._call_loop.run(Slices(stopwatch_of(self._bus.backend.timers)), self._tell(changes))
 
-    async def _tell(self, change: TableChange[K, V]) -> None:
+    async def _tell(self, changes: list[TableChange[K, V]]) -> None:
+        for change in changes:
+            await self._tell_of(change)
+
+    async def _tell_of(self, change: TableChange[K, V]) -> None:
+        loop = self._call_loop
         for hook in self._hooks:
+            if not loop.look():
+                await loop.turn()
+            await fresh_context()
             try:
                 result = hook(change)
                 if isinstance(result, Awaitable):
