@@ -170,7 +170,7 @@ class Delivery(msgspec.Struct, gc=False):
     def add_callback(self, on_delivery: OnDelivery) -> None:
         """Call ``on_delivery(metadata, error)`` once; at once if the outcome is known.
 
-        It runs in the context variables of the caller. Whoever learns the outcome first may be another handler's call.
+        The callback runs in the context variables of the caller: a call of another handler may learn the outcome first.
         """
         context = copy_context()
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("eventbus.interceptors")
 T = TypeVar("T")
 
 _SLICES = Slices(time.monotonic)
-"""Of senders, which wait for something after each record: nothing looks at them."""
+"""Required by `CallLoop`; a sender never inspects its time slice."""
 
 
 class ProducerRecord(msgspec.Struct, kw_only=True):

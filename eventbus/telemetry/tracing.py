@@ -155,7 +155,7 @@ class _Sends(ProducerInterceptor):
         return record
 
     def _parent(self, carried: Context) -> Context:
-        """Return the context that the record comes from: ``carried`` by its headers, unless the active span came of it."""
+        """Return the context that the record comes from: ``carried``, unless the active span belongs to its trace."""
         trace, active = self._trace, self._trace.get_current_span().get_span_context()
         sender = trace.get_current_span(carried).get_span_context()
         if sender.is_valid and (not active.is_valid or active.trace_id != sender.trace_id):

@@ -184,6 +184,16 @@ def test_the_code_of_wrapped_functions_and_objects_is_known_and_shared_code_is_n
     assert decorated(one).__code__ not in names
 
 
+def test_a_filter_is_told_from_its_handler() -> None:
+    def is_large(record: Any) -> bool:
+        return True
+
+    @consumer("t", filter=is_large)
+    async def handle(text: str) -> None: ...
+
+    assert known_code([handle], [])[is_large.__code__] == "filter= of handler 'handle'"
+
+
 @pytest.mark.parametrize(
     ("woke_after", "computed", "suspended"),
     [

@@ -1,4 +1,4 @@
-"""What a call sets in a context variable is never seen by another call, however calls are made."""
+"""A context variable that a call sets is never seen by another call, however calls are made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ tenant: ContextVar[Any] = ContextVar("tenant", default=None)
 
 
 class Calls:
-    """What calls found in the variable; each call leaves its name in it."""
+    """Record the variable that each call finds; each call sets it to its name."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []

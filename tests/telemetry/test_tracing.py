@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind
@@ -85,6 +87,41 @@ async def test_what_a_handler_sends_and_what_it_returns_are_children_of_its_span
     assert sorted(spans.tree()) == sorted([*story, f"{below} > send receipts > process receipts"] * 2)
     for trace in traces(spans.ended):
         assert sum(trace in traces([one]) for one in spans.ended) == 5
+
+
+async def test_the_baggage_of_a_record_reaches_its_handler_and_what_it_sends(spans: Spans) -> None:
+    """That of the bus's start reaches neither."""
+    bus, seen = traced(spans), dict[str, Any]()
+    bus.topic("audit")
+
+    @bus.consumer("orders", group="g")
+    @bus.producer("receipts")
+    async def bill(value: bytes) -> bytes:
+        seen["handler"] = dict(baggage.get_all())
+        await bus.send("audit", value, headers={"baggage": b"tenant=its-own"})
+        return value
+
+    @bus.consumer("orders", group="h", batch=True)
+    async def count(values: list[bytes]) -> None:
+        seen["handler of lists"] = dict(baggage.get_all())
+
+    @bus.consumer(["receipts", "audit"], group="i")
+    async def mail(record: ConsumerRecord) -> None:
+        seen[record.topic] = record.header("baggage")
+
+    token = context.attach(baggage.set_baggage("startup", "deploy-7"))
+    async with bus:
+        context.detach(token)
+        token = context.attach(baggage.set_baggage("tenant", "ada"))
+        await bus.send_many("orders", [b"a", b"b"])
+        context.detach(token)
+        await bus.drain()
+    assert seen == {
+        "handler": {"tenant": "ada"},
+        "handler of lists": {},
+        "receipts": b"tenant=ada",
+        "audit": b"tenant=its-own",
+    }
 
 
 @pytest.mark.parametrize("kind", ["returns", "yields", "sends"])

@@ -1,9 +1,9 @@
 """A loop over the calls of a handler: which context variables a call sees, and when other tasks run between calls.
 
 **Context variables.** Each call sees the variables of the loop's task as they were when the loop began. A tenant, a
-user or a session that one call leaves behind is gone before the next call. The loop's coroutine runs in a copy of its
-task's context, and `fresh_context` replaces that copy between two calls. A loop asks for that only when a call has left
-something behind, because a new copy costs 0.2 us and the comparison 0.01 us.
+user or a session that a call sets is gone before the next call. The coroutine of the loop runs in a copy of its task's
+context, and `fresh_context` replaces that copy between two calls. A loop does that only if a call has changed the
+context, because a new copy costs 0.2 us and the comparison 0.01 us.
 
 **Time slice.** Calls that never suspend would keep the event loop from turning for the whole fetch: no commit, no
 timer, no heartbeat, no `stop`. After `SLICE_SECONDS` of such calls `TimeSlice` lets the event loop turn once.
@@ -29,9 +29,9 @@ SLICE_SECONDS = 0.01
 _SHORTEST_SECONDS = 0.001
 """The share of one loop, however many there are: a turn of the event loop costs about 1 % of it."""
 _MOST_CALLS = 32
-"""Calls between two looks at the clock, at most. Quick calls may turn slow: then so many are made before it shows."""
+"""Calls between two looks at the clock, at most. If quick calls become slow, so many slow calls pass unnoticed, once."""
 _SLOW_SECONDS = 0.001
-"""The clock is looked at after each call if the calls since the last look took so long."""
+"""If the calls since the last look took so long, the next look follows the next call."""
 
 _OF_THE_BUS: frozenset[ContextVar[Any]] = frozenset((here, inside_handler))
 _OF_ANYIO = "current_async_library_cvar"
@@ -101,7 +101,7 @@ class TimeSlice:
 
 
 class CallLoop(TimeSlice):
-    """One lane, or one worker, that calls a handler with one record (or batch) after the other.
+    """The calls of one lane, or of one worker, in sequence.
 
     Before each call: ``if copy_context() != loop.clean: await fresh_context()``.
     """

@@ -48,7 +48,7 @@ _THREAD_SLICE_SECONDS = 0.05
 
 
 RunChunk = Callable[[Lane, FetchedRecords, int, Taken | None], Coroutine[Any, Any, None]]
-"""See `Dispatch.run`."""
+"""The signature of `Dispatch.run`."""
 
 
 class Dispatch:
@@ -271,7 +271,8 @@ class Dispatch:
         loop, clean, context = places.call_loop, places.call_loop.clean, copy_context
         look_at = places.first
         for place in range(places.first, places.end):
-            # A call that is being cancelled because it took too long may have returned all the same: see `stops`.
+            # The time limit may have cancelled the scope in the very turn in which its call returned. Nothing may suspend
+            # then: the cancellation would arrive here and be taken for that of the next call.
             if place >= look_at and not places.stops:
                 look_at = place + (loop.look() or await loop.turn())
             places.begin(place)

@@ -108,7 +108,7 @@ class Lane:
         self.ran = 0
         """A thread has made the calls of the records below this index; `index` follows as each is finished."""
         self.call_loop = CallLoop()
-        """In which its records are handled in order."""
+        """Runs the calls of records that are handled in order."""
         self.calls = 0
         """Records called again after they failed: tells a call from the one before it."""
         self.give_back: Callable[[], object] = lambda: None
