@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextvars import copy_context
 
 from dlq.budget import Spending
 from dlq.circuit import Breaker, CircuitState
@@ -155,7 +156,7 @@ class Reporter:
         """Nothing that a hook does keeps a record from being moved."""
         for hook in self._hooks:
             try:
-                hook(event)
+                copy_context().run(hook, event)  # the next record sees no variable that the hook sets
             except Exception:  # the user's hook may raise anything
                 logger.exception("handler %r: on_event=%r raised", self._handler, hook)
 

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from dlq import Retry
+from dlq import Circuit, Retry
 from eventbus import ConsumerInterceptor, ConsumerRecord, Depends, EventBus, ProducerInterceptor
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.testing import FakeClock
@@ -258,6 +258,35 @@ def test_an_entry_that_is_tried_again_later_does_not_see_its_first_call(backend:
 
     anyio.run(main, backend=backend)
     assert calls.found == [None] * (2 * len(NAMES))
+
+
+@BACKENDS
+def test_hooks_of_a_retry_policy(backend: str) -> None:
+    """Some events come between two calls: the circuit breaker lets a record through again."""
+    calls, clock, found = Calls(), FakeClock(), list[Any]()
+
+    async def main() -> None:
+        bus = EventBus("memory://", clock=clock)
+        bus.topic("t", partitions=1)
+        circuit = Circuit(failures=0.5, of=2, open="1s")
+        retry = Retry(immediate=0, delays=["1s"], budget=None, circuit=circuit, on_event=calls.note)
+
+        @bus.consumer("t", group="g", retry=retry)
+        async def handle(name: str) -> None:
+            found.append(tenant.get())
+            if clock.current_time() < 1:
+                raise ValueError("no")
+
+        async with bus:
+            await bus.send_many("t", NAMES)
+            for _ in range(10):
+                await clock.advance(seconds=1)
+            await bus.send_many("t", NAMES)
+            await clock.advance(seconds=10)
+
+    anyio.run(main, backend=backend)
+    assert len(found) >= 2 * len(NAMES) and set(found) == {None}
+    assert calls.found and set(calls.found) == {None}
 
 
 @BACKENDS

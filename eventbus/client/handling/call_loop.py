@@ -29,7 +29,7 @@ SLICE_SECONDS = 0.01
 _SHORTEST_SECONDS = 0.001
 """The share of one loop, however many there are: a turn of the event loop costs about 1 % of it."""
 _MOST_CALLS = 32
-"""Calls between two looks at the clock, at most. If quick calls become slow, so many slow calls pass unnoticed, once."""
+"""Calls between two looks at the clock, at most. If quick calls become slow, so many pass unnoticed, once."""
 _SLOW_SECONDS = 0.001
 """If the calls since the last look took so long, the next look follows the next call."""
 

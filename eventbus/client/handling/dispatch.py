@@ -271,8 +271,8 @@ class Dispatch:
         loop, clean, context = places.call_loop, places.call_loop.clean, copy_context
         look_at = places.first
         for place in range(places.first, places.end):
-            # The time limit may have cancelled the scope in the very turn in which its call returned. Nothing may suspend
-            # then: the cancellation would arrive here and be taken for that of the next call.
+            # The time limit may have cancelled the scope in the very turn in which the call returned. Nothing may
+            # suspend now: the cancellation would arrive here, and would be taken for that of the next call.
             if place >= look_at and not places.stops:
                 look_at = place + (loop.look() or await loop.turn())
             places.begin(place)
