@@ -37,6 +37,7 @@ _OF_THE_BUS: frozenset[ContextVar[Any]] = frozenset((here, inside_handler))
 _OF_ANYIO = "current_async_library_cvar"
 """The name of sniffio's variable. The package is optional, so its variable cannot be imported."""
 _FRESH = object()
+_EMPTY = Context()
 
 
 class Slices:
@@ -111,8 +112,9 @@ class CallLoop(TimeSlice):
     def __init__(self) -> None:
         super().__init__(Slices(time.monotonic))
         self._base: Context | None = None
-        self.clean: Context | None = None
-        """The context before each call; None, which equals no context, if a comparison could miss a change."""
+        self.clean = _EMPTY
+        """The context before each call; empty, so that it differs from the current one, if a comparison could miss a
+        change."""
 
     @types.coroutine
     def run(self, slices: Slices, calls: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -124,7 +126,7 @@ class CallLoop(TimeSlice):
         self.slices, base = slices, copy_context()
         if base != self._base:
             self._base = base
-            self.clean = base if all(map(_is_set_by_no_handler, base)) else None
+            self.clean = base if all(map(_is_set_by_no_handler, base)) else _EMPTY
         run, step = base.copy().run, calls.send
         value: Any = None
         slices.loops += 1

@@ -336,7 +336,7 @@ class Dispatch:
         """In the worker thread: add what the handler returned or raised, record by record, as far as the slice goes."""
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
         base = copy_context()
-        own, clean = base.copy(), None if places.call_loop.clean is None else base
+        own, clean = base.copy(), base if len(places.call_loop.clean) else places.call_loop.clean
         for place in range(first, places.end):
             places.begin(place)
             if places.stops:
