@@ -143,6 +143,20 @@ def publishing_what_a_plain_function_yields(bus: EventBus, calls: Calls) -> None
 
 
 @way
+def in_what_a_plain_function_leaves_to_await(bus: EventBus, calls: Calls) -> None:
+    @bus.consumer("t", group="g")
+    def handle(name: str) -> Any:
+        return calls.note_across_a_pause(name)
+
+
+@way
+def in_what_a_plain_function_leaves_to_await_in_any_order(bus: EventBus, calls: Calls) -> None:
+    @bus.consumer("t", group="g", order="none", concurrency=1)
+    def handle(name: str) -> Any:
+        return calls.note_across_a_pause(name)
+
+
+@way
 def in_a_filter(bus: EventBus, calls: Calls) -> None:
     @bus.consumer("t", group="g", filter=lambda record: calls.note("the filter's") or True)
     async def handle(name: str) -> None: ...
@@ -327,6 +341,32 @@ def test_functions_of_a_table(backend: str) -> None:
         async with bus:
             for name in NAMES:
                 await table.until(await table.put(name, 1))
+            await bus.drain()
+
+    anyio.run(main, backend=backend)
+    assert calls.found == [None] * (2 * len(NAMES))
+
+
+@BACKENDS
+def test_the_function_that_folds_a_table(backend: str) -> None:
+    calls = Calls()
+
+    async def main() -> None:
+        bus = EventBus("memory://")
+
+        def fold(state: int, event: int) -> int:
+            calls.note("the fold's")
+            return state + event
+
+        table = bus.table("sums", key=str, value=int, fold=fold, initial=int)
+
+        @table.on_change
+        def changed(change: Any) -> None:
+            calls.note("the change's")
+
+        async with bus:
+            for name in NAMES:
+                await table.until(await bus.send("sums", 1, key=name))
             await bus.drain()
 
     anyio.run(main, backend=backend)

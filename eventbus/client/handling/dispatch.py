@@ -301,6 +301,8 @@ class Dispatch:
                 return
             places.wait()
             done: list[tuple[Any, BaseException | None]] = []
+            if copy_context() != places.call_loop.clean:
+                await fresh_context()
             try:
                 await self._calls.in_thread(self._slice, places, place, done)
             except BaseException:  # the thread was left behind: what it was through with before is finished
@@ -315,12 +317,11 @@ class Dispatch:
                 if result is _HELD:
                     if not places.holds(place):
                         break  # what it had to wait for ended meanwhile: it is begun after all
-                elif (
-                    not self._finished(places, place, result, error)
-                    and result is not _LEFT_OUT
-                    and not await self._end(places, place, result, error)
-                ):
-                    return
+                elif not (self._finished(places, place, result, error) or result is _LEFT_OUT):
+                    if copy_context() != places.call_loop.clean:  # what it leaves to await runs here, not in its thread
+                        await fresh_context()
+                    if not await self._end(places, place, result, error):
+                        return
                 place += 1
         places.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_origin
 
 import msgspec
@@ -334,7 +335,9 @@ class Table(Mapping[K, V], Generic[K, V]):
         assert held is not None and self._bus is not None
         chunk, unreadable = await self._restoring.columns(chunk)
         await all_fetched(lambda: held.format.needed(chunk))
-        changes = held.apply(chunk, unreadable, told=self._is_caught_up and bool(self._hooks))
+        told = self._is_caught_up and bool(self._hooks)
+        # A function that folds must leave nothing to those of the next fetch, nor to the functions of on_change.
+        changes = copy_context().run(held.apply, chunk, unreadable, told)
         if changes:
             await self._call_loop.run(Slices(stopwatch_of(self._bus.backend.timers)), self._tell(changes))
 
