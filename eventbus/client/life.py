@@ -32,7 +32,6 @@ from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
-from eventbus.client.producing.joining import outside_of_calls
 from eventbus.client.replies import Replies
 from eventbus.client.requests import Requests, requests_of
 from eventbus.client.running.health_watch import HealthWatch
@@ -99,9 +98,6 @@ class Life:
         """Its tasks run: the bus sends and reads. That begins within `open`, and ends nearly at the end of `close`."""
         self._context = copy_context()
         self.tasks = ContainedTasks()
-        self.start_soon = outside_of_calls(self.tasks.start_soon)
-        """Run a task for all callers of the bus, not as a part of the handler's call that happens to need it first.
-        (The tasks of `Bridge` are those of their callers.)"""
         self.bridge = Bridge(self.tasks)
         """What other threads reach the bus by."""
         self.home = self.bridge.home
@@ -134,10 +130,11 @@ class Life:
         self._stopped_by: signal.Signals | None = None
 
     def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Begin a task of the bus. It has the context variables of the bus's start.
+        """Begin a task for all callers of the bus. It has the context variables of the bus's start.
 
         The first send of a producer, or the first request, begins such a task. It may come from a handler's call, and
-        the task would keep the variables of that call (a tenant, the bound fields of log lines) as long as it runs.
+        the task would keep the variables of that call (a tenant, the bound fields of log lines, the transaction that
+        its sends join) as long as it runs. The tasks of `Bridge` are those of their callers.
         """
         self._context.copy().run(self.tasks.start_soon, function, *args)
 

@@ -537,3 +537,29 @@ def test_calls_see_what_was_set_at_the_start_of_the_bus(name: str, backend: str)
 
     anyio.run(main, backend=backend)
     assert [one is first for one in [*calls.found, *ends]] == [True] * (len(NAMES) + 1)
+
+
+@BACKENDS
+def test_sends_join_the_transaction_after_many_calls(backend: str) -> None:
+    """The first 1,000 calls have separate scopes; from there on the calls of a transaction share one."""
+    found: list[int] = []
+
+    async def main() -> None:
+        bus = EventBus("memory://")
+        bus.topic("t", partitions=1)
+        bus.topic("out", partitions=1)
+
+        @bus.consumer("t", group="g", exactly_once=True, transaction_records=300)
+        async def handle(value: int) -> None:
+            bus.send_nowait("out", value)
+
+        @bus.consumer("out", group="h")
+        async def read(value: int) -> None:
+            found.append(value)
+
+        async with bus:
+            await bus.send_many("t", range(1_300))
+            await bus.drain()
+
+    anyio.run(main, backend=backend)
+    assert found == list(range(1_300))

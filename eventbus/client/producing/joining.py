@@ -209,6 +209,8 @@ class CallTransaction:
         if self._left > 0:
             self._left -= 1
             self._enter()
+        else:  # the context of a call is a fresh copy of the one in which the transaction began, with its first scope
+            sending_call.set(self.scope)
 
     def beginning(self, begin: Callable[[int], Any]) -> Callable[[int], Any]:
         """Return ``begin``, which begins the call of the record with an index, as a part of the transaction."""
