@@ -62,11 +62,12 @@ class TimeSlice:
 
     __slots__ = ("_calls", "_ends_at", "_looked_at", "is_over", "slices")
 
-    def __init__(self, slices: Slices) -> None:
+    def __init__(self, slices: Slices, ends_at: float | None = None) -> None:
+        """``ends_at``: when the first slice ends; None: its full time after the first look."""
         self.slices = slices
         self.is_over = False
         """True while the event loop turns: no call is in flight."""
-        self._ends_at: float | None = None
+        self._ends_at = ends_at
         """None if the event loop has turned since the last look."""
         self._looked_at = 0.0
         self._calls = 1

@@ -54,7 +54,7 @@ class Retries:
         self._clock = clock
         self.waiting_for: dict[TopicPartition, str] = {}
         """Partitions in which a record waits in its place now, and the reason."""
-        self._slice = TimeSlice(Slices(stopwatch_of(timers)))
+        self._slice = TimeSlice(Slices(stopwatch_of(timers)), ends_at=0)  # the first failure lets the others run
         self._told = 0
         """Records handled, as the policy knows them."""
 
