@@ -1,0 +1,130 @@
+"""What `PartitionWork` is given and what it returns: its policy, and the actions that a driver performs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from eventbus.client.handling.ordering import Fetch, Queue
+from eventbus.recovery import Outgoing, RetryOrder
+from eventbus.types import FetchedRecords
+
+
+class Singly(msgspec.Struct, frozen=True):
+    """The verdict on a batch of several records: call each of them alone, so that the one at fault shows."""
+
+
+class Mode(Enum):
+    OPEN = "open"
+    DRAINING = "draining"
+    """The partition is revoked, or the handler stops: open calls end, and what is finished is committed."""
+    STOPPED = "stopped"
+    """A record or the log has stopped the partition. Otherwise as DRAINING."""
+    LOST = "lost"
+    """Another member may have the partition: open calls end, and nothing is committed."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options of a handler mean for the machine."""
+
+    order: Literal["partition", "key", "none"] = "partition"
+    delivery: Literal["at-least-once", "at-most-once", "exactly-once"] = "at-least-once"
+    manual_ack: bool = False
+    batch: int | None = None
+    """The most records of a call that are handled together; None: a call is a run of single records."""
+    call_records: int = sys.maxsize
+    """The most records of a queue in one call: other queues have their turn after them."""
+    slice_records: int = 500
+    """The most records of a transaction, or of a commit that precedes its calls."""
+    commit_every: int | None = None
+    max_unfinished: int = 10_000
+    """The most records begun, from the first unfinished one on."""
+    max_bytes: int = sys.maxsize
+    """The partition is paused while as many bytes of records are held here."""
+    retry_order: RetryOrder = "none"
+    store_forwards_first: bool = False
+    """No record is called while a forwarded one is not committed (``tx=``: its database marks all below as done)."""
+    key_queues: int = 64
+
+
+class BlockedKeys(Protocol):
+    """Keys with a record that waits for a later try.
+
+    The delay queue is one: it counts what is forwarded and not read back yet, and what is read and not finished. So the
+    blocked keys are known in one place, and a key is free in the turn in which its last record leaves the queue.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, key: bytes | None, /) -> bool: ...
+
+    def block(self, records: FetchedRecords, index: int, /) -> None:
+        """The record is forwarded to wait: later ones of its key wait after it."""
+        ...
+
+    def unblock(self, records: FetchedRecords, index: int, /) -> None:
+        """It is not forwarded after all."""
+        ...
+
+
+class Forward(NamedTuple):
+    """A record that a commit writes to another topic."""
+
+    records: FetchedRecords
+    at: int
+    """Its index in ``records``."""
+    outgoing: Outgoing | None
+    """None: it was not called, because an earlier one of its key waits; the driver makes the entry."""
+    blocks: bool
+    """Its key is blocked while it waits."""
+
+
+class Commit(NamedTuple):
+    """Store ``next_offset`` and all ``forwards``, or none of them."""
+
+    next_offset: int
+    forwards: tuple[Forward, ...] = ()
+    in_transaction: bool = False
+    """In the transaction that was opened for the call; otherwise a commit of its own."""
+    gives_back: int = 0
+    """At most once: so many committed records were not begun, and the offset goes back to the first of them."""
+
+
+class Abort(NamedTuple):
+    """Abort the open transaction, and report `PartitionWork.aborted`."""
+
+
+class Call:
+    """Records to be called one after the other, or together as a batch.
+
+    The driver writes ``at`` and then looks at ``end``. The machine writes ``end``, looks at ``at``, and writes ``end``
+    again if ``at`` has moved. So no record that a thread has begun counts as not begun.
+    """
+
+    __slots__ = ("at", "done", "end", "fetch", "indexes", "is_open", "opens_transaction", "queue", "records")
+
+    def __init__(self, fetch: Fetch, indexes: Sequence[int], queue: Queue, opens_transaction: bool) -> None:
+        self.records = fetch.records
+        self.indexes = indexes
+        """The records, as indexes of ``records``."""
+        self.at = 0
+        """The position in ``indexes`` of the record whose call has begun; those before it have returned."""
+        self.end = len(indexes)
+        """The position before which the driver has to stop."""
+        self.is_open = True
+        """False: what comes of it is ignored."""
+        self.opens_transaction = opens_transaction
+        # For the machine.
+        self.fetch = fetch
+        self.queue = queue
+        self.done = 0
+        """The position up to which records have been reported."""
+
+    def __repr__(self) -> str:
+        offsets = self.records.offsets
+        at = offsets[self.indexes[min(self.at, len(self.indexes) - 1)]]
+        return f"<call {offsets[self.indexes[0]]}..{offsets[self.indexes[-1]]} at {at}>"
