@@ -12,10 +12,11 @@ import anyio
 from eventbus.backends.clock import Clock
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.crash_marks import CrashMarks
-from eventbus.client.handling.exactly_once import ExactlyOnce, Work
+from eventbus.client.handling.exactly_once import ExactlyOnce
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
+from eventbus.client.handling.work_actions import Commit
 from eventbus.client.transaction import Transaction
 from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
@@ -293,7 +294,8 @@ class Retried(ExactlyOnce):
         self._token = os.urandom(8).hex()
         record = entry.record
         lane.topic_partition = TopicPartition(record.topic, record.partition)
-        lane.tried, lane.moves = (-1, 0), {}
+        lane.tried = (-1, 0)
+        self._work = self._new_work()
         await self.run(chunk_of(entry))
         if lane.error is not None or lane.finished <= record.offset or lane.committed <= record.offset:
             return False
@@ -302,7 +304,7 @@ class Retried(ExactlyOnce):
             self.waiting.stored(self._plan)
         return True
 
-    async def _take_up(self, work: Work) -> None:
+    async def _take_up(self) -> None:
         """Taking the id over ends what is open; only then it is known whether the entry's transaction was committed."""
         await self.aclose()
         self._producer = self._open_producer(self._id)
@@ -310,10 +312,10 @@ class Retried(ExactlyOnce):
         committed = (await self._consumer.committed([self.retry_partition])).get(self.retry_partition)
         if committed is not None and committed.metadata == self._token:
             self._lane.committed = self._lane.finished = self.entry.record.next_offset
-            work.done_below(self.entry.record.next_offset)
+            self._work.done_below(self.entry.record.next_offset)
 
-    async def _say_finished(self, transaction: Transaction) -> None:
-        await self._send_moves(list(self._lane.moves.values()))
+    async def _write(self, transaction: Transaction, commit: Commit) -> None:
+        await self._send_moves(self._outgoing(commit))
         self._plan = plan = self.waiting.plan([self.entry])
         if plan is None:
             return

@@ -1,24 +1,24 @@
 """Hops 5 to 7 as one transaction: records, what a handler publishes for them, and their offsets (KIP-98, KIP-447).
 
-A lane works through a fetch slice by slice, one transaction each. A handler that raises costs at most its slice:
+`PartitionWork` decides which records share a transaction, and what a failed one costs; here its calls and commits are
+performed. A handler that raises costs at most its slice:
 
-- nothing was published for the record: the slice is committed up to it, and ``on_error`` decides at once;
-- something was: the slice is aborted and run again without the record ("skip"), or only up to it ("stop", "crash");
-- something was, and it is called again, because of an outage say: first the slice is run again up to it, then it alone;
-- the log refused an output, and nobody knows which record is to blame: the slice is run again record by record.
+- nothing was published for the record: the slice is committed up to it, or beyond it when it is skipped or moved;
+- something was: the slice is aborted. Its records before the one at fault are handled again and committed. Then the
+  record is skipped, moved, called again in a transaction of its own, or the partition stops before it;
+- the log refused an output, and no record is known to be at fault: the slice is run again record by record.
 
-Whoever ends the transaction instead (its timeout, another member, a rebalance) makes the lane look where its group
-stands now, and go on there if the partition is still its own. Where brokers do not answer it waits until they do.
+Others may end the transaction instead: its timeout, another member, a rebalance. Then the group's offset decides where
+to go on, if the partition is still assigned here. Where brokers do not answer, the partition waits until they do.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import msgspec
 
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
@@ -26,9 +26,11 @@ from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
 from eventbus.client.handling.moves import TAKEN_OVER, send
+from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
-from eventbus.client.handling.ways import Shared, at_work, commit_now, held_in
+from eventbus.client.handling.ways import Shared, at_work, commit_now
+from eventbus.client.handling.work_actions import Abort, Call, Commit, Policy
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
@@ -40,7 +42,7 @@ from eventbus.errors import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
-from eventbus.recovery import Again, Move, Outgoing, Skip, WaitHere
+from eventbus.recovery import Move, Outgoing, Skip, Stop, Verdict, WaitHere
 from eventbus.types import FetchedRecords
 
 logger = logging.getLogger("eventbus.runner")
@@ -82,61 +84,38 @@ class _Ended(Exception):
 class _NothingToCommit(Exception):
     """Abort: nothing was handled, or what was published belongs to a record at fault."""
 
-    def __init__(self, failure: Failure | None) -> None:
-        super().__init__()
-        self.failure = failure
+
+class _Failed(NamedTuple):
+    """Records of the call at work that failed, or a batch of them."""
+
+    at: int
+    many: int
+    verdict: Verdict
+    error: Exception | None
+    is_clean: bool
 
 
-class Work:
-    """A fetch on its way through transactions: what is committed, what is left, what is left out."""
+class _BlockedKeys:
+    """The keys of a partition that wait for a later try, as its lane sees them."""
 
-    __slots__ = ("apart", "chunk", "dropped", "end", "interruptions", "moves", "singly_until", "start", "stopped_by")
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
 
-    def __init__(self, chunk: FetchedRecords) -> None:
-        self.chunk = chunk
-        self.start = 0
-        """The first record that is not committed."""
-        self.end = len(chunk)
-        """Where to stop: at a record at fault, or behind the last one."""
-        self.stopped_by: HandlerError | None = None
-        self.singly_until = 0
-        """Up to here each record has a transaction of its own, so that the one at fault shows."""
-        self.apart = range(0)
-        """Records that are called again in a transaction of their own: those before them are not handled each time."""
-        self.dropped: set[int] = set()
-        """Records left out: skipped, or moved elsewhere without a call in the transaction that commits them."""
-        self.moves: dict[int, Outgoing] = {}
-        """By offset what those turn into that are moved."""
-        self.interruptions = 0
+    def __len__(self) -> int:
+        return len(self._lane.held or ())
 
-    @property
-    def next_offset(self) -> int:
-        return self.chunk.offsets[self.start]
+    def __contains__(self, key: bytes | None) -> bool:
+        return self._lane.holds(key)
 
-    def next_end(self, most: int) -> int:
-        if self.start < self.singly_until:
-            return self.start + 1
-        end = min(self.start + most, self.end)
-        if self.start in self.apart:
-            return min(end, self.apart.stop)
-        return self.apart.start if self.start < self.apart.start < end else end
+    def block(self, records: FetchedRecords, index: int) -> None:
+        self._lane.hold(records.record(index))
 
-    def done_below(self, offset: int) -> None:
-        self.start = max(self.start, bisect_left(self.chunk.offsets, offset))
-
-    def slice(self, end: int) -> FetchedRecords:
-        """The records up to ``end``, without those dropped."""
-        return part_of(self.chunk, self.start, end, {index for index in self.dropped if self.start <= index < end})
-
-    def place(self, failure: Failure, piece: FetchedRecords) -> Failure:
-        """A failure in a slice, with its place in the whole fetch."""
-        first = bisect_left(self.chunk.offsets, piece.offsets[failure.index])
-        last = bisect_left(self.chunk.offsets, piece.offsets[failure.index + failure.count - 1])
-        return msgspec.structs.replace(failure, index=first, count=last - first + 1)
+    def unblock(self, records: FetchedRecords, index: int) -> None:
+        self._lane.unhold(records.record(index))
 
 
 class ExactlyOnce:
-    """One lane's transactions, one after the other."""
+    """One partition's transactions, one after the other."""
 
     def __init__(
         self,
@@ -157,134 +136,116 @@ class ExactlyOnce:
         self._open_producer = open_producer
         self._recovering = recovering
         self._producer: Producer | None = None
-        self._failure: Failure | None = None
+        self._work = self._new_work()
+        self._call: FetchedRecords | None = None
+        """The records of the last call."""
+        self._failed_records: list[_Failed] = []
         self._interruption: EventBusError | None = None
+        self._interruptions = 0
+        """Transactions in a row that others have ended."""
+        self._wait_reason = ""
         self.begun_at: float | None = None
         """When the open transaction began, in seconds on the backend's timers."""
+
+    def _new_work(self) -> PartitionWork:
+        spec, recovering = self._handler.spec, self._recovering
+        policy = Policy(
+            delivery="exactly-once",
+            batch=sys.maxsize if spec.batch is True else int(spec.batch) or None,
+            slice_records=spec.transaction_records,
+            retry_order="none" if recovering is None else recovering.recovery.order,
+        )
+        return PartitionWork(policy, _BlockedKeys(self._lane))
 
     # a fetch ---------------------------------------------------------------------------------------------------------
 
     async def run(self, chunk: FetchedRecords) -> None:
         """Handle the records in transactions; on return all are committed, or the lane is closing or in error."""
-        lane, policy = self._lane, self._handler.spec.on_error
-        work = Work(chunk)
-        lane.at_work = True
-        try:
-            if self._producer is None:
-                await self._outlast(work)
-            while work.start < work.end and not lane.closing:
-                await self._step(work)
-        except HandlerError as error:
-            work.stopped_by = error
-        except EventBusError as error:
-            work.stopped_by = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
-            work.stopped_by.__cause__ = error
-        finally:
-            lane.at_work = False
-            lane.wait = None
-        if work.stopped_by is not None and not lane.closing:
+        lane, policy, work = self._lane, self._handler.spec.on_error, self._work
+        work.fetched(chunk)
+        with at_work(lane):
+            try:
+                if self._producer is None:
+                    await self._outlast(chunk.offsets[0])
+                while not (lane.closing or work.error is not None or work.is_idle):
+                    if not await self._step():
+                        break
+            except HandlerError as error:
+                work.stop(error)
+            except EventBusError as error:
+                stopped = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
+                stopped.__cause__ = error
+                work.stop(stopped)
+            finally:
+                lane.wait = None
+        if isinstance(work.error, HandlerError) and not lane.closing:
             if policy != "crash":
-                log_stopped(lane, work.stopped_by, policy)
-            lane.error = work.stopped_by
+                log_stopped(lane, work.error, policy)
+            lane.error = work.error
 
-    async def _step(self, work: Work) -> None:
-        """One transaction, and what follows from it."""
-        end = work.next_end(self._handler.spec.transaction_records)
-        if not await self._past_those_held(work, end):
-            work.end = work.start  # the lane stops: to ask again would not yield to what stops it
-            return
-        before = work.start
+    async def _step(self) -> bool:
+        """Perform one transaction, or wait until one can begin. Return False if the lane stops meanwhile."""
+        work, call, commit = self._work, self._work.next_call(self._now_ms()), None
+        if call is None:
+            commit = work.next_commit()
+            if not isinstance(commit, Commit):
+                return await self._waits()
+        first = work.finished if call is None else call.records.offsets[call.indexes[0]]
         try:
-            failure = await self._transaction(work, end)
+            await self._transaction(first, call, commit)
         except _Ended as ended:
-            failure = await self._after(ended, work, end)
-        if work.start > before:
-            work.interruptions = 0
-            self._lane.wait = None
-        if failure is None:
-            return
-        if failure.verdict is not None and await self._as_policy_says(work, failure):
-            return
-        if self._handler.spec.on_error == "skip":
-            log_skipped(failure.error)
-            work.dropped.update(range(failure.index, failure.index + failure.count))
-        else:
-            work.end, work.stopped_by = failure.index, failure.error
-
-    async def _past_those_held(self, work: Work, end: int) -> bool:
-        """Records of keys that wait for a next try are put behind it. False: the lane stops meanwhile."""
-        lane = self._lane
-        while lane.held:
-            held = held_in(lane, work.chunk, work.start, end)
-            if held is not None:
-                for index in held - work.dropped:
-                    lane.hold_back(work.chunk, index)
-                    work.dropped.add(index)
-                    work.moves[work.chunk.offsets[index]] = lane.moves[work.chunk.offsets[index]]
-                break
-            if not await self._shared.unblocked(lane):
-                return False
+            await self._after(ended, first)
         return True
 
-    async def _as_policy_says(self, work: Work, failure: Failure) -> bool:
-        """A record whose transaction could not go on because of it. False: ``on_error`` decides."""
-        verdict, lane = failure.verdict, self._lane
-        if isinstance(verdict, (Again, WaitHere)):
-            work.apart = range(failure.index, failure.index + failure.count)
-        if isinstance(verdict, Again):
-            if failure.count > 1:
-                work.singly_until = failure.index + failure.count
-            return True
-        if isinstance(verdict, WaitHere):
-            retries = self._bound.retries
-            assert retries is not None
-            if await retries.sleeps(lane, verdict.seconds, verdict.reason):
-                await retries.admitted(lane)
-            return True
-        if isinstance(verdict, (Move, Skip)):
-            work.dropped.update(range(failure.index, failure.index + failure.count))
-            self._log(failure)
-            if isinstance(verdict, Move):
-                work.moves[failure.offset] = verdict.outgoing
-                if verdict.kind == "retry":
-                    lane.hold(work.chunk.record(failure.index))
-            return True
-        return False
+    async def _waits(self) -> bool:
+        """Return when records may be called; False: the lane stops meanwhile."""
+        lane, until_ms = self._lane, self._work.waits_until_ms
+        if until_ms is None:
+            return bool(lane.held) and await self._shared.unblocked(lane)
+        retries = self._bound.retries
+        assert retries is not None
+        seconds = max(until_ms - self._now_ms(), 1) / 1000
+        return await retries.sleeps(lane, seconds, self._wait_reason) and await retries.admitted(lane)
 
-    def _log(self, failure: Failure) -> None:
-        if isinstance(failure.verdict, Skip):
-            log_passed_over(failure.error, failure.verdict.reason)
+    def _now_ms(self) -> int:
+        return int(self._shared.timers.current_time() * 1000)
 
-    async def _after(self, ended: _Ended, work: Work, end: int) -> Failure | None:
+    async def _after(self, ended: _Ended, first: int) -> None:
         """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
-        cause, slow = ended.cause, ended.slow
+        cause, slow, work = ended.cause, ended.slow, self._work
         if isinstance(cause, REBALANCED):
+            work.aborted()
             await self._shared.settled(self._lane)
         elif _was_interrupted(cause):
-            work.interruptions += 1
-            if work.interruptions > _MOST_INTERRUPTIONS:
-                raise self._never_ends(work, cause, slow) from cause
-            if slow is not None:
-                work.singly_until = end  # those before it are committed, and it has a whole timeout to itself
+            self._interruptions += 1
+            if self._interruptions > _MOST_INTERRUPTIONS:
+                raise self._never_ends(first, cause, slow) from cause
             await self._shared.settled(self._lane)
             if not self._lane.closing:
-                await self._take_up(work)
+                await self._take_up()
+            # When one record is slow, those before it are committed, and it has a whole timeout to itself.
+            work.aborted(singly=slow is not None)
         elif _is_away(cause):
-            await self._outlast(work, cause)
-        elif end - work.start > 1:
-            work.singly_until = end
-        elif work.start in work.dropped:  # its offset alone is refused: leaving out more does not help
+            await self._outlast(first, cause)
+            work.aborted()
+        elif work.slice_count > 1:
+            work.aborted(singly=True)
+        elif work.slice_count == 0:  # the offset alone is refused: leaving out a record does not help
             raise cause
         else:
-            return self._not_stored(work, cause)
-        return None
+            error = self._not_stored(first, cause)
+            if self._handler.spec.on_error == "skip":
+                log_skipped(error)
+                work.aborted(verdict=Skip())
+            else:
+                work.aborted(verdict=Stop(), error=error)
 
-    async def _outlast(self, work: Work, away: EventBusError | None = None) -> None:
-        """Take the partition up; where brokers do not answer, again and again: they will, and tell where to go on."""
+    async def _outlast(self, first: int, away: EventBusError | None = None) -> None:
+        """Take the partition up. Where brokers do not answer, try again until they do."""
         while not self._lane.closing:
             if away is None:
                 try:
-                    await self._take_up(work)
+                    await self._take_up()
                     return
                 except EventBusError as error:
                     if not _is_away(error):
@@ -293,14 +254,14 @@ class ExactlyOnce:
             if self._lane.wait is None:  # once for each outage
                 logger.warning(
                     "handler %r: %s waits at offset %d for brokers that do not answer, and goes on there by itself: %s",
-                    self._handler.__name__, self._lane.topic_partition, work.next_offset, away,
+                    self._handler.__name__, self._lane.topic_partition, first, away,
                 )  # fmt: skip
             self._lane.wait = tried(self._lane.wait, str(away), self._shared.timers.current_time())
             away = None
             await self._shared.timers.sleep(_AWAY_SECONDS)
             await self._shared.settled(self._lane)
 
-    async def _take_up(self, work: Work) -> None:
+    async def _take_up(self) -> None:
         """Become the one who writes for this partition, and find the first record that is not committed.
 
         Taking the transactional id over ends what its last holder left open, one way or the other; only then the
@@ -311,83 +272,116 @@ class ExactlyOnce:
         await self._producer.init()
         committed = (await self._consumer.committed([self._lane.topic_partition])).get(self._lane.topic_partition)
         if committed is not None:
-            work.done_below(committed.offset)
+            self._work.done_below(committed.offset)
 
     # a transaction ---------------------------------------------------------------------------------------------------
 
-    async def _transaction(self, work: Work, end: int) -> Failure | None:
-        """Handle the records up to ``end`` and commit as far as that went; the record at fault, if there is one.
+    async def _transaction(self, first: int, call: Call | None, commit: Commit | Abort | None) -> None:
+        """Call the handler with the records of a slice, and commit what came of it.
 
         Raises _Ended when the transaction was aborted and no single record is to blame.
         """
-        lane = self._lane
+        lane, work = self._lane, self._work
         assert self._producer is not None
-        piece, first = work.slice(end), work.next_offset
         lane.rewind(first)
-        lane.moves = dict(work.moves)
-        self._failure = self._interruption = None
+        self._interruption = None
         self.begun_at = self._shared.timers.current_time()
         try:
             async with self._producer.transaction() as self._bound.transaction:
-                failure = await self._fill(self._bound.transaction, work, piece)
-                next_offset = lane.reached
+                if call is not None:
+                    commit = await self._fill(call)
+                if not isinstance(commit, Commit) or lane.abandoned:
+                    raise _NothingToCommit
+                # The offsets first: then one flush makes them durable together with what the handler published.
+                await self._write(self._bound.transaction, commit)
+                await self._check_stored()
                 filled_at = self._shared.timers.current_time()
             self._shared.commits.seconds.add(self._shared.timers.current_time() - filled_at)
-            lane.committed = next_offset
-            work.done_below(next_offset)
-            for moves in (lane.moves, work.moves):
-                for offset in [offset for offset in moves if offset < next_offset]:
-                    del moves[offset]
-            return failure
-        except _NothingToCommit as aborted:
-            return aborted.failure
+            self._interruptions, lane.wait = 0, None
+            lane.rewind(commit.next_offset)
+            lane.committed = commit.next_offset
+            work.commit_stored(commit)
+        except _NothingToCommit:
+            work.aborted()
         except TransactionOutcomeUnknown as error:
             if _is_away(error):  # taking the id over will end it, one way or the other
                 raise _Ended(error, None) from error
             raise self._unknown(first, error) from error
         except EventBusError as error:
-            raise _Ended(error, self._slow_record(piece)) from error
+            raise _Ended(error, self._slow_record()) from error
         finally:
             self.begun_at = None
             lane.stopping = lane.closing
-            self._take_back(work)
             if lane.reached > lane.committed:
                 lane.rewind(first)
 
-    async def _fill(self, transaction: Transaction, work: Work, piece: FetchedRecords) -> Failure | None:
-        """Handle the records and add how far that went: all that belongs to the transaction. Raises to abort it."""
-        lane = self._lane
-        async with self._shared.turn(lane):
-            assert self._producer is not None
-            with self._joins.calls_of(self._producer):
-                await self._shared.watch.run_in_order(self._bound, lane, piece)
-        if self._interruption is not None:
-            await self._check_stored()  # it may have been an output of ours that spoiled it
-            raise self._interruption
-        failure = None if self._failure is None else work.place(self._failure, piece)
-        if lane.reached == work.next_offset or lane.abandoned or not (failure is None or failure.is_clean):
-            raise _NothingToCommit(failure)
-        # The offsets first: then one flush makes them durable together with what the handler published.
-        await self._say_finished(transaction)
-        await self._check_stored()
-        return failure
+    async def _fill(self, call: Call | None) -> Commit | Abort | None:
+        """Call the handler until the slice is handled, as far as it goes. Raises what others did to the transaction."""
+        while call is not None:
+            await self._handle(call)
+            if self._interruption is not None:
+                await self._check_stored()  # it may have been an output of ours that spoiled it
+                raise self._interruption
+            call = self._work.next_call(self._now_ms())
+        return self._work.next_commit()
 
-    async def _say_finished(self, transaction: Transaction) -> None:
-        """What became of the records that failed, and how far the partition is finished."""
-        lane = self._lane
-        await self._send_moves([lane.moves[offset] for offset in sorted(lane.moves) if offset < lane.reached])
-        await transaction.send_offsets({lane.topic_partition: lane.reached}, self._consumer.group_metadata())
+    async def _handle(self, call: Call) -> None:
+        lane, shared, work = self._lane, self._shared, self._work
+        piece = _piece(call)
+        self._call, self._failed_records = piece, []
+        assert self._producer is not None
+        async with shared.turn(lane):
+            with self._joins.calls_of(self._producer):
+                await shared.watch.run_in_order(self._bound, lane, piece)
+        if self._interruption is not None:
+            return
+        for offset, outgoing in lane.moves.items():  # their calls in a thread took too long, see `Watch`
+            kind = "retry" if outgoing.topic == self._retry_topic else "dead-letter"
+            self._failed_records.append(
+                _Failed(bisect_left(piece.offsets, offset), 1, Move(outgoing, kind), None, True)
+            )
+        lane.moves.clear()
+        self._report(call, bisect_left(piece.offsets, lane.reached))
+        if call.is_open:  # its turn is over, the transaction grows old, or the lane is closing
+            work.end_slice()
+            work.ended(call)
+        lane.stopping = lane.closing
+
+    def _report(self, call: Call, reached: int) -> None:
+        """Report what became of the call: its first ``reached`` records are handled, or have failed.
+
+        Not while it goes on: a thread may have left a record to its timeout, and the results of those before it are
+        dealt with when the thread has ended.
+        """
+        work, now_ms = self._work, self._now_ms()
+        for at, count, verdict, error, is_clean in sorted(self._failed_records, key=lambda failed: failed.at):
+            if isinstance(verdict, WaitHere):
+                self._wait_reason = verdict.reason
+            work.returned(call, min(at, reached))
+            work.raised(call, at, verdict, count=count, now_ms=now_ms, error=error, is_clean=is_clean)
+        work.returned(call, reached)
+
+    @property
+    def _retry_topic(self) -> str | None:
+        return None if self._recovering is None else self._recovering.recovery.retry_topic
+
+    async def _write(self, transaction: Transaction, commit: Commit) -> None:
+        """Add what became of the records that failed, and how far the partition is finished."""
+        await self._send_moves(self._outgoing(commit))
+        offsets = {self._lane.topic_partition: commit.next_offset}
+        await transaction.send_offsets(offsets, self._consumer.group_metadata())
+
+    def _outgoing(self, commit: Commit) -> list[Outgoing]:
+        if not commit.forwards:
+            return []
+        assert self._recovering is not None
+        behind = self._recovering.behind
+        return [forward.outgoing or behind(forward.records.record(forward.at)) for forward in commit.forwards]
 
     async def _send_moves(self, moves: Sequence[Outgoing]) -> None:
         for outgoing in moves:
             assert self._producer is not None and self._recovering is not None
             await send(self._producer, outgoing, self._recovering.partitions[outgoing.topic])
-
-    def _take_back(self, work: Work) -> None:
-        """Moves of records that are to be handled once more: what waits for them need not."""
-        for offset in [offset for offset in self._lane.moves if offset not in work.moves]:
-            del self._lane.moves[offset]
-            self._lane.unhold(work.chunk.record(bisect_left(work.chunk.offsets, offset)))
 
     async def _check_stored(self) -> None:
         """Raises what kept an output of this slice from the log."""
@@ -424,33 +418,37 @@ class ExactlyOnce:
         return await enqueue(producer, function, value)
 
     def _failed(self, lane: Lane, failure: Failure) -> bool:
-        """A record's handler raised: see what is to be done once the slice has stopped there."""
+        """A record's handler raised. Return True if the call goes on with the next record."""
         cause = failure.cause
         if isinstance(cause, (*TAKEN_OVER, *REBALANCED, TransactionAborted)):
             self._interruption = cause
             return False
-        if failure.is_clean and isinstance(failure.verdict, (Move, Skip)):
-            if isinstance(failure.verdict, Move):
-                lane.moves[failure.offset] = failure.verdict.outgoing
-            self._log(failure)
-            return True
-        if failure.is_clean and failure.verdict is None and self._handler.spec.on_error == "skip":
-            log_skipped(failure.error)
-            return True
-        self._failure = failure
-        return False
+        verdict = self._verdict(failure)
+        self._failed_records.append(_Failed(failure.index, failure.count, verdict, failure.error, failure.is_clean))
+        return failure.is_clean and isinstance(verdict, (Move, Skip))
+
+    def _verdict(self, failure: Failure) -> Verdict:
+        verdict = failure.verdict
+        if isinstance(verdict, Skip):
+            log_passed_over(failure.error, verdict.reason)
+        elif verdict is None or isinstance(verdict, Stop):
+            if self._handler.spec.on_error == "skip":
+                log_skipped(failure.error)
+                return Skip()
+            return Stop()
+        return verdict
 
     # errors ----------------------------------------------------------------------------------------------------------
 
-    def _not_stored(self, work: Work, cause: EventBusError) -> Failure:
+    def _not_stored(self, offset: int, cause: EventBusError) -> HandlerError:
         error = HandlerError(
-            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: what was "
+            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {offset}: what was "
             f"published for it was not stored, its transaction is aborted: {cause}"
         )
         error.__cause__ = cause
-        return Failure(work.start, 1, work.next_offset, error, cause, True)
+        return error
 
-    def _slow_record(self, piece: FetchedRecords) -> _Slow | None:
+    def _slow_record(self) -> _Slow | None:
         """The record that kept the open transaction beyond its timeout; None when it is younger than that.
 
         A slice takes no further record after a quarter of the timeout, so it is the last record whose call began:
@@ -458,13 +456,14 @@ class ExactlyOnce:
         """
         assert self.begun_at is not None
         seconds = self._shared.timers.current_time() - self.begun_at
-        if seconds * 1000 < self._handler.spec.transaction_timeout_ms or not len(piece):
+        if seconds * 1000 < self._handler.spec.transaction_timeout_ms or self._call is None:
             return None
-        begun = bisect_left(piece.offsets, self._lane.reached)
+        offsets = self._call.offsets
+        begun = bisect_left(offsets, self._lane.reached)
         last = begun if self._interruption is not None else begun - 1
-        return _Slow(piece.offsets[min(max(last, 0), len(piece) - 1)], seconds)
+        return _Slow(offsets[min(max(last, 0), len(offsets) - 1)], seconds)
 
-    def _never_ends(self, work: Work, cause: EventBusError, slow: _Slow | None) -> HandlerError:
+    def _never_ends(self, first: int, cause: EventBusError, slow: _Slow | None) -> HandlerError:
         spec = self._handler.spec
         if slow is not None:
             return HandlerError(
@@ -475,7 +474,7 @@ class ExactlyOnce:
                 f"{', or lower batch=' if spec.batch else ''}"
             )
         return HandlerError(
-            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: its "
+            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {first}: its "
             f"transaction was ended by others {_MOST_INTERRUPTIONS} times in a row: {cause}. If a record takes long, "
             f"raise transaction_timeout_ms={spec.transaction_timeout_ms:,} or lower "
             f"transaction_records={spec.transaction_records}; if not, something else uses the transactional id "
@@ -517,3 +516,10 @@ def _is_away(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def _piece(call: Call) -> FetchedRecords:
+    """The records of a call as a fetch."""
+    start, end = call.indexes[0], call.indexes[-1] + 1
+    left_out = () if end - start == len(call.indexes) else set(range(start, end)).difference(call.indexes)
+    return part_of(call.records, start, end, left_out)

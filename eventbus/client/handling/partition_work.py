@@ -42,9 +42,10 @@ Rules, which tests verify after every event:
 2. A commit covers no record that is neither DONE nor written by the commit itself.
 3. A record is in at most one open call, and a queue (a partition in order, the keys of one hash) has at most one open
    call. The records of a queue are called in the order of their offsets.
-4. After ``lost()`` nothing is committed and no call begins. After ``revoked()`` and ``stop()`` no call begins either,
-   with one exception: where records run in any order, a revoked partition still calls those below the highest one
-   begun, because the next owner would repeat all above the first gap.
+4. After ``lost()`` nothing is committed and no call begins. After ``revoked()`` and ``stop()`` no call begins either.
+   There are two exceptions. Where records run in any order, a revoked partition still calls those below the highest one
+   begun, because the next owner would repeat all above the first gap. At most once, a lost partition still calls the
+   records that are committed, because the next owner begins after them.
 5. While a key is blocked no record of it is called: it is forwarded after the earlier one. With
    ``retry_order="partition"`` every key is blocked, and a partition in order waits in its place instead.
 6. Cancellation and shutdown finish no record: it stays PENDING for the next owner. At most once is different, because
@@ -173,6 +174,8 @@ class PartitionWork:
         self._skip_below = offset
         for fetch in self._fetches:
             self._skip(fetch)
+        for forwarded in [forwarded for forwarded in self._forwards if forwarded < offset]:
+            self._forget_forward(forwarded)
         self.finished, self.committed = max(self.finished, offset), max(self.committed, offset)
         self._advance()
 
@@ -326,6 +329,8 @@ class PartitionWork:
         indexes = call.indexes[at : at + count]
         if self._slice is not None and not is_clean:
             self._take_back(self._slice, call, indexes, verdict, error)
+            if isinstance(verdict, WaitHere):
+                self._wait(verdict, now_ms)
         elif isinstance(verdict, (Move, Skip)):
             self._decide(call.fetch, indexes, verdict)
             if at <= call.done:
@@ -387,11 +392,14 @@ class PartitionWork:
                     self.tries[offset] = self.tries.get(offset, 0) + 1
         self._close(call, singly=isinstance(verdict, Singly))
         if isinstance(verdict, WaitHere):
-            self.waits_until_ms = now_ms + round(verdict.seconds * 1000)
-            for one in self._calls:
-                self._cut(one)
-            if self.mode is not Mode.OPEN:
-                self._begin_none()
+            self._wait(verdict, now_ms)
+
+    def _wait(self, verdict: WaitHere, now_ms: int) -> None:
+        """Nothing is begun for a while; what is handled is committed meanwhile."""
+        self.waits_until_ms = now_ms + round(verdict.seconds * 1000)
+        self.end_slice()
+        if self.mode is not Mode.OPEN:
+            self._begin_none()
 
     def ended(self, call: Call, was_cut_off: bool = False) -> None:
         """The driver works at the call no longer. What has returned was reported before.
@@ -400,7 +408,7 @@ class PartitionWork:
         """
         if not call.is_open:
             return
-        if was_cut_off and self._is_at_most_once and self.mode is not Mode.LOST:
+        if was_cut_off and self._is_at_most_once:
             begun = call.indexes[call.done : call.done + (self.policy.batch or 1)]
             call.fetch.mark_running(begun, DONE)
             call.done += len(begun)
@@ -634,6 +642,12 @@ class PartitionWork:
             return start  # pulled again when they are committed
         return after
 
+    @property
+    def slice_count(self) -> int:
+        """How many records share the open transaction; 0: it holds no call."""
+        piece = self._slice
+        return piece.end - piece.start if piece is not None and piece.has_call else 0
+
     def end_slice(self) -> None:
         """Commit what is handled: no further record is begun in the open transaction, or in this turn of a call."""
         for call in self._calls:
@@ -676,14 +690,20 @@ class PartitionWork:
                 self._singly_below = offsets[indexes[-1]] + 1
         self._close(call)
 
-    def aborted(self, *, singly: bool = False) -> None:
+    def aborted(
+        self, *, singly: bool = False, verdict: Skip | Stop | None = None, error: Exception | None = None
+    ) -> None:
         """Nothing of the transaction is visible: its records are handled again.
 
-        ``singly``: no record is known to be at fault, so each has a transaction of its own.
+        ``singly``: no record is known to be at fault, so each has a transaction of its own. ``verdict``, and the
+        ``error`` of a `Stop`: what becomes of the record of a transaction with only one.
         """
         piece, self._commit, self._slice = self._slice, None, None
         if piece is None:
             return
+        if verdict is not None:
+            offset = piece.fetch.records.offsets[piece.start]
+            self._taken_back = _TakenBack(offset, offset, verdict, error)
         for call in list(self._calls):
             self._close(call)
         self._queues.keep_below(-1)
@@ -719,7 +739,13 @@ class PartitionWork:
 
     def lost(self) -> None:
         """Another member has the partition, or it is gone: nothing may be committed any more."""
-        self._drain(Mode.LOST)
+        if self._is_at_most_once and self.mode is Mode.OPEN:
+            if not self._queues:
+                self._fill_queues()  # a slice whose commit was stored just now
+            self.mode = Mode.LOST
+            self._arrived.clear()
+        else:
+            self._drain(Mode.LOST)
         self._commit = None
         self._forwards.clear()
 
@@ -764,7 +790,7 @@ class PartitionWork:
         if self.mode is Mode.OPEN or self._calls or self._commit is not None:
             return False
         if self.mode is Mode.LOST:
-            return True
+            return not self._queues
         acks_left = self.mode is Mode.DRAINING and self.policy.manual_ack
         return not (self._queues or self._outputs or (acks_left and self._holds(HANDLED)))
 

@@ -23,8 +23,8 @@ from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError, InvalidConfig, KafkaError, TopicAlreadyExists
-from eventbus.recovery import FailurePolicy, Handling, Recovery, Waiting
-from eventbus.types import FetchedRecords, TopicPartition
+from eventbus.recovery import FailurePolicy, Handling, Outgoing, Recovery, Waiting
+from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -389,10 +389,14 @@ class Recovering:
                 self._handler.__name__, lane.topic_partition, number, self.recovery.retry_topic,
             )  # fmt: skip
 
+    def behind(self, record: ConsumerRecord) -> Outgoing:
+        """Return the entry of a record that waits after an earlier one of its key."""
+        return self.recovery.behind(record, self._clock())
+
     def _hold_back(self, lane: Lane, waiting: Waiting, chunk: FetchedRecords, index: int) -> None:
         record = chunk.record(index)
         waiting.hold(record)
-        lane.moves[record.offset] = self.recovery.behind(record, self._clock())
+        lane.moves[record.offset] = self.behind(record)
 
     async def unblocked(self, lane: Lane) -> bool:
         """Return when the lane's next record has to wait for nothing. False: the lane stops meanwhile."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,34 @@ async def test_minutes_take_no_time_and_nothing_comes_early() -> None:
         await bus.log.drain()
         assert at[3:] == [start + 660_000]
         assert len(bus.log.records("dlq.billing")) == 1
+
+
+@pytest.mark.parametrize("order", ["none", "key", "partition"])
+async def test_a_record_that_had_published_waits_for_its_next_try_after_those_before_it(order: Any) -> None:
+    """Its transaction is aborted, with the records before it: these are handled again, and do not wait for it."""
+    bus, calls, failed = TestBus(auto_create_topics=True), "", False
+
+    @bus.consumer(
+        "orders", group="billing", exactly_once=True, retry=Retry(immediate=0, delays=["1m"], jitter=False, order=order)
+    )
+    @bus.producer("bills")
+    async def bill(value: bytes) -> AsyncIterator[bytes]:
+        nonlocal calls, failed
+        calls += value.decode()
+        yield value
+        if value == b"1" and not failed:
+            failed = True
+            raise ValueError
+
+    async with bus:
+        for number in b"0123":
+            await bus.send("orders", bytes((number,)))
+        await bus.clock.advance(seconds=1)
+        assert calls == ("010" if order == "partition" else "01023")
+        await bus.clock.advance(seconds=60)
+        await bus.log.drain()
+        bills = b"".join(record.value or b"" for record in bus.log.records("bills"))
+        assert bills == (b"0123" if order == "partition" else b"0231")
 
 
 async def test_draining_does_not_wait_for_what_is_due_later() -> None:
