@@ -183,7 +183,7 @@ class Driver:
 def check(work: PartitionWork) -> None:
     """AssertionError where a rule of `partition_work` is broken, with the states of the records as the only source."""
     states: dict[int, int] = {}
-    for fetch in work._fetches:
+    for fetch in work._progress.fetches:
         states.update(zip(fetch.records.offsets, fetch.states, strict=True))
         assert fetch.first <= fetch.end <= len(fetch.states)
     assert list(states) == sorted(states)
@@ -194,7 +194,7 @@ def check(work: PartitionWork) -> None:
         assert work.finished >= max(before, default=-1) + 1, "a record is finished, and does not count"
     if work.mode is not Mode.LOST:
         assert {offset for offset, state in states.items() if state == FORWARDED} <= {
-            *work._forwards,
+            *work._progress.forwards,
             *range(work.committed),
         }
     if work.policy.delivery == "at-most-once":
@@ -210,7 +210,7 @@ def check(work: PartitionWork) -> None:
 def _check_commit(work: PartitionWork, commit: Commit) -> None:
     assert commit.next_offset <= work.finished
     written = {forward.records.offsets[forward.at] for forward in commit.forwards}
-    assert written == {offset for offset in work._forwards if offset < commit.next_offset}
+    assert written == {offset for offset in work._progress.forwards if offset < commit.next_offset}
 
 
 def _check_calls(work: PartitionWork, states: dict[int, int]) -> None:
@@ -225,6 +225,9 @@ def _check_calls(work: PartitionWork, states: dict[int, int]) -> None:
     assert len(queued) == len(set(queued)), "in one queue each"
     if work.mode is Mode.OPEN and (work._slice is None or not work._slice.is_ended):
         taken = [
-            fetch.records.offsets[i] for fetch in work._fetches for i in range(fetch.end) if fetch.states[i] == PENDING
+            fetch.records.offsets[i]
+            for fetch in work._progress.fetches
+            for i in range(fetch.end)
+            if fetch.states[i] == PENDING
         ]
         assert set(taken) <= set(queued), "a record was taken, and nothing calls it"

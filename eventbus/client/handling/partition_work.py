@@ -55,20 +55,17 @@ Rules, which tests verify after every event:
 
 from __future__ import annotations
 
-import re
 import sys
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from eventbus.client.handling.ordering import DONE, FORWARDED, HANDLED, PENDING, RUNNING, Fetch, Ordering, Queue
-from eventbus.client.handling.work_actions import Abort, BlockedKeys, Call, Commit, Forward, Mode, Policy, Singly
-from eventbus.recovery import Move, Outgoing, Skip, Stop, Verdict, WaitHere
+from eventbus.client.handling.ordering import DONE, HANDLED, PENDING, RUNNING, Fetch, Ordering, Queue
+from eventbus.client.handling.progress import Progress
+from eventbus.client.handling.work_actions import Abort, BlockedKeys, Call, Commit, Mode, Policy, Singly
+from eventbus.recovery import Move, Skip, Stop, Verdict, WaitHere
 from eventbus.types import FetchedRecords
 
-_FINISHED = re.compile(b"[%c%c]*" % (FORWARDED, DONE))
-"""Finds the end of the finished prefix at the speed of a loop in C."""
 _MOST_FORWARDS = 2_000
 _MOST_FORWARD_BYTES = 16 << 20
 """With more records or bytes forwarded and not committed, no record is called until they are."""
@@ -110,9 +107,6 @@ class PartitionWork:
         self.mode = Mode.OPEN
         self.error: Exception | None = None
         """Why the partition has stopped."""
-        self.finished = -1
-        """The next offset after the finished prefix; -1: nothing has arrived."""
-        self.committed = -1
         self.lost_count = 0
         """At most once: records whose call was cut off."""
         self.tries: dict[int, int] = {}
@@ -122,26 +116,14 @@ class PartitionWork:
         self._is_exactly_once = policy.delivery == "exactly-once"
         self._is_at_most_once = policy.delivery == "at-most-once"
         self._blocked = blocked_keys
-        self._fetches: deque[Fetch] = deque()
-        """Those with a record that is not finished, in the order of their offsets."""
-        self._arrived: deque[Fetch] = deque()
-        """The last of them, with records that are in no queue yet."""
+        self._progress = Progress(blocked_keys, keeps_uncommitted=self._is_exactly_once)
         self._queues = Ordering(policy.order, policy.key_queues)
         self._calls: set[Call] = set()
         self._commit: Commit | Abort | None = None
         """What the driver performs now."""
-        self._forwards: dict[int, Forward] = {}
-        self._forward_bytes = 0
-        self._outputs: dict[object, list[tuple[Fetch, Sequence[int]]]] = {}
-        self._size_bytes = 0
-        self._taken_count = 0
-        """Records that were put into queues, ever."""
-        self._finished_count = 0
-        """Those of them that are in the finished prefix."""
         self._counted_at = 0
-        """`_finished_count` when the last commit began."""
+        """`Progress.finished_count` when the last commit began."""
         self._is_commit_wanted = False
-        self._skip_below = -1
         self._limit = sys.maxsize
         """No record from this offset on is begun any more."""
         self._in_doubt = 0
@@ -152,36 +134,31 @@ class PartitionWork:
         """Records below this offset have a transaction each, so that the one at fault shows."""
         self._taken_back: _TakenBack | None = None
 
+    @property
+    def finished(self) -> int:
+        """The next offset after the finished prefix; -1: nothing has arrived."""
+        return self._progress.finished
+
+    @property
+    def committed(self) -> int:
+        """The offset that is committed, as far as it is known here."""
+        return self._progress.committed
+
+    @property
+    def unfinished(self) -> int:
+        """Records that may have been begun, from the first unfinished one on."""
+        return self._progress.unfinished
+
     # records arrive --------------------------------------------------------------------------------------------------
 
     def fetched(self, records: FetchedRecords, size_bytes: int = 0) -> None:
         """Records arrived; those fetched before have smaller offsets."""
-        if self.mode is not Mode.OPEN:
-            return
-        fetch = Fetch(records, size_bytes)
-        if self.finished < 0:
-            self.finished = self.committed = records.offsets[0] if records.offsets else records.next_offset
-        self._fetches.append(fetch)
-        if records.offsets:
-            self._arrived.append(fetch)
-        self._size_bytes += size_bytes
-        if not records.offsets or records.offsets[0] < self._skip_below:
-            self._skip(fetch)
-            self._advance()
+        if self.mode is Mode.OPEN:
+            self._progress.add(records, size_bytes)
 
     def done_below(self, offset: int) -> None:
         """Records below ``offset`` are done, although they were not handled here. No call of them is open."""
-        self._skip_below = offset
-        for fetch in self._fetches:
-            self._skip(fetch)
-        for forwarded in [forwarded for forwarded in self._forwards if forwarded < offset]:
-            self._forget_forward(forwarded)
-        self.finished, self.committed = max(self.finished, offset), max(self.committed, offset)
-        self._advance()
-
-    def _skip(self, fetch: Fetch) -> None:
-        stop = bisect_left(fetch.records.offsets, self._skip_below)
-        fetch.mark(range(fetch.first, max(fetch.first, stop)), DONE)
+        self._progress.done_below(offset)
 
     def in_doubt(self, count: int) -> None:
         """Call the next ``count`` records one by one, each after all before it are committed: a process died here."""
@@ -190,10 +167,10 @@ class PartitionWork:
     @property
     def is_paused(self) -> bool:
         """Enough is here: one fetch of which records are called, and another one in reserve."""
-        begun = 1 if self._arrived and self._arrived[0].end else 0
-        return (
-            len(self._arrived) - begun >= 2 or self._size_bytes >= self.policy.max_bytes or self.mode is not Mode.OPEN
-        )
+        arrived = self._progress.arrived
+        whole = len(arrived) - (1 if arrived and arrived[0].end else 0)
+        is_full = whole >= 2 or self._progress.size_bytes >= self.policy.max_bytes
+        return is_full or self.mode is not Mode.OPEN
 
     # calls -----------------------------------------------------------------------------------------------------------
 
@@ -203,7 +180,7 @@ class PartitionWork:
             if now_ms < self.waits_until_ms:
                 return None
             self.waits_until_ms = None
-        if (self._forwards and self._forwards_come_first()) or self._waits_as_a_whole:
+        if self._forwards_come_first or self._waits_as_a_whole:
             return None
         while self._queues or self._fill_queues():
             if not self._queues:
@@ -240,18 +217,23 @@ class PartitionWork:
         self._queues.begun(queue)
         return call
 
+    @property
     def _forwards_come_first(self) -> bool:
-        if self.policy.store_forwards_first:
-            return True
-        return len(self._forwards) >= _MOST_FORWARDS or self._forward_bytes >= _MOST_FORWARD_BYTES
+        """No record is called before those that were forwarded are committed."""
+        count = len(self._progress.forwards)
+        if not count:
+            return False
+        is_full = count >= _MOST_FORWARDS or self._progress.forward_bytes >= _MOST_FORWARD_BYTES
+        return is_full or self.policy.store_forwards_first
 
     def _fill_queues(self) -> bool:
         """Put records that arrived into queues, as many as may be begun. False: none may be begun now."""
-        if not self._arrived or self.mode is not Mode.OPEN or (self._calls and self.policy.order == "partition"):
+        arrived = self._progress.arrived
+        if not arrived or self.mode is not Mode.OPEN or (self._calls and self.policy.order == "partition"):
             return False
         if self._in_doubt and (self._calls or self._commit or self.unfinished or self.finished > self.committed):
             return False
-        fetch = self._arrived[0]
+        fetch = arrived[0]
         offsets, left = fetch.records.offsets, len(fetch.records) - fetch.end
         if self._is_exactly_once:
             return self._slice is None and self._commit is None and self._open_slice(fetch)
@@ -270,11 +252,8 @@ class PartitionWork:
         return True
 
     def _put_in_queues(self, fetch: Fetch, start: int, end: int) -> None:
-        fetch.end = end
-        self._taken_count += end - start
+        self._progress.take(fetch, end)
         self._queues.add(fetch, start, end)
-        if end == len(fetch.records) and not self._is_exactly_once:
-            self._arrived.popleft()
 
     def _behind(self, fetch: Fetch, indexes: Sequence[int], blocked: BlockedKeys) -> Sequence[int]:
         """Forward records of blocked keys after the earlier ones; return the others."""
@@ -283,8 +262,8 @@ class PartitionWork:
         if not waiting:
             return indexes
         for index in waiting:
-            self._forward(fetch, index, None, blocks=True)
-        self._advance()
+            self._progress.forward(fetch, index, None, blocks=True)
+        self._progress.advance()
         return fetch.pending(list(indexes))
 
     def returned(self, call: Call, upto: int, outputs: object | None = None) -> None:
@@ -298,13 +277,13 @@ class PartitionWork:
             is_open = outputs is not None or self.policy.manual_ack
             call.fetch.mark_running(indexes, HANDLED if is_open else DONE)
             if outputs is not None and not self.policy.manual_ack:
-                self._outputs.setdefault(outputs, []).append((call.fetch, indexes))
+                self._progress.publish(outputs, call.fetch, indexes)
             if self.tries:
                 for index in indexes:
                     self.tries.pop(call.records.offsets[index], None)
         if upto >= len(call.indexes):
             self._close(call)
-        self._advance()
+        self._progress.advance()
 
     def raised(
         self,
@@ -341,7 +320,7 @@ class PartitionWork:
                 self._close(call)
         else:
             self._stays(call, at, indexes, verdict, now_ms, error)
-        self._advance()
+        self._progress.advance()
         return call.is_open
 
     def _decide(self, fetch: Fetch, indexes: Sequence[int], verdict: Move | Skip) -> None:
@@ -350,7 +329,7 @@ class PartitionWork:
             if fetch.states[index] != RUNNING:
                 continue  # it is acknowledged
             if isinstance(verdict, Move):
-                self._forward(fetch, index, verdict.outgoing, self._blocks(verdict))
+                self._progress.forward(fetch, index, verdict.outgoing, self._blocks(verdict))
             else:
                 fetch.states[index] = DONE
 
@@ -414,7 +393,7 @@ class PartitionWork:
             call.done += len(begun)
             self.lost_count += len(begun)
         self._close(call)
-        self._advance()
+        self._progress.advance()
 
     def _close(self, call: Call, singly: bool = False) -> None:
         """Those of its records that are still RUNNING come first in their queue again."""
@@ -441,84 +420,28 @@ class PartitionWork:
                 end += 1
             call.end = end
 
-    # outputs, acknowledgements, forwards -----------------------------------------------------------------------------
+    # outputs and acknowledgements ------------------------------------------------------------------------------------
 
     def stored(self, outputs: object) -> None:
         """What records published is stored; ``outputs`` is what `returned` was given."""
-        for fetch, indexes in self._outputs.pop(outputs, ()):
-            for index in indexes:
-                if fetch.states[index] == HANDLED:
-                    fetch.states[index] = DONE
-        self._advance()
+        self._progress.stored(outputs)
 
     def refused(self, outputs: object, error: Exception | None) -> None:
         """It is not stored. Without an error the records are passed over; otherwise the partition stops before them."""
         if error is None:
-            self.stored(outputs)
+            self._progress.stored(outputs)
         else:
-            self._outputs.pop(outputs, None)
+            self._progress.outputs.pop(outputs, None)
             self.stop(error)
+
+    def acknowledged(self, offset: int) -> None:
+        """The user reports that a record is finished. Without effect on one that was not called."""
+        self._progress.acknowledged(offset, self.tries)
 
     @property
     def has_outputs(self) -> bool:
         """Something published is on its way."""
-        return bool(self._outputs)
-
-    def acknowledged(self, offset: int) -> None:
-        """The user reports that a record is finished. Without effect on one that was not called."""
-        for fetch in self._fetches:
-            if offset < fetch.records.next_offset:
-                index = bisect_left(fetch.records.offsets, offset)
-                if fetch.records.offsets[index] != offset:
-                    return  # it was acknowledged before
-                state = fetch.states[index]
-                if state in (RUNNING, HANDLED) or (state == PENDING and offset in self.tries):
-                    fetch.states[index] = DONE
-                    self._advance()
-                return
-
-    def _forward(self, fetch: Fetch, index: int, outgoing: Outgoing | None, blocks: bool) -> None:
-        fetch.states[index] = FORWARDED
-        self._forwards[fetch.records.offsets[index]] = Forward(fetch.records, index, outgoing, blocks)
-        self._forward_bytes += _size_of(fetch.records, index)
-        if blocks and self._blocked is not None:
-            self._blocked.block(fetch.records, index)
-
-    def _forget_forward(self, offset: int) -> Forward | None:
-        forward = self._forwards.pop(offset, None)
-        if forward is not None:
-            self._forward_bytes -= _size_of(forward.records, forward.at)
-        return forward
-
-    # the finished prefix ---------------------------------------------------------------------------------------------
-
-    def _advance(self) -> None:
-        fetches = self._fetches
-        while fetches:
-            fetch = fetches[0]
-            states, first = fetch.states, fetch.first
-            if first < len(states) and states[first] < FORWARDED:
-                return
-            match = _FINISHED.match(states, first)
-            stop = first if match is None else match.end()
-            self._finished_count += max(min(stop, fetch.end) - first, 0)
-            fetch.first, fetch.end = stop, max(fetch.end, stop)
-            if stop < len(states):
-                if stop > first:
-                    self.finished = max(self.finished, fetch.records.offsets[stop - 1] + 1)
-                return
-            self.finished = max(self.finished, fetch.records.next_offset)
-            if self._is_exactly_once and len(states) and self.committed < fetch.records.next_offset:
-                return  # its transaction may be aborted
-            fetches.popleft()
-            if self._arrived and self._arrived[0] is fetch:
-                self._arrived.popleft()
-            self._size_bytes -= fetch.size_bytes
-
-    @property
-    def unfinished(self) -> int:
-        """Records that may have been begun, from the first unfinished one on."""
-        return self._taken_count - self._finished_count
+        return bool(self._progress.outputs)
 
     # commits ---------------------------------------------------------------------------------------------------------
 
@@ -531,10 +454,10 @@ class PartitionWork:
         """A commit is due now. Otherwise it waits for the end of an interval, which belongs to the driver."""
         if self.mode is not Mode.OPEN or self._is_commit_wanted or self.policy.delivery != "at-least-once":
             return True
-        if self._in_doubt or (self._forwards and self._forwards_come_first()):
+        if self._in_doubt or self._forwards_come_first:
             return True
         every = self.policy.commit_every
-        return every is not None and self._finished_count - self._counted_at >= every
+        return every is not None and self._progress.finished_count - self._counted_at >= every
 
     def next_commit(self) -> Commit | Abort | None:
         """Return what can be committed now; its outcome has to be reported before the next one."""
@@ -545,14 +468,11 @@ class PartitionWork:
         elif self._is_at_most_once:
             self._commit = self._commit_ahead() if self.mode is Mode.OPEN else self._give_back()
         elif self.finished > self.committed:
-            self._commit = Commit(self.finished, self._finished_forwards())
+            self._commit = Commit(self.finished, self._progress.finished_forwards())
         if self._commit is not None:
-            self._counted_at = self._finished_count
+            self._counted_at = self._progress.finished_count
             self._is_commit_wanted = False
         return self._commit
-
-    def _finished_forwards(self) -> tuple[Forward, ...]:
-        return tuple(self._forwards[offset] for offset in sorted(self._forwards) if offset < self.finished)
 
     def commit_stored(self, commit: Commit) -> None:
         """The commit is stored."""
@@ -560,14 +480,12 @@ class PartitionWork:
             return
         self._commit = None
         if commit.gives_back:
-            self.committed = commit.next_offset
+            self._progress.committed = commit.next_offset
             return
-        self.committed = max(self.committed, commit.next_offset)
-        for forward in commit.forwards:
-            self._forget_forward(forward.records.offsets[forward.at])
+        self._progress.commit(commit.next_offset, commit.forwards)
         if self._slice is not None and not self._slice.must_abort:
             self._close_slice(self._slice)
-        self._advance()
+        self._progress.advance()
 
     def commit_failed(self, commit: Commit) -> None:
         """The commit is not stored; the next one covers as much, or more. A transaction is `aborted` instead."""
@@ -576,11 +494,11 @@ class PartitionWork:
 
     def _commit_ahead(self) -> Commit | None:
         """At most once: commit the records that are called next."""
-        if self._queues or self._calls or self._outputs:
+        if self._queues or self._calls or self.has_outputs:
             return None
-        if not self._arrived:
+        if not self._progress.arrived:
             return Commit(self.finished) if self.finished > self.committed else None
-        fetch = self._arrived[0]
+        fetch = self._progress.arrived[0]
         offsets, most = fetch.records.offsets, self.policy.commit_every or self.policy.slice_records
         if bisect_left(offsets, self.committed) > fetch.end:
             return None
@@ -591,13 +509,7 @@ class PartitionWork:
         """At most once: records that are committed and were not begun."""
         if self._calls:
             return None
-        count, first = 0, sys.maxsize
-        for fetch in self._fetches:
-            offsets = fetch.records.offsets
-            index = fetch.states.find(PENDING)
-            if 0 <= index < len(offsets) and offsets[index] < self.committed:
-                first = min(first, offsets[index])
-                count += bisect_left(offsets, self.committed) - index
+        count, first = self._progress.not_begun()
         return Commit(first, gives_back=count) if count else None
 
     # transactions ----------------------------------------------------------------------------------------------------
@@ -638,7 +550,7 @@ class PartitionWork:
         if isinstance(verdict, (Move, Skip)):
             fetch.mark(range(start, after), RUNNING)
             self._decide(fetch, range(start, after), verdict)
-            self._advance()
+            self._progress.advance()
             return start  # pulled again when they are committed
         return after
 
@@ -667,13 +579,12 @@ class PartitionWork:
                 return Abort()
             self._close_slice(piece)
             return None
-        return Commit(self.finished, self._finished_forwards(), in_transaction=piece.has_call)
+        return Commit(self.finished, self._progress.finished_forwards(), in_transaction=piece.has_call)
 
     def _close_slice(self, piece: _Slice) -> None:
         """The transaction is over; records of it that were not called are in the next one."""
         self._slice = None
-        self._taken_count -= piece.fetch.end - piece.fetch.first
-        piece.fetch.end = piece.fetch.first
+        self._progress.put_aside(piece.fetch)
 
     def _take_back(
         self, piece: _Slice, call: Call, indexes: Sequence[int], verdict: Verdict | Singly, error: Exception | None
@@ -707,22 +618,9 @@ class PartitionWork:
         for call in list(self._calls):
             self._close(call)
         self._queues.keep_below(-1)
-        fetch, offsets = piece.fetch, piece.fetch.records.offsets
         if singly:
-            self._singly_below = offsets[piece.end - 1] + 1
-        for index in range(piece.start, piece.end):
-            if offsets[index] < self._skip_below:
-                continue
-            forward = self._forget_forward(offsets[index])
-            if forward is not None and forward.blocks and self._blocked is not None:
-                self._blocked.unblock(fetch.records, index)
-            fetch.states[index] = PENDING
-        self._outputs.clear()
-        self._finished_count -= fetch.first - piece.start
-        self._taken_count -= fetch.end - piece.start
-        fetch.first = fetch.end = piece.start
-        self.finished = max(piece.base, self._skip_below)
-        self._advance()
+            self._singly_below = piece.fetch.records.offsets[piece.end - 1] + 1
+        self._progress.undo(piece.fetch, piece.start, piece.end, piece.base)
 
     # the end ---------------------------------------------------------------------------------------------------------
 
@@ -743,15 +641,15 @@ class PartitionWork:
             if not self._queues:
                 self._fill_queues()  # a slice whose commit was stored just now
             self.mode = Mode.LOST
-            self._arrived.clear()
+            self._progress.arrived.clear()
         else:
             self._drain(Mode.LOST)
         self._commit = None
-        self._forwards.clear()
+        self._progress.forwards.clear()
 
     def _drain(self, mode: Mode) -> None:
         self.mode = mode
-        self._arrived.clear()
+        self._progress.arrived.clear()
         fills_gaps = mode is Mode.DRAINING and self.policy.order != "partition"
         if fills_gaps and self.waits_until_ms is None and not self._waits_as_a_whole:
             self._limit = self._begun_below()
@@ -771,11 +669,7 @@ class PartitionWork:
 
     def _begun_below(self) -> int:
         """The offset after the highest record begun."""
-        below = self.finished
-        for fetch in self._fetches:
-            highest = max(fetch.states.rfind(HANDLED), fetch.states.rfind(FORWARDED), fetch.states.rfind(DONE))
-            if highest >= 0:
-                below = max(below, fetch.records.offsets[highest] + 1)
+        below = self._progress.ended_below()
         for call in self._calls:
             at = min(call.at, len(call.indexes) - 1)
             below = max(below, call.records.offsets[call.indexes[at]] + 1)
@@ -792,30 +686,20 @@ class PartitionWork:
         if self.mode is Mode.LOST:
             return not self._queues
         acks_left = self.mode is Mode.DRAINING and self.policy.manual_ack
-        return not (self._queues or self._outputs or (acks_left and self._holds(HANDLED)))
-
-    def _holds(self, state: int) -> bool:
-        return any(state in fetch.states for fetch in self._fetches)
+        return not (self._queues or self.has_outputs or (acks_left and self._progress.holds(HANDLED)))
 
     @property
     def is_idle(self) -> bool:
         """Everything that arrived is finished, and what was forwarded is stored; or the partition has stopped."""
         if self.mode in (Mode.STOPPED, Mode.LOST):
-            return not (self._calls or self._outputs)
-        return not (self._fetches or self._calls or self._forwards)
+            return not (self._calls or self.has_outputs)
+        return not (self._progress.fetches or self._calls or self._progress.forwards)
 
     @property
     def oldest_ms(self) -> int | None:
         """The timestamp of the first record that is not finished, or None."""
-        for fetch in self._fetches:
-            if fetch.first < len(fetch.states):
-                return fetch.records.timestamps_ms[fetch.first]
-        return None
+        return self._progress.oldest_ms
 
     def __repr__(self) -> str:
         calls = ", ".join(sorted(map(repr, self._calls)))
         return f"<partition work {self.mode.value} finished={self.finished} committed={self.committed} [{calls}]>"
-
-
-def _size_of(records: FetchedRecords, index: int) -> int:
-    return len(records.values[index] or b"")
