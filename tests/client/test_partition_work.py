@@ -162,12 +162,12 @@ class Transcript:
     def _pulled(self, wants_commit: bool) -> list[str]:
         lines: list[str] = []
         self.calls = [call for call in self.calls if call.is_open]
-        if wants_commit and (action := self.work.next_commit()) is not None:
-            self.action = action
-            lines.append(_commit(action) if isinstance(action, Commit) else "abort")
+        has_commit = wants_commit and self._commits(lines)
         while len(self.calls) < self.workers and (call := self.work.next_call(self.now_ms)) is not None:
             self.calls.append(call)
             lines.append(_call(call))
+        if wants_commit and not has_commit:
+            self._commits(lines)  # of records that were forwarded without a call
         for name, value in {
             "paused": self.work.is_paused and self.work.mode is Mode.OPEN,
             "waits until": self.work.waits_until_ms,
@@ -178,6 +178,14 @@ class Transcript:
                 lines.append(f"{name} {value}" if value and value is not True else name if value else f"{name} no more")
             self.shown[name] = value
         return lines
+
+    def _commits(self, lines: list[str]) -> bool:
+        action = self.work.next_commit()
+        if action is None:
+            return False
+        self.action = action
+        lines.append(_commit(action) if isinstance(action, Commit) else "abort")
+        return True
 
 
 def _spelled(offsets: list[int]) -> str:
