@@ -13,7 +13,7 @@ REAL_WAITS = {"sleep", "sleep_until", "move_on_after", "move_on_at", "fail_after
 WAITERS = {"anyio", "asyncio", "trio", "time"}
 """`time.monotonic` is fine: how long something took is no wait."""
 SEAM = "backends/clock.py"
-IN_A_THREAD = {
+IN_A_THREAD: dict[str, list[str]] = {
     "backends/kafka/backend.py": ["time.sleep"],
     "backends/kafka/topic_admin.py": ["time.sleep"],
     "backends/engine.py": ["time.sleep"],
