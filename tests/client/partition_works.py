@@ -59,7 +59,7 @@ class Driver:
         self.order: list[int] = []
         """Offsets in the order in which they were called."""
         self.handled: Counter[int] = Counter()
-        """How often each offset was handled for good: not in a transaction that was aborted."""
+        """How often each offset was handled, without the transactions that were aborted."""
         self.in_transaction: list[int] = []
         self.acknowledged: set[int] = set()
         self.skipped: set[int] = set()
@@ -100,7 +100,7 @@ class Driver:
         return len(call.indexes) if self.policy.batch else 1
 
     def returns(self, call: Call, *, publishes: bool = False) -> None:
-        """The record at work returns, or the batch; the next one is called unless the call has to stop."""
+        """The record in flight returns, or the batch; the next one is called unless the call has to stop."""
         count = self._count(call)
         offsets = [call.records.offsets[index] for index in call.indexes[call.at : call.at + count]]
         if self.policy.delivery == "exactly-once":

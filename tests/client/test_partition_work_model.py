@@ -150,7 +150,7 @@ class World:
         raise AssertionError(f"it never ends: {work}")
 
     def accounts(self) -> None:
-        """What users see is what the delivery mode promises."""
+        """The outcome of each record is what the delivery mode promises."""
         driver, policy = self.driver, self.policy
         below = [offset for offset in driver.keys if offset < driver.committed]
         for offset in below:

@@ -86,7 +86,7 @@ class _NothingToCommit(Exception):
 
 
 class _Failed(NamedTuple):
-    """Records of the call at work that failed, or a batch of them."""
+    """Records of the call in flight that failed together."""
 
     at: int
     many: int
@@ -115,7 +115,7 @@ class _BlockedKeys:
 
 
 class ExactlyOnce:
-    """One partition's transactions, one after the other."""
+    """Performs the transactions of a partition in sequence."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class ExactlyOnce:
             lane.error = work.error
 
     async def _step(self) -> bool:
-        """Perform one transaction, or wait until one can begin. Return False if the lane stops meanwhile."""
+        """Perform the next transaction, or wait until it can begin. Return False if the lane stops meanwhile."""
         work, call, commit = self._work, self._work.next_call(self._now_ms()), None
         if call is None:
             commit = work.next_commit()
@@ -316,7 +316,7 @@ class ExactlyOnce:
                 lane.rewind(first)
 
     async def _fill(self, call: Call | None) -> Commit | Abort | None:
-        """Call the handler until the slice is handled, as far as it goes. Raises what others did to the transaction."""
+        """Call the handler until the slice is handled. Raises the error of a transaction that others have ended."""
         while call is not None:
             await self._handle(call)
             if self._interruption is not None:
@@ -384,7 +384,7 @@ class ExactlyOnce:
             await send(self._producer, outgoing, self._recovering.partitions[outgoing.topic])
 
     async def _check_stored(self) -> None:
-        """Raises what kept an output of this slice from the log."""
+        """Raise the error of an output of this slice that the log did not store."""
         lane = self._lane
         assert self._producer is not None
         await self._producer.flush()
@@ -405,7 +405,7 @@ class ExactlyOnce:
     async def finish(self) -> None: ...
 
     async def aclose(self) -> None:
-        """Let go of the producer."""
+        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.aclose()
@@ -519,7 +519,7 @@ def _is_away(error: BaseException | None) -> bool:
 
 
 def _piece(call: Call) -> FetchedRecords:
-    """The records of a call as a fetch."""
+    """Return the records of a call as a fetch."""
     start, end = call.indexes[0], call.indexes[-1] + 1
     left_out = () if end - start == len(call.indexes) else set(range(start, end)).difference(call.indexes)
     return part_of(call.records, start, end, left_out)

@@ -90,7 +90,7 @@ class Queue:
         self.is_busy = False
         """It has an open call."""
         self.is_ready = False
-        """It stands in the line of queues that a call can be taken from."""
+        """A call can be taken from it, and it is in the line of such queues."""
 
 
 class Ordering:
@@ -112,7 +112,7 @@ class Ordering:
         if self._order != "key":
             self._append(0 if self._order == "partition" else _UNORDERED, fetch, indexes)
             return
-        # One pass over a fetch: short runs of a queue then cost one call each, not one per record.
+        # One pass over a fetch: the records of a queue then share a call.
         groups: dict[int, list[int]] = {}
         keys, count, hash_of = fetch.records.keys, self._key_queues, mmh3.hash
         for index in indexes:

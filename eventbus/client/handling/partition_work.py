@@ -25,7 +25,7 @@ action                                         the driver then
 ``next_commit()``: `Commit` or `Abort`         stores the offset and the forwarded records together, or aborts
 ``is_paused``                                  fetches no more of the partition while it is True
 ``waits_until_ms``                             pulls again then
-``is_over``                                    lets go of the partition
+``is_over``                                    releases the partition
 =============================================  ======================================================================
 
 Calls and commits are pulled separately, because a handler's workers pull from all its partitions, and one task commits
@@ -68,7 +68,7 @@ from eventbus.types import FetchedRecords
 
 _MOST_FORWARDS = 2_000
 _MOST_FORWARD_BYTES = 16 << 20
-"""With more records or bytes forwarded and not committed, no record is called until they are."""
+"""No record is called while as many records, or bytes, are forwarded and not committed."""
 
 
 class _Slice:
@@ -100,7 +100,7 @@ class _TakenBack(NamedTuple):
 
 
 class PartitionWork:
-    """The state of one partition in one handler. The module describes events, actions and rules."""
+    """Owns the state of a partition in a handler. The module describes events, actions and rules."""
 
     def __init__(self, policy: Policy, blocked_keys: BlockedKeys | None = None) -> None:
         self.policy = policy
@@ -110,7 +110,7 @@ class PartitionWork:
         self.lost_count = 0
         """At most once: records whose call was cut off."""
         self.tries: dict[int, int] = {}
-        """By offset, how often a record that is to be called again was called."""
+        """How often a record was called that must be called again, by offset."""
         self.waits_until_ms: int | None = None
         """A record waits in its place, and all of the partition with it."""
         self._is_exactly_once = policy.delivery == "exactly-once"
@@ -120,7 +120,7 @@ class PartitionWork:
         self._queues = Ordering(policy.order, policy.key_queues)
         self._calls: set[Call] = set()
         self._commit: Commit | Abort | None = None
-        """What the driver performs now."""
+        """The action that the driver performs now."""
         self._counted_at = 0
         """`Progress.finished_count` when the last commit began."""
         self._is_commit_wanted = False
@@ -141,7 +141,7 @@ class PartitionWork:
 
     @property
     def committed(self) -> int:
-        """The offset that is committed, as far as it is known here."""
+        """The offset that is committed, as far as was reported."""
         return self._progress.committed
 
     @property
@@ -423,11 +423,11 @@ class PartitionWork:
     # outputs and acknowledgements ------------------------------------------------------------------------------------
 
     def stored(self, outputs: object) -> None:
-        """What records published is stored; ``outputs`` is what `returned` was given."""
+        """The log has stored ``outputs``, which `returned` was given."""
         self._progress.stored(outputs)
 
     def refused(self, outputs: object, error: Exception | None) -> None:
-        """It is not stored. Without an error the records are passed over; otherwise the partition stops before them."""
+        """The log has not stored them. Without an error their records are skipped, else the partition stops there."""
         if error is None:
             self._progress.stored(outputs)
         else:
@@ -440,13 +440,13 @@ class PartitionWork:
 
     @property
     def has_outputs(self) -> bool:
-        """Something published is on its way."""
+        """True while outputs are in flight."""
         return bool(self._progress.outputs)
 
     # commits ---------------------------------------------------------------------------------------------------------
 
     def want_commit(self) -> None:
-        """Somebody waits for a commit."""
+        """Make a commit due: a caller waits for it."""
         self._is_commit_wanted = True
 
     @property
@@ -589,7 +589,7 @@ class PartitionWork:
     def _take_back(
         self, piece: _Slice, call: Call, indexes: Sequence[int], verdict: Verdict | Singly, error: Exception | None
     ) -> None:
-        """What the records published goes with the whole transaction; the verdict counts in the next one."""
+        """Abort the transaction, because of what the records published; the verdict counts in the next transaction."""
         offsets = call.records.offsets
         piece.must_abort = True
         self._end_slice_here(piece)
@@ -606,7 +606,7 @@ class PartitionWork:
     ) -> None:
         """Nothing of the transaction is visible: its records are handled again.
 
-        ``singly``: no record is known to be at fault, so each has a transaction of its own. ``verdict``, and the
+        ``singly``: no record is known to be at fault, so each has a separate transaction. ``verdict``, and the
         ``error`` of a `Stop`: what becomes of the record of a transaction with only one.
         """
         piece, self._commit, self._slice = self._slice, None, None

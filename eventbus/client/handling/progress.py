@@ -1,4 +1,4 @@
-"""What became of each record of a partition, and how far the partition is finished: a part of `PartitionWork`."""
+"""The outcome of each record of a partition, and how far the partition is finished: a part of `PartitionWork`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Progress:
         self.outputs: dict[object, list[tuple[Fetch, Sequence[int]]]] = {}
         """Records whose outputs are not stored yet."""
         self.forwards: dict[int, Forward] = {}
-        """By offset, records that the next commits write to other topics."""
+        """Records that the next commits write to other topics, by offset."""
         self.forward_bytes = 0
         self.skip_below = -1
         """Records below this offset are done, although they were not handled here."""
@@ -109,11 +109,11 @@ class Progress:
     # outputs and acknowledgements ------------------------------------------------------------------------------------
 
     def publish(self, outputs: object, fetch: Fetch, indexes: Sequence[int]) -> None:
-        """What these records published is on its way."""
+        """The outputs of these records are in flight."""
         self.outputs.setdefault(outputs, []).append((fetch, indexes))
 
     def stored(self, outputs: object) -> None:
-        """It is stored."""
+        """The log has stored ``outputs``: their records are done."""
         for fetch, indexes in self.outputs.pop(outputs, ()):
             for index in indexes:
                 if fetch.states[index] == HANDLED:
@@ -121,7 +121,7 @@ class Progress:
         self.advance()
 
     def acknowledged(self, offset: int, called_before: Container[int]) -> None:
-        """A record is acknowledged. It counts if it is called now, or was and is to be called again."""
+        """A record is acknowledged. That counts if its call is open, or it was called and will be called again."""
         for fetch in self.fetches:
             if offset < fetch.records.next_offset:
                 index = bisect_left(fetch.records.offsets, offset)
@@ -165,7 +165,7 @@ class Progress:
         fetch.end = fetch.first
 
     def undo(self, fetch: Fetch, start: int, end: int, finished: int) -> None:
-        """What became of these records in a transaction is undone."""
+        """Undo the outcome of these records: their transaction was aborted."""
         offsets = fetch.records.offsets
         for index in range(start, end):
             if offsets[index] < self.skip_below:

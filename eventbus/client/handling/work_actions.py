@@ -1,4 +1,4 @@
-"""What `PartitionWork` is given and what it returns: its policy, and the actions that a driver performs."""
+"""The policy of a `PartitionWork`, and the actions that its driver performs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mode(Enum):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of a handler mean for the machine."""
+    """The options of a handler, as the machine uses them."""
 
     order: Literal["partition", "key", "none"] = "partition"
     delivery: Literal["at-least-once", "at-most-once", "exactly-once"] = "at-least-once"
@@ -89,7 +89,7 @@ class Commit(NamedTuple):
     next_offset: int
     forwards: tuple[Forward, ...] = ()
     in_transaction: bool = False
-    """In the transaction that was opened for the call; otherwise a commit of its own."""
+    """It belongs to the transaction that was opened for the call; otherwise it is a separate commit."""
     gives_back: int = 0
     """At most once: so many committed records were not begun, and the offset goes back to the first of them."""
 
@@ -99,7 +99,7 @@ class Abort(NamedTuple):
 
 
 class Call:
-    """Records to be called one after the other, or together as a batch.
+    """Records to be called in sequence, or together as a batch.
 
     The driver writes ``at`` and then looks at ``end``. The machine writes ``end``, looks at ``at``, and writes ``end``
     again if ``at`` has moved. So no record that a thread has begun counts as not begun.
