@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from random import Random
@@ -15,8 +16,10 @@ import pytest
 
 from eventbus import EventBus, IsolationLevel, TopicPartition, Transaction
 from eventbus.errors import ConfigError, HandlerError, InvalidTransactionTimeout
+from eventbus.testing import TestBus
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
+from tests.support import until
 from tests.tiers import quick
 
 REQUESTS = 60
@@ -389,3 +392,28 @@ async def test_a_bus_cancelled_at_any_point(seed: int, caplog: pytest.LogCapture
     async with bank(bus_on(storage), lambda transfer: None) as bus:
         await bus.drain()
         await check(bus, wanted)
+
+
+async def test_a_plain_function_that_outlasts_its_timeout_stops_its_partition_and_is_not_called_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, calls, released = TestBus(auto_create_topics=True), list[bytes](), threading.Event()
+
+    @bus.consumer("orders", group="billing", exactly_once=True, timeout=1)
+    def bill(value: bytes) -> None:
+        calls.append(value)
+        if value == b"1":
+            released.wait(10)
+
+    async with bus:
+        for number in b"012":
+            await bus.send("orders", bytes((number,)))
+        await until(lambda: b"1" in calls)
+        await bus.clock.advance(seconds=2)
+        released.set()
+        [lane] = bus.runners[0].lanes.values()
+        await until(lambda: not lane.at_work)
+        await bus.clock.advance(seconds=2)
+        assert calls[-1] == b"1" and calls.count(b"1") == 1
+        assert bus.runners[0].error is not None and lane.committed == 1
+    assert caplog.text.count("is stopped here") == 1

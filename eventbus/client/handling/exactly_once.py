@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
+from eventbus.client.handling.failures import CallTimedOut, Failure, log_passed_over, log_skipped, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
@@ -144,6 +144,8 @@ class ExactlyOnce:
         self._interruptions = 0
         """Transactions in a row that others have ended."""
         self._wait_reason = ""
+        self._logged_error: HandlerError | None = None
+        """The reason why the partition stopped, if it is in the log already."""
         self.begun_at: float | None = None
         """When the open transaction began, in seconds on the backend's timers."""
 
@@ -179,7 +181,7 @@ class ExactlyOnce:
             finally:
                 lane.wait = None
         if isinstance(work.error, HandlerError) and not lane.closing:
-            if policy != "crash":
+            if policy != "crash" and work.error is not self._logged_error:
                 log_stopped(lane, work.error, policy)
             lane.error = work.error
 
@@ -335,17 +337,25 @@ class ExactlyOnce:
                 await shared.watch.run_in_order(self._bound, lane, piece)
         if self._interruption is not None:
             return
-        for offset, outgoing in lane.moves.items():  # their calls in a thread took too long, see `Watch`
-            kind = "retry" if outgoing.topic == self._retry_topic else "dead-letter"
-            self._failed_records.append(
-                _Failed(bisect_left(piece.offsets, offset), 1, Move(outgoing, kind), None, True)
-            )
-        lane.moves.clear()
+        self._take_late_calls(piece)
         self._report(call, bisect_left(piece.offsets, lane.reached))
         if call.is_open:  # its turn is over, the transaction grows old, or the lane is closing
             work.end_slice()
             work.ended(call)
         lane.stopping = lane.closing
+
+    def _take_late_calls(self, piece: FetchedRecords) -> None:
+        """Take up what `Watch` decided about calls that took too long in a thread: it leaves that in the lane."""
+        lane = self._lane
+        for offset, outgoing in lane.moves.items():
+            kind = "retry" if outgoing.topic == self._retry_topic else "dead-letter"
+            at = bisect_left(piece.offsets, offset)
+            self._failed_records.append(_Failed(at, 1, Move(outgoing, kind), None, True))
+        lane.moves.clear()
+        if lane.error is not None and isinstance(lane.error.__cause__, CallTimedOut):
+            at = bisect_left(piece.offsets, lane.given_up_at)
+            self._failed_records.append(_Failed(at, 1, Stop(), lane.error, True))
+            self._logged_error, lane.error = lane.error, None
 
     def _report(self, call: Call, reached: int) -> None:
         """Report what became of the call: its first ``reached`` records are handled, or have failed.
