@@ -19,8 +19,8 @@ REAL: dict[str, list[str]] = {
     "backends/engine.py": ["time.sleep"],
     "client/ledger_writer.py": ["anyio.sleep"],
 }
-"""Threads that query a real cluster, or flush when the process has no file descriptor left. The pause of a writer that was
-overtaken by another process, which no test's clock moves."""
+"""Threads that query a real cluster, or flush when the process has no file descriptor left. And the pause of a writer
+that another process has overtaken: no test's clock moves it."""
 
 
 def real_waits(source: str) -> list[str]:
