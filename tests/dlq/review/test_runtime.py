@@ -46,7 +46,8 @@ async def test_a_record_is_begun_after_all_when_what_it_waited_for_ends_before_t
     lane = Lane(SOURCE, lambda error: False)
     lane.held = EveryKey(lambda: next(answers, False))
     taken = lane.take(fetched(b"1", b"2"))
-    await Dispatch(bill, None, {}).work(Worker(), [(taken, 0), (taken, 1)])
+    dispatch, worker = Dispatch(bill, None, {}), Worker()
+    await worker.call_loop.run(dispatch.slices, dispatch.work(worker, [(taken, 0), (taken, 1)]))
     assert seen == [b"1", b"2"] and lane.finished == 2
 
 
