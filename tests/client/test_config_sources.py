@@ -95,6 +95,7 @@ def test_a_keyword_with_the_default_value_takes_precedence_too(name: str, monkey
     assert keyword == default
 
 
+@pytest.mark.system  # needs the client for kafka://
 def test_a_client_id_in_the_url_is_that_of_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_CLIENT_ID", "outside")
     url = "kafka://localhost:1?client.id=of-url"

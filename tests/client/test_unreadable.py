@@ -19,6 +19,7 @@ from eventbus.errors import (
 )
 from eventbus.types import FetchedRecords
 from tests.client.fakes import T0, T1, Running, on_both, others_run, records, running
+from tests.support import until
 
 
 def fails(run: Running, error: EventBusError, partition: TopicPartition | None) -> None:
@@ -163,4 +164,4 @@ async def test_a_bus_starts_with_a_partition_that_is_offline(tmp_path: Path) -> 
     async with second:
         with pytest.raises(HandlerError, match="cannot read on: t-0 is offline"):
             await second.drain()
-        assert done == [1]
+        await until(lambda: done == [1])

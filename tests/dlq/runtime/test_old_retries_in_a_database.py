@@ -13,8 +13,9 @@ from dlq import Retry
 from eventbus import EventBus
 from eventbus.testing import FakeClock
 
+pytestmark = pytest.mark.system
 
-@pytest.mark.system
+
 async def test_a_release_with_a_database_transaction_handles_what_waits_once(tmp_path: Path) -> None:
     clock = FakeClock()
     engine = create_engine(f"sqlite:///{tmp_path}/bills.db")
