@@ -81,7 +81,7 @@ class RetryTopics:
 
 
 class _Range(NamedTuple):
-    """What a group has not finished of a retry partition."""
+    """The records of a retry partition that a group has not finished."""
 
     group: str
     topic_id: str

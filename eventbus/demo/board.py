@@ -10,7 +10,7 @@ import gzip
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import time as clock_time
 from pathlib import Path
@@ -39,6 +39,7 @@ from eventbus.demo.arrivals import (
 )
 from eventbus.demo.display import Display
 from eventbus.demo.names import Names, Places
+from serdes import Serde
 
 _GZIP = b"\x1f\x8b"
 _PATIENCE_SECONDS = 60
@@ -118,10 +119,15 @@ def policy() -> Retry:
 
 
 def build_board(
-    url: str, names: Names, retry: Retry, towers: Towers, landed_at: Callable[[int], clock_time], **config: Any
+    url: str,
+    names: Names,
+    retry: Retry,
+    towers: Towers,
+    landed_at: Callable[[int], clock_time],
+    serdes: Mapping[type, Serde] | None = None,
 ) -> EventBus:
     """The service."""
-    bus = EventBus(url, service="demo", **config)
+    bus = EventBus(url, service="demo", serdes=serdes)
     bus.topic(names.arrivals, partitions=_PARTITIONS)
     bus.topic(names.board, partitions=_PARTITIONS)
 
