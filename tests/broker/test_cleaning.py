@@ -664,7 +664,7 @@ def test_power_cuts_while_logs_are_compacted(block: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(6))
 def test_many_power_cuts_while_logs_are_compacted(block: int) -> None:
     run_seeds(range(10_000 + block * 500, 10_000 + (block + 1) * 500))
 

@@ -236,7 +236,7 @@ def test_power_cuts(block: int) -> None:
 
 @pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(4))
 def test_many_power_cuts(block: int) -> None:
     for seed in range(10_000 + block * 400, 10_000 + (block + 1) * 400):
         run(seed)

@@ -189,7 +189,7 @@ def test_power_cuts(block: int) -> None:
 @pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(4))
 def test_many_power_cuts(block: int) -> None:
     run_seeds(range(10_000 + block * 2_000, 10_000 + (block + 1) * 2_000))
 

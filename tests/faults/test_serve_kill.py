@@ -52,5 +52,5 @@ def test_kills_under_kafkajs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_200_kills_under_four_kinds_of_client(tmp_path: Path) -> None:
-    kill(tmp_path, 200, 3, *PYTHON_KINDS, kafkajs())
+def test_60_kills_under_four_kinds_of_client(tmp_path: Path) -> None:
+    kill(tmp_path, 60, 3, *PYTHON_KINDS, kafkajs())

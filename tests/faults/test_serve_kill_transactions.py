@@ -31,5 +31,5 @@ def test_kills_under_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_100_kills_under_transactions(tmp_path: Path) -> None:
-    kill(tmp_path, 100, 2)
+def test_40_kills_under_transactions(tmp_path: Path) -> None:
+    kill(tmp_path, 40, 2)

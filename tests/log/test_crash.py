@@ -301,8 +301,8 @@ def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("block", range(20))
-def test_a_hundred_thousand_crashes(block):
+@pytest.mark.parametrize("block", range(4))
+def test_twenty_thousand_crashes(block):
     run_seeds(range(10_000 + block * 5_000, 10_000 + (block + 1) * 5_000))
 
 

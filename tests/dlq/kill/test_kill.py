@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 
 PROGRAM = "tests.dlq.kill.kill_service"
 FEW = pytest.mark.parametrize(("kills", "promise"), [(7, ""), (4, "once:")], ids=["at-least", "exactly"])
-PROMISES = pytest.mark.parametrize(("kills", "promise"), [(140, ""), (60, "once:")], ids=["at-least", "exactly"])
+PROMISES = pytest.mark.parametrize(("kills", "promise"), [(60, ""), (30, "once:")], ids=["at-least", "exactly"])
 
 
 @FEW
@@ -24,7 +24,7 @@ def test_few_kills(tmp_path: Path, kills: int, promise: str) -> None:
 @pytest.mark.slow
 @PROMISES
 @pytest.mark.timeout(3_600)
-def test_2000_kills(tmp_path: Path, kills: int, promise: str) -> None:
-    """On ten logs: none grows so long that looking through it after each kill is all that is done."""
-    for seed in range(2, 12):
+def test_many_kills(tmp_path: Path, kills: int, promise: str) -> None:
+    """On three logs: none grows so long that looking through it after each kill is all that is done."""
+    for seed in range(2, 5):
         assert f"{kills} kills" in kill(PROGRAM, f"{promise}{tmp_path}/log-{seed}", kills, seed)

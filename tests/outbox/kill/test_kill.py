@@ -24,9 +24,9 @@ def test_a_kill_at_each_step(database: Database, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", KINDS, indirect=True)
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("seed", range(2, 4))
 @pytest.mark.timeout(900)
-def test_2000_kills(database: Database, seed: int, tmp_path: Path) -> None:
-    """On ten logs, with each driver of each database."""
+def test_many_kills(database: Database, seed: int, tmp_path: Path) -> None:
+    """On two logs, with each driver of each database."""
     where = f"{database.kind}|{database.plain_url}|{tmp_path / 'log'}"
-    assert "200 kills" in kill(PROGRAM, where, 200, seed)
+    assert "50 kills" in kill(PROGRAM, where, 50, seed)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 
-@pytest.mark.parametrize("kills", quick([2, 4, 100], 1))
+@pytest.mark.parametrize("kills", quick([2, 4, 40], 1))
 @ON_ONE
 @pytest.mark.timeout(1_800)
 def test_kills(real: RealKafka, database: Database, kills: int) -> None:
