@@ -15,7 +15,7 @@ from tests.clients.tools import TOOLS
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "clients.md"]
+PAGES = [ROOT / "docs" / "clients.md"]
 BLOCK = re.compile(rf"(?<={re.escape(matrix.BEGIN)}\n).*?(?={re.escape(matrix.END)})", re.S)
 
 
