@@ -35,6 +35,7 @@ from spark_sinks.source.offsets import (
     to_json,
 )
 from spark_sinks.source.options import SourceOptions, parse_options
+from spark_sinks.source.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +85,7 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        options, reader = self._options, LogReader(self._options.directory)
+        options, reader = self._options, TopicReader(self._options.directory)
         bounds = options.bounds(reader)
         return _plan(options, options.start(bounds, reader), options.end(bounds, reader), bounds)
 
@@ -102,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topic_ids: dict[str, str] = {}
 
     def initialOffset(self) -> dict[str, Any]:
-        return to_json(self._options.start(self._bounds(), LogReader(self._options.directory)))
+        return to_json(self._options.start(self._bounds(), TopicReader(self._options.directory)))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {each: end for each, (_, end) in self._bounds().items()}
@@ -149,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def _bounds(self) -> Bounds:
-        reader = LogReader(self._options.directory)
+        reader = TopicReader(self._options.directory)
         bounds = self._options.bounds(reader)
         if self._options.fail_on_data_loss:
             for topic in {each.topic for each in bounds}:

@@ -154,7 +154,7 @@ def unknown_topic(topic: str, there: Sequence[str], where: str) -> UnknownTopicO
     there = [name for name in there if not name.startswith("__")]
     near = difflib.get_close_matches(topic, there, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(there) or 'none'}"
-    return UnknownTopicOrPartition(f"there is no topic {topic!r} with records in {where}; {hint}")
+    return UnknownTopicOrPartition(f"there is no topic {topic!r} in {where}; {hint}")
 
 
 def log_directory(path: str) -> str:

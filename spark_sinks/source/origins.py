@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError
-from eventbus.log.reader import LogReader
 from spark_sinks.source.options import log_directory, unknown_topic
 from spark_sinks.source.origin import Origin, PartitionBounds
 from spark_sinks.source.places import batch_options, offsets_option
+from spark_sinks.source.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ def _matching(url: str, pattern: str) -> list[str]:
 
         there = Cluster(url).topics()
     else:
-        there = LogReader(log_directory(url)).topics()
+        there = TopicReader(log_directory(url)).topics()
     there = sorted(name for name in there if not name.startswith("_"))
     found = [name for name in there if matches(name)]
     if not found:
@@ -95,10 +95,10 @@ class FileOrigin:
         register(spark)
 
     def topic_id(self) -> str:
-        return LogReader(self._directory).topic_id(self._topic)
+        return TopicReader(self._directory).topic_id(self._topic)
 
     def bounds(self) -> PartitionBounds:
-        reader = LogReader(self._directory)
+        reader = TopicReader(self._directory)
         found = reader.offsets(self._topic)
         if not found:
             raise unknown_topic(self._topic, reader.topics(), self._directory)

@@ -20,6 +20,7 @@ from eventbus.types import IsolationLevel, TopicPartition
 from spark_sinks.shape import SOURCE_COLUMNS
 from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.source.origin import Origin, PartitionBounds
+from spark_sinks.source.topic_reader import TopicReader
 from spark_sinks.upkeep.offsets import WINDOW
 
 if TYPE_CHECKING:
@@ -65,11 +66,12 @@ class LogTruth:
     tells_gaps = True
 
     def __init__(self, directory: str, topic: str) -> None:
+        self._directory = directory
         self._reader = LogReader(directory)
         self._topic = topic
 
     def bounds(self) -> PartitionBounds:
-        return self._reader.offsets(self._topic)
+        return TopicReader(self._directory).offsets(self._topic)
 
     def kinds(self, partition: int, start: int, end: int) -> Kinds:
         kinds = np.zeros(end - start, np.uint8)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from eventbus.broker import Broker, BrokerConfig, TopicSpec
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
+from eventbus.log.storage import FileStorage
 from eventbus.types import Record
 from spark_sinks.source.origins import open_origin, topics_of
 from spark_sinks.source.places import batch_options
@@ -91,3 +95,21 @@ def test_a_cluster_is_asked_nothing_before_it_must() -> None:
 def test_options_a_landing_cannot_leave_to_others(options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         open_origin("kafka://127.0.0.1:1", "orders", options=options)
+
+
+def test_a_topic_and_partitions_without_records_are_known(tmp_path: Path) -> None:
+    """A partition has no directory before its first record; until then only the log's metadata names it."""
+    config = BrokerConfig(fsync="os")
+    broker = Broker.open(FileStorage(str(tmp_path)), config, now_ms=0, new_id=lambda: os.urandom(16))
+    try:
+        broker.create_topics([TopicSpec("orders", 2), TopicSpec("gone", 1)], 0)
+        broker.delete_topics(["gone"], 0)
+        broker.publish_checkpoints(0)
+    finally:
+        broker.close(0)
+    origin = open_origin(str(tmp_path), "orders")
+    assert origin.bounds() == {0: (0, 0), 1: (0, 0)}
+    assert len(origin.topic_id()) == 22
+    assert topics_of(str(tmp_path), "/.*/") == ["orders"]
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'gone'"):
+        open_origin(str(tmp_path), "gone").bounds()
