@@ -1,6 +1,6 @@
-"""What order means: records of one key stay in order, records of different partitions do not wait for each other.
+"""Records of one key stay in order; records of different partitions do not wait for each other.
 
-100 records with 10 keys go to 3 partitions; the order in which they are read is shown and checked.
+Send 100 records with 10 keys to 3 partitions, then show and check the order in which they are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fire and forget, wait for the ack, or be called back: the three ways to send, and what each tells about a failure."""
+"""Send a record in three ways, each with its report of failures: fire and forget, wait for the ack, or a callback."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ async def main() -> None:
         # 2. Synchronous: waits until the record is stored; a failure is raised here.
         metadata = await bus.send("metrics", "cpu=18", key="host-1")
         print(f"awaited: partition {metadata.partition}, offset {metadata.offset}")
-        assert metadata.offset == 1  # the one before is in the same partition, and was not lost
+        assert metadata.offset == 1  # the record of step 1 is in the same partition: it was not lost
 
-        # 3. Asynchronous with a callback: returns at once, the callback hears the outcome of this record.
+        # 3. Asynchronous with a callback: returns at once, the callback receives the outcome of this record.
         for value in ("cpu=19", "cpu=20"):
             bus.send_nowait("metrics", value, key="host-1", on_delivery=on_delivery)
         await bus.flush()
 
-        # What cannot be stored fails for its sender, in each way.
+        # A record that cannot be stored is an error for its sender, in each of the three ways.
         try:
             await bus.send("metrics", "x" * 5_000, key="host-1")
         except EventBusError as error:
-            print(f"awaited: {type(error).__name__}")  # str(error) says how large it is, and what may be
+            print(f"awaited: {type(error).__name__}")  # the message has the size of the record and the limit
             called.append(type(error).__name__)
 
 

@@ -1,6 +1,6 @@
-"""Critical alerts go to partition 0, which is read first; all others share the rest by key.
+"""Critical alerts go to partition 0, which is read first; a hash of the key chooses among the other partitions.
 
-The e-bike factory of many a Kafka course: levels decide, not the hash.
+The e-bike factory appears in many Kafka courses: the level of an alert decides, not its key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Alert(msgspec.Struct):
 
 
 def by_level(topic: str, key: bytes | None, alert: Any, partitions: int) -> int:
-    """(topic, key as stored, value as given, number of partitions) -> partition."""
+    """Choose the partition from the topic, the serialized key, the value as sent, and the number of partitions."""
     if alert.level == "CRITICAL":
         return 0
     return 1 + sum(key or b"") % (partitions - 1)
@@ -45,7 +45,7 @@ async def main() -> list[str]:
                 await raise_alert(f"stage-{number}", "CRITICAL", "brake missing")
 
         read: list[str] = []
-        for partitions in ([0], range(1, PARTITIONS)):  # partition 0 until it is empty, then the others
+        for partitions in ([0], range(1, PARTITIONS)):  # read partition 0 until it is empty, then the other partitions
             async with bus.new_consumer(value=Alert) as consumer:
                 await consumer.assign([TopicPartition("alerts", number) for number in partitions])
                 found = [record.value async for record in consumer.until_end()]

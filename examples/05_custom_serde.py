@@ -1,4 +1,4 @@
-"""A format of one's own: two methods, given to the bus by type. Here a sensor reading in 13 bytes, and a key class."""
+"""Define a custom format with two methods and register it by type: a sensor reading in 13 bytes, and a key class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventbus import ConsumerRecord, EventBus, TopicPartition, log_url
 
 @dataclass(frozen=True)
 class StageId:
-    """The key: a stage of the factory line."""
+    """A stage of the factory line, used as the key."""
 
     line: str
     number: int

@@ -1,7 +1,7 @@
-"""Exactly once: a transfer is one entry in each of two topics, and the handler is cut off in the middle of some.
+"""Exactly once: a transfer is one entry in each of two topics, although the handler is interrupted several times.
 
-What the handler sends and the fact that it has handled the record are one transaction: it is there as a whole, or not
-at all. So however often the service fails and starts again, nothing is lost, doubled, or half done.
+The records that the handler sends and its offset are one transaction: all of it is stored, or nothing. However often
+the service fails and starts again, no entry is lost, duplicated or half done.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def service() -> EventBus:
         tx.send_nowait("checking", -transfer.amount)
         if transfer.number in failures:
             failures.remove(transfer.number)
-            raise ConnectionError("half way")  # the money has left one account, and not arrived on the other
+            raise ConnectionError("half way")  # the first account is debited, the second is not credited yet
         tx.send_nowait("savings", transfer.amount)
 
     return bus
@@ -66,5 +66,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # the bus logs each failure; here they are the point, and printed
+    logging.disable()  # the bus logs each failure; this example prints them instead
     anyio.run(main)

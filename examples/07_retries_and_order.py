@@ -1,8 +1,8 @@
-"""A retry puts records out of order and stores them twice, unless the producer is idempotent.
+"""A retry can reorder and duplicate records, unless the producer is idempotent.
 
-A client with two requests in flight, a network that loses a request and an answer, and the log's own broker behind it.
-With a producer id and sequence numbers the broker refuses what does not come next and knows what it has already.
-The bus's own producers are idempotent by default, and have no network to lose anything in.
+A client has two requests in flight. The network loses one request and one response; the broker is that of the log.
+With a producer id and sequence numbers, the broker rejects batches that are out of order and recognizes those that it
+has stored. The bus's own producers are idempotent by default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOW_MS = int(time.time() * 1000)
 
 
 class Network:
-    """Between client and broker: loses the request for batch 2, and the answer for batch 4. Once each."""
+    """A network that loses the request of batch 2 and the response to batch 4, once each."""
 
     def __init__(self) -> None:
         self.broker = Broker.open(MemoryStorage(), BrokerConfig(), now_ms=NOW_MS, new_id=lambda: os.urandom(16))
@@ -29,7 +29,7 @@ class Network:
         self.lose = {2: "the request is lost", 4: "the answer is lost"}
 
     def request(self, number: int, batch: bytearray) -> bool:
-        """Whether the client hears that the batch is stored."""
+        """Return True if the client receives the response that the batch is stored."""
         trouble = self.lose.pop(number, "")
         said = trouble
         if trouble != "the request is lost":
@@ -49,7 +49,7 @@ class Network:
 def send_all(numbers: list[int], producer_id: int) -> list[int]:
     network, waiting = Network(), list(numbers)
     while waiting:
-        window, waiting = waiting[:IN_FLIGHT], waiting[IN_FLIGHT:]  # on the wire before the first answer is back
+        window, waiting = waiting[:IN_FLIGHT], waiting[IN_FLIGHT:]  # sent before the first response has arrived
         failed: list[int] = []
         for number in window:
             builder = BatchBuilder()
@@ -58,7 +58,7 @@ def send_all(numbers: list[int], producer_id: int) -> list[int]:
             batch = builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
             if not network.request(number, batch):
                 failed.append(number)
-        waiting = failed + waiting  # tried again, in front of the rest
+        waiting = failed + waiting  # retried before the remaining batches
     return network.stored()
 
 

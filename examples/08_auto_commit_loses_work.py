@@ -1,6 +1,7 @@
-"""Automatic commits lose work: they cover what was *polled*, not what was *done*. Here a crash in the middle shows it.
+"""Automatic commits lose work: they cover the records that were *polled*, not those that were *processed*.
 
-Ten orders, a crash at the sixth: with ``enable_auto_commit`` the second life begins behind all ten, and nobody says so.
+The program crashes at the sixth of ten orders. With ``enable_auto_commit`` the next run starts after all ten, without
+any error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ORDERS, CRASH_AT = [f"order-{number}" for number in range(10)], "order-5"
 
 
 class Crash(Exception):
-    """The power is gone."""
+    """Simulate a crash of the process."""
 
 
 async def auto_commit(done: list[str], crash: bool) -> None:
@@ -28,7 +29,7 @@ async def auto_commit(done: list[str], crash: bool) -> None:
         async with bus.new_consumer("orders", group="billing", value=str, **config) as consumer:
             async for record in consumer.until_end():
                 if crash and record.value == CRASH_AT:
-                    await consumer.poll(timeout_ms=0)  # commits what the one before returned
+                    await consumer.poll(timeout_ms=0)  # commits the records of the previous poll
                     raise Crash
                 done.append(record.value)
 
@@ -75,5 +76,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # the bus logs the failure of its handler; here it is the point, and printed
+    logging.disable()  # the bus logs the failure of its handler; this example prints it instead
     anyio.run(main)

@@ -1,7 +1,8 @@
-"""Two consumers, three partitions: what the first one stops reading when the second comes, stops, and is back.
+"""Two consumers share three partitions: which ones does the first give up when the second joins, leaves and returns?
 
-Eager (``range``): everybody gives everything up, then all is dealt anew. Cooperative: only what moves stops.
-Static (``group_instance_id``): a member that is back within its session finds its partitions where it left them.
+Eager (``range``): every member gives up all partitions, then they are assigned again. Cooperative: only partitions
+that move are given up. Static (``group_instance_id``): a member that returns within its session timeout keeps its
+partitions.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from eventbus import Consumer, EventBus, TopicPartition, log_url
 
 QUICK = {
     "heartbeat_interval_ms": 200
-}  # on a Kafka a member hears of a rebalance with a heartbeat: every 3 s by default
+}  # on Kafka a member learns of a rebalance from its heartbeat, every 3 s by default
 
 
 async def settle(*members: Consumer) -> None:
-    """Poll all of them until they have the three partitions: a rebalance happens inside of polls."""
+    """Poll all consumers until they have the three partitions: a rebalance happens during polls."""
     while sum(len(one.assignment()) for one in members) < 3 or any(not one.assignment() for one in members):
         for one in members:
             await one.poll(timeout_ms=10)
 
 
 async def join_and_leave(strategy: str, instances: tuple[str | None, str | None]) -> list[str]:
-    """How much the first one gave up as the second came, stopped, and was back: all, some or nothing."""
+    """Return what the first consumer gave up when the second joined, stopped and returned: all, some or nothing."""
     given_up: list[int] = []
     told: list[str] = []
 
@@ -49,13 +50,13 @@ async def join_and_leave(strategy: str, instances: tuple[str | None, str | None]
                 await settle(first, second)
             tell(held=3)
             held = len(first.assignment())
-            if instances == (None, None):  # a static member only seems to be away: its partitions wait for it
+            if instances == (None, None):  # a static member that leaves keeps its partitions until its session ends
                 await settle(first)
             tell(held)
             async with member(instances[1]) as second:
                 await settle(first, second)
                 tell(held=3)
-        await bus.admin.remove_group_members("watchers")  # the static ones: their session lasts on
+        await bus.admin.remove_group_members("watchers")  # the sessions of static members continue
     return told
 
 

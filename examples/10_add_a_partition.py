@@ -1,7 +1,8 @@
-"""A partition is added while a group is reading: it is taken up and read from its beginning; keys may move.
+"""Add a partition while a group is reading: the group picks it up and reads it from its beginning; keys may move.
 
-The group needs no restart. A key that hashes elsewhere from now on has old records in one partition and new ones in
-another, and nothing orders the two: that is why keyed topics get their partitions before their records.
+The group needs no restart. A key that now hashes to another partition has its old records in one partition and its
+new records in another, with no order between them. So create keyed topics with enough partitions before the first
+record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from eventbus import ConsumerRecord, EventBus, log_url
 
 KEYS = [f"customer-{number}" for number in range(8)]
 
-# On a Kafka a member looks for new partitions every so often; the log of this process tells it at once.
+# On Kafka a member looks for new partitions periodically; the embedded log notifies it at once.
 bus = EventBus(log_url("memory://"), topic_metadata_refresh_interval_ms=300)
 bus.topic("visits", partitions=2, temporary=True)
 homes: dict[str, list[int]] = defaultdict(list)
@@ -43,7 +44,7 @@ async def main() -> None:
         for key in KEYS:
             await bus.send("visits", "after", key=key)
         with anyio.fail_after(30):
-            await all_counted.wait()  # which takes a rebalance that brings the new partition
+            await all_counted.wait()  # the rebalance that assigns the new partition
 
     moved = [key for key in KEYS if len(homes[key]) == 2]
     print("with 3 partitions:", dict(sorted(homes.items())))

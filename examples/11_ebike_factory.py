@@ -1,10 +1,10 @@
 """An e-bike factory with three streams, each with the guarantees it needs.
 
-| topic   | must not        | so                                                                        |
-|---------|-----------------|---------------------------------------------------------------------------|
-| audit   | lose anything   | every record is awaited: it is on disk, or the machine does not go on     |
-| trends  | mix up a stage  | keyed by stage: a stage's readings stay in order; sent without waiting    |
-| alerts  | let anyone wait | compacted: the latest of a stage counts; CRITICAL has partition 0, first  |
+| topic   | requirement            | solution                                                               |
+|---------|------------------------|------------------------------------------------------------------------|
+| audit   | lose no record         | every send is awaited: the record is on disk before the work continues |
+| trends  | keep order per stage   | keyed by stage; sent without waiting                                   |
+| alerts  | critical alerts first  | compacted: the latest alert of a stage counts; CRITICAL: partition 0   |
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ failed: list[EventBusError] = []
 
 
 def on_delivery(metadata: RecordMetadata | None, error: EventBusError | None) -> None:
-    failed.extend([error] if error else [])  # a trend may miss a point; someone should still know
+    failed.extend([error] if error else [])  # a trend may miss a point, but the failure is still logged
 
 
 @bus.producer("alerts", key=lambda alert: alert.stage, partitioner=by_level)
@@ -65,7 +65,7 @@ async def main() -> list[str]:
             await raise_alert(stage, ("CRITICAL", "MAJOR", "MINOR")[number % 3])  # 3. by level
 
         shown: list[str] = []
-        for numbers in ([0], [1, 2]):  # the display: what is critical until there is no more, then the rest
+        for numbers in ([0], [1, 2]):  # the display shows critical alerts first
             async with bus.new_consumer(key=StageId, value=Alert) as display:
                 await display.assign([TopicPartition("alerts", number) for number in numbers])
                 found = sorted([(one.key.number, one.value.level) async for one in display.until_end()])

@@ -1,7 +1,7 @@
-"""A formula was wrong for a week. The clicks are still in the log, so the figures are computed once more.
+"""A formula was wrong for a week. The clicks are still in the log, so the figures are computed again.
 
-The mended handler runs under a group of its own, from the beginning, and replaces the table the wrong one had made.
-The group that is live is not touched. From the shell: ``eventbus replay shop:bus revenue --from-beginning``.
+The fixed handler reads under a separate group, from the beginning, and replaces the table of the faulty handler. The
+live group is not affected. From the shell: ``eventbus replay shop:bus revenue --from-beginning``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Click(msgspec.Struct):
 
 
 def service(group: str, seconds: dict[str, float], per_second: int) -> EventBus:
-    """How long people stay on a page. The first release took milliseconds for hundredths."""
+    """Compute how long people stay on a page. The first release read milliseconds as hundredths of a second."""
     bus = EventBus(URL)
 
     @bus.consumer("clicks", group=group)

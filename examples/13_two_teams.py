@@ -1,6 +1,6 @@
-"""One topic of an HR department, two teams: each group gets everything, each at its own pace, none disturbs the other.
+"""One topic of an HR department, two teams: each group receives every record, at its own pace.
 
-Payroll is fast. Badges is down for a while: its lag grows, nobody else notices, and it catches up when it is back.
+Payroll is fast. Badges is down for a while: its lag grows, payroll is not affected, and badges catches up afterwards.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def main() -> None:
                 await hr.send("hires", Hire("Ada", 100))
                 await team_one.drain()
                 await team_two.drain()
-            for name in ("Grace", "Barbara", "Frances"):  # the gate is down
+            for name in ("Grace", "Barbara", "Frances"):  # the badge system is down
                 await hr.send("hires", Hire(name, 90))
             await team_one.drain()
             print(f"the gate is down: paid {list(paid)}, badges {badges}, behind by {await lag('badges')}")

@@ -1,7 +1,7 @@
-"""How many customers of each country: a consumer with local state, in the loop of the books.
+"""Count the customers per country: a consumer with local state.
 
-The table lives in memory. A customer who moves is counted where he is now, so the last known country of each is kept
-too. The state is gone with the process: the next one reads the topic, which is compacted, from its beginning.
+The table is in memory. It keeps the last known country of each customer, so that a customer who moves is counted
+once. The state ends with the process; the next process reads the compacted topic from its beginning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def count(bus: EventBus, expected: int) -> Counter[str]:
                 read += 1
                 if record.key in home:
                     countries[home.pop(record.key)] -= 1
-                if record.value is not None:  # a tombstone: no customer any more
+                if record.value is not None:  # a tombstone: the customer was deleted
                     home[record.key] = record.value
                     countries[record.value] += 1
                 print(f"{record.key} -> {record.value}: {dict(+countries)}")

@@ -1,7 +1,7 @@
-"""Rows and offsets in one database transaction: every order becomes one bill, whenever the program dies.
+"""Rows and offsets in one database transaction: every order becomes one bill, whenever the program crashes.
 
-The listener-and-seek pattern of the books, packaged: the table of offsets stands beside the bills, a commit stores
-both, and a consumer begins where the table says. What the group has committed in the log is never asked.
+The table of offsets is in the same database as the bills, a commit stores both, and a consumer starts at the offsets in
+the table. The offsets that the group committed in the log are not used.
 Needs SQLAlchemy: pip install "eventbus-log[sql]"
 """
 
@@ -17,7 +17,7 @@ URL, ORDERS = log_url("memory://shop"), 10
 
 
 class Crash(Exception):
-    """The power is gone."""
+    """Simulate a crash of the process."""
 
 
 async def bill(engine: Engine, crash_at: int | None) -> None:
@@ -27,7 +27,7 @@ async def bill(engine: Engine, crash_at: int | None) -> None:
         [orders] = await consumer.assigned()
         while await consumer.lag(orders):
             records = await consumer.poll(max_records=4)
-            async with offsets.transaction(records) as connection:  # rows and offsets, together or not at all
+            async with offsets.transaction(records) as connection:  # rows and offsets in one transaction
                 for record in records:
                     await connection.execute(
                         text("INSERT INTO bills (number) VALUES (:number)"), {"number": record.value}
@@ -44,7 +44,7 @@ def rows(engine: Engine, query: str) -> list[int]:
 async def main() -> list[int]:
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE bills (number INTEGER)"))  # no unique key: it would hide the point
+        connection.execute(text("CREATE TABLE bills (number INTEGER)"))  # no unique key: it would hide duplicates
     async with EventBus(URL) as log:
         await log.admin.create_topic("orders", temporary=True)
         await log.send_many("orders", range(ORDERS))

@@ -1,7 +1,7 @@
-"""Large things stay outside: the video goes into a store, a small record says where it is (the claim check).
+"""Keep large payloads outside the log: the video is in a store, and a small record refers to it (claim check).
 
-A log is made for records of kilobytes; a video would be refused (``max.message.bytes``), and every reader would carry
-it. The record holds a pointer, the size and a checksum, so that a reader knows that it has got the right bytes.
+A log is made for records of kilobytes: a video exceeds ``max.message.bytes``, and every reader would receive it. The
+record holds a pointer, the size and a checksum, so that a reader can check the bytes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ transcoded: list[str] = []
 
 
 def check_in(store: Path, title: str, data: bytes) -> Video:
-    """The bytes first, the record after: a record never points to what is not there."""
+    """Store the bytes, then send the record, so that a record never refers to missing bytes."""
     digest = hashlib.sha256(data).hexdigest()
-    path = store / digest  # named by its content: an upload that is repeated is the same file
+    path = store / digest  # named by its content: a repeated upload is the same file
     path.write_bytes(data)
     return Video(title, str(path), len(data), digest)
 

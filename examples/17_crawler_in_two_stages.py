@@ -1,8 +1,8 @@
-"""Long work in stages, a topic between them: fetching pages waits for the network, parsing them needs the processor.
+"""Long work in two stages with a topic between them: fetching waits for the network, parsing needs the processor.
 
-One handler doing both would hold its partition for as long as both take. In two stages each has the concurrency it
-needs, is scaled and restarted alone, and a mended parser reads the pages again without fetching them. What the parser
-finds goes back to the first topic: the log is the list of what is to do.
+A single handler would hold its partition for both. Each stage has its own concurrency and can be scaled and restarted
+alone, and a fixed parser reads the pages again without fetching them. Links go back to the first topic, which is the
+work queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ seen: set[str] = set()
 parsed: list[str] = []
 
 
-@bus.consumer("urls", group="fetcher")  # stage 1: four partitions, four requests under way
+@bus.consumer("urls", group="fetcher")  # stage 1: four partitions, four concurrent requests
 @bus.producer("pages", key=lambda page: page.url)
 async def fetch(url: str) -> Page:
     await anyio.sleep(0.01)  # the network
@@ -44,14 +44,14 @@ def parse(page: Page) -> Iterator[str]:
     for url in page.links:
         if url not in seen:
             seen.add(url)
-            yield url  # each is a record
+            yield url  # each yielded value is a record
 
 
 async def main() -> None:
     async with bus:
         seen.add("/")
         await bus.send("urls", "/", key="/")
-        await bus.drain()  # until nobody finds anything new
+        await bus.drain()  # until no new page is found
 
 
 if __name__ == "__main__":

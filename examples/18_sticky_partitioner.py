@@ -1,7 +1,7 @@
-"""Records without a key: sticky fills one batch after the other, round robin begins one in every partition.
+"""Records without a key: the sticky partitioner fills batch after batch, round robin starts a batch per partition.
 
-A short pause between sends does not spread sticky records, as it did in Kafka before 3.3: the partition changes with
-the bytes that were sent, not with the batch that happened to leave.
+A short pause between sends does not spread sticky records as it did in Kafka before 3.3: the partition changes after a
+number of bytes, not whenever a batch is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARTITIONS, RECORDS = 3, 30
 
 
 async def spread(partitioner: str, pause_s: float) -> list[int]:
-    """Records per partition."""
+    """Return the number of records per partition."""
     async with EventBus(log_url("memory://"), partitioner=partitioner) as bus:
         await bus.admin.create_topic("clicks", partitions=PARTITIONS, temporary=True)
         for number in range(RECORDS):

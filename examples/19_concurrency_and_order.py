@@ -1,7 +1,7 @@
-"""What a handler may be given: many keys at once, a time limit, middleware, a filter, a commit every so often.
+"""The options of a handler: many keys at once, a timeout, middleware, a filter, a commit interval.
 
-Twenty customers, five payments each, a bank that takes 10 ms: one after the other that is a second. With
-``order="key"`` customers go side by side, and each one's payments stay in order.
+Twenty customers make five payments each, and the bank takes 10 ms per payment: sequentially that is a second. With
+``order="key"``, customers are handled concurrently, and the payments of each customer in order.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ def is_real(record: ConsumerRecord) -> bool:
 
 
 async def count(record: ConsumerRecord, call_next: Any) -> Any:
-    """A middleware: sees the record as it was read, before and after the handler."""
+    """Middleware: runs before and after the handler, with the record as it was read."""
     global seen
     seen += 1
     return await call_next(record)
 
 
 bus = EventBus(log_url("memory://"))
-bus.topic("payments", partitions=1, temporary=True)  # even of one partition
+bus.topic("payments", partitions=1, temporary=True)  # even within one partition
 
 
 @bus.consumer(
     "payments",
     group="bank",
-    concurrency=CUSTOMERS,  # at most so many calls at once
+    concurrency=CUSTOMERS,  # at most this many calls at once
     order="key",  # "partition" (default), "key", "none", "global"
     timeout=5,  # seconds a call may take; longer is a failure, and on_error decides
-    filter=is_real,  # False: not handled, but finished
-    middleware=[count],  # outermost first, inside those of the bus
-    commit_every=50,  # beside the commit ten times a second
+    filter=is_real,  # False: the record is finished without a call
+    middleware=[count],  # outermost first, inside the middleware of the bus
+    commit_every=50,  # in addition to the commit ten times a second
 )
 async def book(payment: Payment) -> None:
     await anyio.sleep(BANK_SECONDS)

@@ -1,7 +1,7 @@
-"""Acknowledging by hand: a record is finished when `ack` is called, whenever and in whatever order that is.
+"""Manual acknowledgement: a record is finished when `ack` is called, at any time and in any order.
 
-Measurements are gathered and written ten at a time; only what is written is acknowledged. When the service stops with
-some in hand, these are read again by the next one: nothing is lost, and nothing has to be written one by one.
+Measurements are collected and written ten at a time; only written measurements are acknowledged. The next service reads
+the unacknowledged ones again: none is lost, although they are not written one by one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ written: list[list[int]] = []
 
 
 def service(last: int, arrived: anyio.Event) -> EventBus:
-    """Sets ``arrived`` once measurement ``last`` is in hand."""
-    bus = EventBus(URL, drain_timeout_ms=500)  # closing waits so long for acks that may still come
+    """A service that sets ``arrived`` when it has received measurement ``last``."""
+    bus = EventBus(URL, drain_timeout_ms=500)  # closing waits this long for outstanding acks
     in_hand: list[ConsumerRecord] = []
 
     @bus.consumer("measurements", group="archive", ack="manual")
@@ -40,7 +40,7 @@ async def main() -> None:
             await log.send_many("measurements", [b"%d" % number for number in numbers])
             arrived = anyio.Event()
             async with service(numbers[-1], arrived):
-                await arrived.wait()  # a drain would wait for acks that never come
+                await arrived.wait()  # a drain would wait for acks that never arrive
             [offset] = (await log.admin.group_offsets("archive")).values()
             print(f"{life} life: written {sum(map(len, written))}, the group goes on at {offset.offset}")
             assert offset.offset == 10 * len(written)

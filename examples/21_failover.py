@@ -1,7 +1,8 @@
-"""A broker is killed in the middle of the work: who sends and who handles go on, and nothing is lost or done twice.
+"""Kill a broker while records are sent and handled: producers and handlers continue, nothing is lost or duplicated.
 
-A cluster of three brokers on this machine (it needs Java 17 and, the first time, Maven), a topic with three replicas,
-customers who order, and a service that bills each order exactly once. Then: kill -9 of the broker that leads.
+A cluster of three brokers runs on this machine (it needs Java 17 and, the first time, Maven). Customers order into a
+topic with three replicas, and a service bills each order exactly once. Then the broker that leads is killed with
+SIGKILL.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Order(msgspec.Struct):
 
 
 class Shop:
-    """Customers who order again as soon as the last order is stored, until the shop closes."""
+    """Customers who send their next order as soon as the previous order is stored, until the shop closes."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -68,7 +69,7 @@ def say(text: str) -> None:
 
 
 async def show(url: str, *options: str) -> None:
-    """What the command line shows of the topic."""
+    """Print the topic as the command line shows it."""
     words = ["topics", "describe", "--topic", "orders", *options]
     say(f"$ eventbus {' '.join(words)}")
     done = await anyio.run_process([sys.executable, "-m", "eventbus", *words, "--url", url], stderr=subprocess.PIPE)
@@ -81,7 +82,7 @@ async def in_sync(bus: EventBus) -> bool:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again: brokers do not call back."""
+    """Poll until the condition holds."""
     while True:
         if await holds():
             return
@@ -117,7 +118,7 @@ async def exercise(kafka: RealKafka) -> None:
 
 
 async def prove(url: str, acked: Counter[str]) -> None:
-    """Each customer's orders and bills are 0, 1, 2 ...: none lost, none twice, none out of order."""
+    """Check that each customer's orders and bills are 0, 1, 2 ...: none lost, duplicated or reordered."""
     async with billing(url) as bills:
         await bills.drain()
         for topic in ("orders", "invoices"):
@@ -139,5 +140,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # the warnings about a broker that is gone are printed as a story here
+    logging.disable()  # this example prints its own messages instead of the warnings
     anyio.run(main)

@@ -1,6 +1,6 @@
-"""A schema evolves: a nullable field is added, and old and new programs read each other. A required one is refused.
+"""A schema evolves: old and new programs read each other after a nullable field is added. A required field is refused.
 
-The classes are the schemas, and the log itself keeps them, in a topic `_schemas` that stays when the example has ended.
+The classes are the schemas, and the log keeps them in the topic `_schemas`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Flight(msgspec.Struct):
 
 class NewFlight(Flight):
     __avro__ = AvroType(name="Flight")  # the same record, a year later
-    gate: str | None = None  # old records have none, and old programs do not look at it
+    gate: str | None = None  # old records lack it, and old programs ignore it
 
 
 class StrictFlight(NewFlight, kw_only=True):
     __avro__ = AvroType(name="Flight")
-    pilot: str  # of the old records, too?
+    pilot: str  # a required field: old records do not have it
 
 
 old, new, strict = (EventBus(URL, client_id=name, serde=Avro("log")) for name in ("old", "new", "strict"))

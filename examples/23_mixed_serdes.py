@@ -1,6 +1,6 @@
-"""Kafka's long as the key, Avro as the value; and several kinds of events in one topic, handled in their order.
+"""Kafka's long as the key and Avro as the value; several event types in one topic, handled in order.
 
-Under the record's name, every kind has versions of its own.
+Each event type is a subject of its record's name, with its own versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Cancelled(msgspec.Struct):
 
 
 avro = Avro("log", subject="topic_record_name")
-bus = EventBus(log_url("memory://"), serde=avro)  # an int has a format of its own, the classes have none: they are Avro
+bus = EventBus(log_url("memory://"), serde=avro)  # int is Kafka's long; the classes are Avro
 bus.topic("orders", partitions=3, temporary=True)
 open_orders: dict[int, float] = {}
 
@@ -47,7 +47,7 @@ async def main() -> None:
     async with bus:
         await bus.send("orders", Placed("Ada", 10.0), key=7)
         await bus.send("orders", Placed("Grace", 5.0), key=8)
-        await bus.send("orders", Paid(4.0), key=7)  # of one order in one partition, so behind its first
+        await bus.send("orders", Paid(4.0), key=7)  # the events of an order are in one partition, in order
         await bus.send("orders", Cancelled("too late"), key=8)
         await bus.drain()
         print(f"open: {open_orders}")

@@ -1,7 +1,7 @@
-"""What a handler cannot do now is tried again, what it can never do is a dead letter, and is sent back after the fix.
+"""Retry a failed record later; a record that can never succeed becomes a dead letter, to be redriven after the fix.
 
-Two accounts, one partition. Ada's first payment meets a bank that is away: it waits, her second one behind it, while
-Grace's goes on. An amount that nobody can read is put aside.
+Two accounts share a partition. The bank is unavailable for Ada's first payment: it waits, and so does Ada's second
+payment, while Grace's continues. An amount that is not a number becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Payment(msgspec.Struct):
     amount: str
 
 
-retry = Retry(immediate=1, delays=["100ms", "200ms"])  # called at once once more, then after each delay: 4 calls in all
+retry = Retry(immediate=1, delays=["100ms", "200ms"])  # 4 calls in all: at once, again, and after each delay
 bus = EventBus(log_url("memory://"))
-for topic in ("payouts", "retry.paying", "dlq.paying"):  # the last two are made for the handler if nobody says how
+for topic in ("payouts", "retry.paying", "dlq.paying"):  # the handler would create the last two itself
     bus.topic(topic, partitions=1, temporary=True)
 calls: list[str] = []
 booked: list[str] = []
@@ -43,11 +43,11 @@ async def book(payment: Payment) -> None:
 
 async def main() -> None:
     global understands_words
-    logging.disable(logging.ERROR)  # each dead letter is an error in the log; here they are what is shown
+    logging.disable(logging.ERROR)  # each dead letter is logged as an error; this example prints them instead
     async with bus:
         for account, amount in (("ada", "10"), ("ada", "11"), ("grace", "20"), ("alan", "a hundred")):
             await bus.send("payouts", Payment(account, amount), key=account)
-        await bus.drain()  # all that can be done now
+        await bus.drain()  # handle everything that is due now
         while any(signals.waiting for signals in retry.signals()):
             await anyio.sleep(0.02)
             await bus.drain()
@@ -64,7 +64,7 @@ async def main() -> None:
         understands_words = True  # the fix
         done = await letters.redrive(Selection(), by="ann", note="words are numbers")
         await bus.drain()
-        again = await letters.redrive(Selection())  # sends none twice
+        again = await letters.redrive(Selection())  # never sends a letter twice
         [topic] = await letters.topics()
         print(f"redriven: {done.redriven}, then {again.redriven}; {topic.statuses}; booked: {booked[-1]}")
         assert (booked[-1], done.redriven, again.redriven) == ("alan 100", 1, 0)

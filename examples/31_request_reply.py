@@ -1,7 +1,7 @@
-"""Ask over the log and wait for the answer: what the handler returns goes back to who asked, and to nobody else.
+"""Send a request over the log and wait for the reply, which only the requesting process receives.
 
-Requests and replies are records like any other: kept, keyed, shared among the group's members. What may go wrong is
-part of the reply's type. Who waits in vain is told so in time; whether the work was done it cannot know.
+Requests and replies are ordinary records: durable, keyed, shared among the members of the group. Expected errors are
+part of the reply type. A caller without a reply gets a timeout, and cannot know whether the work was done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRICES = {"bike": 60_000, "bell": 900}
 bus = EventBus(log_url("memory://"), service="shop")  # replies go to "shop.replies"
 bus.topic("quotes", partitions=3, temporary=True)
 bus.topic("nobody-reads", temporary=True)
-bus.topic("shop.replies", partitions=1, temporary=True)  # made by the first request, if nobody declares it
+bus.topic("shop.replies", partitions=1, temporary=True)  # created by the first request, unless it is declared
 
 
 @bus.consumer("quotes", group="pricing", replies=True, concurrency=8)
@@ -53,7 +53,7 @@ async def main() -> None:
         async def customer(number: int) -> None:
             got[number] = await quote("bell", number)
 
-        async with anyio.create_task_group() as customers:  # many at once; each gets its own
+        async with anyio.create_task_group() as customers:  # concurrent requests; each receives its own reply
             for number in range(200):
                 customers.start_soon(customer, number)
         assert got == {number: Quote(900 * number) for number in range(200)}

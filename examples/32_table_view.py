@@ -1,6 +1,6 @@
-"""A bank's accounts, made of their events: the log is the truth, the table is what follows from it (event sourcing).
+"""The accounts of a bank, computed from their events: the log is the source of truth (event sourcing).
 
-A wrong booking is corrected by a later event. The next process makes the same table, from the same events.
+A later event corrects a wrong booking. The next process builds the same table from the same events.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def withdraw(cents: int, record: ConsumerRecord) -> None:
     if accounts[number].cents < cents:
         print(f"{number}: no {cents} cents for {accounts[number].owner}")
         return
-    # One at a time: the next withdrawal is decided when this one is in the table.
+    # One at a time: the next withdrawal is decided after the table contains this one.
     await accounts.until(await bus.send("bank-events", Booked(-cents, "withdrawal"), key=number))
 
 
@@ -66,7 +66,7 @@ async def main() -> None:
         await bus.drain()
         for number, account in sorted(accounts.items()):
             print(f"{number}: {account.owner} has {account.cents} cents after {account.events} events")
-        made_again: dict[str, Account] = {}  # what a table does, in five lines
+        made_again: dict[str, Account] = {}  # a table in five lines
         async with bus.new_consumer("bank-events", key=str, value=Event) as consumer:
             async for record in consumer.until_end():
                 made_again[record.key] = apply(made_again.get(record.key), record.value)

@@ -1,4 +1,4 @@
-"""A file to a topic, and the topic to another file: two connectors, described as Kafka Connect describes them.
+"""Copy a file to a topic and the topic to another file with two connectors, configured as in Kafka Connect.
 
 From a shell, with the same properties: eventbus connect standalone worker.properties source.properties sink.properties
 """
@@ -34,7 +34,7 @@ WORKER = {
 
 
 async def run(folder: Path) -> list[str]:
-    """Until there is nothing left to bring; what the second file has then."""
+    """Run the connectors until they have nothing left to copy. Return the content of the second file."""
     bus = EventBus(log_url("memory://"))
     bus.topic("visitors", temporary=True)
     bus.topic("33-offsets", configs={"cleanup.policy": "compact"}, temporary=True)
@@ -44,7 +44,7 @@ async def run(folder: Path) -> list[str]:
     async with bus:
         await bus.drain()
         with (folder / "visitors.txt").open("a") as file:
-            file.write("bara\n")  # the end of a line that was being written, and then one more
+            file.write("bara\n")  # the rest of an incomplete line, and another line
             file.write("Katherine\n")
         await bus.drain()
     return (folder / "greeted.txt").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""An invoices table of SQLite to a topic: each row once, by its number; changed ones again, by their time.
+"""Copy an invoices table of SQLite to a topic: new rows by their number, changed rows by their timestamp.
 
-Somebody else's program writes the table; nothing of it has to change. Needs SQLAlchemy: pip install "eventbus-log[sql]"
+Another program writes the table and does not need to change. Needs SQLAlchemy: pip install "eventbus-log[sql]"
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def main(database: Path, rows: sqlite3.Connection) -> dict[str, list[Invoi
     found: dict[str, list[Invoice]] = {}
     async with bus:
         await bus.drain()
-        with rows:  # one more, and one is paid
+        with rows:  # one new invoice, and one is paid
             rows.execute("INSERT INTO invoices VALUES (3, 'Cyd', 7, NULL, '2026-01-03 08:00:00')")
             rows.execute("UPDATE invoices SET paid = '2026-01-04', changed = '2026-01-04 08:00:00' WHERE id = 1")
         await bus.drain()
