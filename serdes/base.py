@@ -1,4 +1,4 @@
-"""What a serde is, and how one is bound to a topic."""
+"""The serde protocols, and how a serde is bound to a topic."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ClassSerde(Protocol):
 
 @runtime_checkable
 class TypedSerde(Protocol):
-    """A serde of many types: `of` gives the one of a single annotation, `for_keys` the one that writes keys."""
+    """A serde of many types. `of` returns the serde of one annotation, `for_keys` the serde that writes keys."""
 
     def of(self, annotation: Any) -> Serde: ...
 
@@ -58,7 +58,7 @@ class SchemaSerde(Protocol):
         ...
 
     def needed(self, topic: str, values: Iterable[bytes | None]) -> SchemaNeeded | None:
-        """What has to be fetched before these can be decoded. Does not wait."""
+        """Return a request for what must be fetched before these messages can be decoded, or None. Does not wait."""
         ...
 
     @property
@@ -68,12 +68,12 @@ class SchemaSerde(Protocol):
 
     @property
     def writes_header(self) -> bool:
-        """Encoders put the schema's name before the payload, and it is to be moved into the header."""
+        """True if encoders put the schema id before the payload, and the producer must move it into a header."""
         ...
 
     @property
     def source(self) -> Any:
-        """Where the schemas come from. One with ``start(bus)`` and ``aclose()`` lives as long as the bus."""
+        """The source of schemas. If it has ``start(bus)`` and ``aclose()``, the bus starts and closes it."""
         ...
 
 

@@ -32,7 +32,7 @@ _JSON = Json()
 
 
 class Others:
-    """The key of what every type without a byte format of its own is written in; without it that is JSON."""
+    """The key of the serde for every type without its own byte format. Without this key, such types are JSON."""
 
 
 def split_optional(annotation: Any) -> tuple[Any, bool]:
@@ -52,12 +52,12 @@ def _union_of(annotations: Sequence[Any]) -> Any:
 
 
 def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None, *, only_writes: bool = False) -> Serde:
-    """The serde of an annotation: one that it names itself (``Annotated[Flight, avro]``), the user's own by type, then
-    Kafka's byte formats, then what all others are written in, JSON by default.
+    """Return the serde of an annotation.
 
-    ``X | None`` and a NewType of X are read as X: that is how they are written. Raises TypeError when the annotation
-    is no type that its serde can be checked against, and for a union whose values no single format can carry.
-    ``only_writes``: JSON that nothing here reads, so it need not be a type that it could be checked against.
+    That is the serde that the annotation names (``Annotated[Flight, avro]``), else the user's serde of the type, else
+    Kafka's byte format, else the default, which is JSON. ``X | None`` and a NewType of X are read as X, because they are
+    written as X. Raises TypeError if the serde cannot check values of the annotation, and for a union whose values need
+    different formats. ``only_writes``: this process does not read the JSON, so the type need not be checkable.
     """
     annotation, _ = split_optional(annotation)
     while (meant := getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)) is not None:

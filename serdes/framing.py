@@ -1,8 +1,8 @@
-"""How a message says which schema it was written with: Confluent's wire formats.
+"""Confluent's wire formats, which name the schema of a message.
 
-V0: a byte 0 and the schema's id (four bytes, big-endian), then the payload. V1: a byte 1 and the schema's GUID. Either
-stands before the payload, or in a header. One in a header is put before the payload on reading, and taken from there
-on writing: then there is one form to deal with.
+V0 is a byte 0 and the schema id (four bytes, big-endian). V1 is a byte 1 and the schema's GUID. Either precedes the
+payload or is in a header. Reading moves it from a header to the payload, and writing moves it back, so that all other
+code handles one form.
 """
 
 from __future__ import annotations
@@ -60,5 +60,5 @@ def schema_named(data: bytes) -> int | str:
 
 
 def prefix_size(data: bytes) -> int:
-    """Where the payload begins."""
+    """The position of the payload."""
     return GUID_SIZE if data[:1] == b"\1" else ID_SIZE

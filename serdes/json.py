@@ -20,12 +20,12 @@ from serdes.pydantic_json import adapter_of, pydantic_encoder_of
 
 
 class Json:
-    """JSON, checked against a type when one is given.
+    """JSON, checked against a type if a type is given.
 
-    ``Json(Order)`` decodes into ``Order`` and refuses what does not fit, naming the field; ``Json()`` gives plain data.
-    Raises TypeError for a type that nothing makes out of JSON: a class of one's own that is no Struct, dataclass,
-    TypedDict, NamedTuple or pydantic model, or has such a thing within. Raises TypeError too for a type with a rule of
-    its own that reading would bypass. ``only_writes``: raises it at the first read instead.
+    ``Json(Order)`` decodes into ``Order``, or raises an error with the field that does not match; ``Json()`` returns
+    plain data. Raises TypeError for a type that cannot be decoded from JSON: a class that is not a Struct, dataclass,
+    TypedDict, NamedTuple or pydantic model, or contains such a class; and for a type with a validation rule that
+    reading would bypass. With ``only_writes``, the first read raises this error instead.
     """
 
     def __init__(self, type: Any = Any, *, only_writes: bool = False) -> None:

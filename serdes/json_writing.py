@@ -1,9 +1,9 @@
 """Write values as JSON with msgspec, and refuse the numbers that it would replace with null.
 
-msgspec writes not-a-number and infinity as null, as JSON has neither. Every reader of a float would refuse that, and a
-reader of plain data would take it for None. A look at each value of each record would cost as much as the encoding. So
-the check is chosen once per class. A class whose fields cannot be floats needs none. Where floats are plain fields,
-these are compared. For everything else the bytes are searched for null.
+msgspec writes NaN and infinity as null, because JSON has neither. A reader of floats refuses null, and a reader of
+plain data takes it for None. Checking every value of every record would cost as much as the encoding, so the check is
+chosen once per class: none if no field can be a float, a comparison if floats are plain fields, and otherwise a
+search for null in the bytes.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _integer(size_bytes: int, kafka_name: str) -> tuple[Encode, Decode]:
 Bytes = _Functions("Bytes", _bytes, bytes)
 """Bytes as they are."""
 Str = _Functions("Str", _utf8, _decode_utf8)
-"""Text as UTF-8."""
+"""The serde of text, which is UTF-8."""
 Int = _Functions("Int", *_integer(4, "Integer"))
 """A signed 32-bit integer, big-endian: Kafka's IntegerSerializer."""
 Long = _Functions("Long", *_integer(8, "Long"))

@@ -50,11 +50,11 @@ def _made(annotation: Any) -> Any:
 
 
 def pydantic_encoder_of(annotation: Any, *, warns: bool = True) -> Encode:
-    """The function that writes values of an annotation, by the names that they are read by.
+    """Return the function that writes values of an annotation, under the names that they are read by.
 
-    ``warns``: pydantic warns of what is not of the annotated class, such as a dict in the place of a model.
+    ``warns``: pydantic warns of values that are not of the annotated class, such as a dict instead of a model.
 
-    It raises ValueError for a value that would be read as another one: not a number, a secret, or an object of a
+    The function raises ValueError for a value that would be read as a different value: NaN, a secret, or an object of a
     subclass, of which pydantic writes only the fields of the declared class.
     """
     adapter = adapter_of(annotation)

@@ -1,4 +1,4 @@
-"""What a serde asks a schema registry, and where registries are found. Nothing here knows how one answers."""
+"""The requests of a serde to a schema registry, and how a registry is found. Clients implement them elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 ENTRY_POINTS = "serdes.schema_clients"
-"""Who opens a client, by the beginning of what names a registry: ``http``, ``https``, ``log``, or one of yours."""
+"""Functions that open a client, by the scheme of the registry: ``http``, ``https``, ``log``, or a custom scheme."""
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class SchemaText(msgspec.Struct, frozen=True):
-    """A schema as it is registered."""
+    """A schema as the registry stores it."""
 
     schema: str
     schema_type: str = "AVRO"
@@ -63,12 +63,12 @@ class SchemaRegistryError(Exception):
 
     @property
     def is_missing(self) -> bool:
-        """The registry knows no such thing. The bare 404 of a proxy, or of a wrong address, says nothing of that."""
+        """True if the registry does not have it. A 404 of a proxy or of a wrong address does not count."""
         return self.status == 404 and self.error_code != 404
 
     @property
     def is_final(self) -> bool:
-        """What was asked for is missing, or is no schema. Anything else is trouble, which may pass: a password, say."""
+        """True if the schema is missing or invalid. Other errors, such as a wrong password, may be temporary."""
         return self.is_missing or self.status == 422
 
 
@@ -80,7 +80,7 @@ class SchemaClient(Protocol):
     """
 
     def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
-        """What `by_id` would return, if it is here already. Never waits."""
+        """Return the result of `by_id` if it is cached, else None. Never waits."""
         ...
 
     def by_id(self, schema_id: int, subject: str | None = None) -> RegisteredSchema: ...
@@ -112,10 +112,10 @@ class MovingClient(Protocol):
 
 
 def schema_client(registry: str | SchemaClient) -> SchemaClient:
-    """The client of a registry: ``"http://user:password@host:8081"``, ``"log"`` (the bus's own log), or itself.
+    """Return the client of a registry: ``"http://user:password@host:8081"``, ``"log"`` (the bus's own log) or a client.
 
-    A string's beginning picks the entry point of the group ``serdes.schema_clients`` that opens it: a function of the
-    string. Nothing is asked yet. Raises ValueError for a string that nobody opens.
+    The scheme selects an entry point of the group ``serdes.schema_clients``, a function of the string. No request is
+    sent yet. Raises ValueError for an unknown scheme.
     """
     if not isinstance(registry, str):
         return registry

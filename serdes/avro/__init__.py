@@ -53,11 +53,11 @@ _HOMES = {
     "schema_of": "from_types",
     "to_text": "text",
 }
-"""Where the names are; all others are marks."""
+"""The module of each exported name; every other name is in `marks`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: whoever wants the schemas alone need not pay for the codec."""
+    """Import a name on first use, so that a program that needs only schemas does not load the codec."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The schemas a program has met: parsed once, whoever needs them."""
+"""A cache of the schemas that a program has used, each parsed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASK_AGAIN_SECONDS = 10.0
 """After which a schema that the registry does not have is asked for again."""
 
 Name = int | str
-"""What a message calls its schema: an id, or a GUID."""
+"""The identifier of the schema in a message: an id, or a GUID."""
 _Place = Name | tuple[str, int]
 """The same in all of a registry."""
 
@@ -93,7 +93,7 @@ class Catalog:
             return self._parsed.setdefault(place, schema)
 
     def _references(self, text: SchemaText) -> list[str]:
-        """The texts of what it refers to, each behind what it needs itself."""
+        """Return the texts of the referenced schemas, each after the schemas that it refers to."""
         found: dict[tuple[str, int], str] = {}
         self._collect(text, found, 0)
         return list(found.values())

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from serdes.avro.schema import MISSING, Array, Enum, Field, Fixed, Map, Named, Record, Schema, Union
 
 Look = Callable[[Schema], Schema]
-"""What a record is looked at through before its fields are read."""
+"""Maps a schema to the schema that is checked instead of it, before the fields of a record are read."""
 
 _INT: Final = (-(1 << 31), (1 << 31) - 1)
 _LONG: Final = (-(1 << 63), (1 << 63) - 1)
@@ -24,12 +24,12 @@ def fits(schema: Schema, value: Any, look: Look = _itself) -> bool:
 
 
 class _Check:
-    """One value against one type."""
+    """Check one value against one type."""
 
     def __init__(self, look: Look) -> None:
         self._look = look
         self._known: dict[tuple[int, int], bool] = {}
-        """Answers for parts: unions of records that hold each other would ask for the same ones again and again."""
+        """Cached results for parts of the type, because unions of recursive records repeat the same checks."""
 
     def fits(self, schema: Schema, value: Any) -> bool:
         kind = cast("type[Any]", type(value))

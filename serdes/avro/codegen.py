@@ -1,7 +1,7 @@
-"""A schema as Python source: a module of msgspec Structs and enums that says the same schema again.
+"""Generate Python source from a schema: a module of msgspec Structs and enums with the same schema.
 
-``schema_of`` of the generated class prints the text that the module was made of, byte for byte. What Python cannot say
-by itself stands in `marks`.
+``schema_of`` of the generated class prints the original text, byte for byte. `marks` express what Python's types
+cannot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOMES: Final = {
     "msgspec": ("msgspec", None),
     "Duration": ("serdes.avro", "Duration"),
 } | {name: ("serdes.avro.marks", name) for name in marks.__all__}
-"""Where the names come from that generated code uses."""
+"""The import statement for each name that generated code uses."""
 _PLAIN: Final = {
     "null": "None",
     "boolean": "bool",
@@ -60,9 +60,9 @@ _ENUM_TAKEN: Final = frozenset({"mro", "name", "value", "names", "values", *keyw
 
 
 def generate(schema: Schema, *, title: str | None = None) -> str:
-    """The source of a module with a class for each record and enum of ``schema``.
+    """Return the source of a module with a class for each record and enum of ``schema``.
 
-    A schema without a name of its own (an array, a union) is called ``Schema`` in the module.
+    A schema without a name (an array, a union) is called ``Schema`` in the module.
     """
     return _Module(schema).source(title)
 
@@ -199,7 +199,7 @@ class _Module:
         return self._marked(kind, arguments)
 
     def _logical(self, schema: Schema) -> tuple[str, list[str]]:
-        """A logical type's Python type, and what must be said beside it."""
+        """Return the Python type of a logical type, and the marks that it needs."""
         conversion = conversion_of(schema)
         if conversion is None:
             return self._use(_PLAIN[schema.type]), _props_argument(schema.props)
@@ -223,7 +223,7 @@ class _Module:
     # Definitions
 
     def _own_mark(self, schema: Named, name: str, *, has_docstring: bool = False) -> list[str]:
-        """What a named type's mark says, whatever its kind."""
+        """Return the attributes of a named type's mark that do not depend on its kind."""
         arguments: list[str] = []
         if name != schema.name or isinstance(schema, Fixed):
             arguments.append(f"name={_literal(schema.name)}")

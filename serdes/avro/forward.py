@@ -49,10 +49,10 @@ class _Visit:
 
 
 class Finishing:
-    """Checks defaults once all names are known.
+    """Check defaults after all names are known.
 
-    Java finishes types one by one, inner ones first, and cannot check a default against a record that is not finished:
-    one whose default holds itself, say. The order is Java's too, because it decides which defaults are refused.
+    Java completes inner types before outer types, and cannot check a default against an incomplete record, such as a
+    record whose default contains the record. The order is that of Java, because it decides which defaults are refused.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Finishing:
                 self._step(self._stack[-1])
 
     def _enter(self, schema: Schema, visited: set[int]) -> None:
-        """A name that leads to a new type begins a walk of its own: that one visits again what is not finished yet."""
+        """Walk a name that leads to a new type separately; that walk visits incomplete types again."""
         if isinstance(schema, Forward):
             schema, visited = schema.resolved(), set()
             if id(schema) in self._begun:
@@ -116,4 +116,4 @@ class Finishing:
 
 
 class _Unfinished(Exception):
-    """A default is to be checked against a record that is not finished yet."""
+    """Raised if a default must be checked against a record that is not complete yet."""

@@ -74,12 +74,12 @@ class _Builder:
         self._namespace = namespace
         """None until the outermost named type is met."""
         self._named: dict[str, Any] = {}
-        """What each full name was given to."""
+        """The type that has each full name."""
         self._definitions: dict[str, Json] = {}
         self._objects: dict[str, Object] = {}
 
     def describe(self, annotation: Any, where: str, hint: str) -> Description:
-        """``hint`` names a type that has no name of its own."""
+        """Return the schema of a type. ``hint`` is the name for a type that has none."""
         found = marked(annotation)
         if found.types and found.types[-1].type == "union":
             inner = Marked(found.bare, found.types[:-1])
@@ -371,7 +371,7 @@ def _check_logical(schema: Schema, mark: AvroType, where: str) -> None:
 
 
 def _merged(inner: AvroType, outer: AvroType) -> AvroType:
-    """Both marks in one; where both say something, what is said further out, nearer to the use, counts."""
+    """Merge two marks. An attribute of the outer mark, which is nearer to the use, takes precedence."""
     blank = AvroType()
     said = {
         name: value for name in AvroType.__struct_fields__ if (value := getattr(outer, name)) != getattr(blank, name)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 
 def double_text(value: float) -> str:
-    """As Jackson writes a double: not-a-number and the infinities are strings."""
+    """Format a double as Jackson does: NaN and the infinities are strings."""
     if not math.isfinite(value):
         return f'"{_special(value)}"'
     return _layout(value, repr(value), lambda digits: float(digits) == value)
 
 
 def float_text(value: float) -> str:
-    """As Jackson writes a 32-bit float."""
+    """Format a 32-bit float as Jackson does."""
     single = as_float32(value)
     if not math.isfinite(single):
         return f'"{_special(single)}"'

@@ -1,4 +1,4 @@
-"""What a schema's text may cost. Checked before any work is done on it: a text may come from anybody."""
+"""Limits of a schema's text, checked before any other work, because the text may come from any client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STRING: Final = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'  # one without an end goes on t
 _TOKENS: Final = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 _COMMENTS: Final = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _BLANK: Final = "".join(map(chr, range(0x21)))
-"""What Java's String.trim takes away."""
+"""The characters that Java's String.trim removes."""
 
 
 def load(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What to say in an annotation where Python's types say too little for Avro.
+"""Marks for annotations, where Python's types are not specific enough for Avro.
 
 class Payment(msgspec.Struct):
     __avro__ = AvroType(namespace="shop", aliases=("shop.Charge",))
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """Python keeps annotations that are equal once: marks are equal when they say the same in the same order."""
+    """Compare marks by their attributes in order: Python merges equal annotations."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and repr(self) == repr(other)
@@ -46,7 +46,7 @@ class AvroType(_Mark, frozen=True):
     """Says more of an annotation, ``Annotated[int, AvroType("int")]``, or of a class, ``__avro__ = AvroType(...)``."""
 
     type: Literal["int", "long", "float", "double", "error", "union"] | None = None
-    """Where there is a choice: the number's width; ``error`` for an error record; ``union`` for a union of one."""
+    """The kind, if there is a choice: a number's width, ``error`` for an error record, ``union`` for a union of one."""
     logical: str | None = None
     precision: int | None = None
     scale: int | None = None
@@ -59,13 +59,13 @@ class AvroType(_Mark, frozen=True):
     doc: str | None = None
     """None: a class's docstring."""
     default: str | None = None
-    """What a reader takes for an enum's symbol that it does not know."""
+    """The symbol that a reader uses for an enum symbol that it does not know."""
     props: dict[str, Any] = {}
-    """Members of your own. With ``logicalType`` among them nothing is added to them."""
+    """Custom attributes of the schema. If they include ``logicalType``, no other logical type is added."""
 
 
 class AvroField(_Mark, frozen=True):
-    """What a field has beside its type: ``Annotated[str, AvroField(aliases=("old_name",))]``."""
+    """Attributes of a field in addition to its type: ``Annotated[str, AvroField(aliases=("old_name",))]``."""
 
     aliases: tuple[str, ...] = ()
     doc: str | None = None
@@ -87,10 +87,10 @@ Float32 = Annotated[float, AvroType("float")]
 """Avro's float; a plain float is a double."""
 TimestampMillis = Annotated[datetime, AvroType(logical="timestamp-millis")]
 TimestampMicros = Annotated[datetime, AvroType(logical="timestamp-micros")]
-"""What a plain datetime is."""
+"""The logical type of a plain datetime."""
 LocalTimestampMillis = Annotated[datetime, AvroType(logical="local-timestamp-millis")]
 LocalTimestampMicros = Annotated[datetime, AvroType(logical="local-timestamp-micros")]
 """A datetime without a time zone."""
 TimeMillis = Annotated[time, AvroType(logical="time-millis")]
 TimeMicros = Annotated[time, AvroType(logical="time-micros")]
-"""What a plain time is."""
+"""The logical type of a plain time."""

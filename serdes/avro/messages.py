@@ -24,7 +24,7 @@ _Read = Callable[[bytes, int], Any]
 
 
 class MessageReader:
-    """Decodes one topic's messages as one type."""
+    """Decode the messages of a topic as values of a type."""
 
     def __init__(self, catalog: Catalog, subject: str | None, schema: Schema | None, annotation: Any) -> None:
         """``schema``: what to read as; None: as each was written."""
@@ -34,7 +34,7 @@ class MessageReader:
         self._annotation = annotation
         self._decoders: dict[bytes, Decoder] = {}
         self._reads: dict[bytes, _Read] = {}
-        """By the first five bytes: an id with what is before it."""
+        """Read functions by the first five bytes of a message: the magic byte and the schema id."""
         self._unfit: dict[bytes, AvroDataError] = {}
         """Schemas whose values the annotation cannot hold."""
 
@@ -51,7 +51,7 @@ class MessageReader:
             known.clear()
 
     def _again(self, data: bytes, error: Exception) -> Any:
-        """By a GUID, by an id that comes for the first time, or what was wrong."""
+        """Decode a message with a GUID or with an id seen for the first time, or raise the error of the message."""
         name = schema_named(data)
         prefix = data[: prefix_size(data)]
         if prefix in self._reads:
@@ -85,7 +85,7 @@ class MessageReader:
         writer = self._catalog.fetch(name, self._subject)
         if writer is None or prefix in self._decoders:
             return
-        with suppress(AvroDataError):  # decoding tells of it, for each of its records
+        with suppress(AvroDataError):  # decoding reports it for each record
             self._compiled(prefix, name, writer)
 
     def _compiled(self, prefix: bytes, name: Name, writer: Schema) -> Decoder:
@@ -113,7 +113,7 @@ class MessageReader:
         return self.decode(data)
 
     def needed(self, values: Iterable[bytes | None]) -> SchemaNeeded | None:
-        """The first schema that is to be fetched before all of these can be decoded."""
+        """Return the first schema that must be fetched before all of these messages can be decoded, or None."""
         new = {value[:ID_SIZE] for value in values if value}.difference(self._reads)
         if not new:
             return None
@@ -151,7 +151,7 @@ class MessageReader:
 
 
 class MessageWriter:
-    """Encodes one type's values for one topic, behind the id of their schema."""
+    """Encode values of a type for a topic, after the id of their schema."""
 
     def __init__(self, options: Options, serde: Avro, topic: str) -> None:
         self._options = options

@@ -91,7 +91,7 @@ class _Writer:
 
 
 def _sorted_aliases(schema: Named) -> list[str]:
-    """Full names; one without a namespace, on a type that has one, begins with a dot."""
+    """Full names of aliases. An alias without a namespace, on a type with a namespace, begins with a dot."""
     return java_sorted(f".{alias}" if schema.namespace and "." not in alias else alias for alias in schema.aliases)
 
 
@@ -147,7 +147,7 @@ def _in_form(value: Any, schema: Schema | None) -> Any:
 
 
 def _inside(value: Any, schema: Schema | None) -> Any:
-    """Part of a default. The registry fails where one is lost; it stays as it is here."""
+    """Return part of a default. Confluent's registry fails if a part is lost; it is kept unchanged here."""
     found = _in_form(value, schema)
     return _sorted(value) if found is MISSING else found
 

@@ -1,8 +1,8 @@
-"""An Avro schema's text to its nodes, as strict as Java's ``Schema.Parser`` of Avro 1.12.
+"""Parse the text of an Avro schema into nodes, as strictly as Java's ``Schema.Parser`` of Avro 1.12.
 
-What Java accepts is accepted here, what it refuses is refused, and the same names mean the same types, its
-peculiarities included: a name may be used before its definition, a type may be defined twice alike, a default may fit
-any branch of its union. Only the limits are ours.
+This parser accepts and refuses the same texts as Java and resolves names in the same way. So a name may be used
+before its definition, a type may be defined twice identically, and a default may match any branch of its union. The
+limits differ.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def parse(
 
 
 class Parser:
-    """Parses texts one after the other: named types of earlier ones are known to the later ones."""
+    """Parses texts in sequence. Named types of earlier texts are known in later texts."""
 
     def __init__(self, *, validate_defaults: bool = True, names: Names = "unicode") -> None:
         self.named: dict[str, Named] = {}
@@ -82,7 +82,7 @@ class Parser:
         self._unions: list[tuple[Union, Path]] = []
 
     def parse(self, text: str) -> Schema:
-        """The schema of a text. A text that is refused leaves no types behind."""
+        """Parse the schema of a text. A refused text defines no types."""
         try:
             schema = self._schema(limits.load(text), None, None, 1)
             if isinstance(schema, Forward):
@@ -257,9 +257,9 @@ class Parser:
         return given, space or None
 
     def _define(self, schema: Named, members: Json, path: Path) -> Named:
-        """Makes a type known by its name.
+        """Register a type by its name.
 
-        The same definition again is the first one; one of an earlier text keeps a doc and aliases of its own here.
+        A repeated definition is the first one; but a definition of an earlier text keeps its own doc and aliases here.
         """
         if "aliases" in members:
             schema.aliases = self._full_aliases(schema, members, path)

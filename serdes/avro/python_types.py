@@ -1,4 +1,4 @@
-"""What Python's classes say of themselves: names, docs, defaults, and the marks in annotations."""
+"""Read the names, docs, defaults and marks of Python classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serdes.avro.schema import MISSING
 from serdes.json_engine import is_pydantics_mark
 
 PLAIN_FACTORIES: tuple[Any, ...] = (list, dict, set, frozenset, tuple, str, bytes, int, float, bool)
-"""Default factories that give the same value each time; a clock's or a generator's does not, so it is no default."""
+"""Default factories that return an equal value each time. A factory such as a clock does not define a default."""
 
 
 class Marked(msgspec.Struct):
@@ -25,7 +25,7 @@ class Marked(msgspec.Struct):
 
     bare: Any
     types: list[AvroType]
-    """Outermost last."""
+    """The marks of an annotation, outermost last."""
     field: AvroField | None = None
     description: str | None = None
 
@@ -50,7 +50,7 @@ def marked(annotation: Any) -> Marked:
 
 
 def _read_marks(found: Marked, metadata: tuple[Any, ...]) -> None:
-    """What a wrapping further in says comes first, and counts less."""
+    """Return the marks of nested wrappers, innermost first; outer marks take precedence."""
     found.types = [mark for mark in metadata if isinstance(mark, AvroType)] + found.types
     for mark in reversed(metadata):
         if isinstance(mark, AvroField):
@@ -72,7 +72,7 @@ def class_mark(kind: type[Any]) -> AvroType:
 
 
 def doc_of(kind: type[Any]) -> str | None:
-    """The docstring that somebody wrote for this class."""
+    """Return the docstring that was written for this class, not inherited or generated."""
     doc = vars(kind).get("__doc__")
     if not isinstance(doc, str) or not doc.strip() or doc == enum.Enum.__doc__ or doc == "An enumeration.":
         return None

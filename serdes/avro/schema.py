@@ -100,7 +100,7 @@ class Named(Schema):
         self._fullname = f"{namespace}.{name}" if namespace else name
         self.doc = doc
         self.aliases = aliases
-        """Full names."""
+        """The full names of aliases."""
 
     @property
     def fullname(self) -> str:
@@ -210,7 +210,7 @@ class Field:
 
 
 class AvroSchemaError(ValueError):
-    """A text or a type is no Avro schema: where (a JSON path, or a Python type) and why, with what to change."""
+    """Raised for a text or type that is not an Avro schema, with its place (JSON path or type) and the fix."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -22,7 +22,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Options:
-    """What all serdes made from one `Avro` share."""
+    """State shared by all serdes that were created from one `Avro`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Options:
         self.normalize = normalize
         self.in_header = id_in == "header"
         self.made: dict[Any, Avro] = {}
-        """By annotation, schema and part: what is cached in one is found again."""
+        """Codecs by annotation, schema and part, so that their caches are shared."""
         if isinstance(self.catalog.client, MovingClient):
             self.catalog.client.when_moved(self.forget)
 
@@ -89,7 +89,7 @@ class Avro:
         self.type: Any = split_optional(annotation)[0]
         self.is_key = is_key
         self.schema: Schema | None = given if given is not None else options.catalog.schema_of(self.type)
-        """What values are read as; None: as what they were written as."""
+        """The type that values are read as, or None for the type of the writer's schema."""
         self._given = given
         self._readers: dict[str, MessageReader] = {}
         self._writers: dict[str, MessageWriter] = {}
@@ -98,7 +98,7 @@ class Avro:
     # what a bus asks for ---------------------------------------------------------------------------------------------
 
     def of(self, annotation: Any) -> Avro:
-        """The same for one type. Raises TypeError when there is no Avro schema of it."""
+        """Return this serde for one type. Raises TypeError if the type has no Avro schema."""
         annotation = split_optional(annotation)[0]
         if _says_less(annotation, self.type):
             return self
@@ -131,7 +131,7 @@ class Avro:
         return self._options.catalog.client
 
     def subject(self, topic: str | None, schema: Schema | None = None) -> str | None:
-        """The subject of a topic; None: it cannot be told (of which topic, or of which record)."""
+        """Return the subject of a topic, or None if the topic or the record name is not known."""
         schema = schema or self.schema
         return self._options.subject(topic, self.is_key, "" if schema is None else schema.fullname) or None
 
@@ -203,7 +203,7 @@ class Avro:
         data: bytes | bytearray | memoryview | None,
         headers: Iterable[tuple[str, bytes | None]] | None = None,
     ) -> Any:
-        """What a message says. ``headers``: those of its record, which may name the schema instead of the message."""
+        """Decode a message. ``headers`` of its record may contain the schema id instead of the message."""
         if headers:
             data = None if data is None else with_prefix(bytes(data), headers, self.header)
         return None if data is None else self._reader(topic).read(bytes(data))
@@ -228,7 +228,7 @@ def _waiting(do: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _says_less(annotation: Any, kind: Any) -> bool:
-    """Whether it is but the class of the values of ``kind``: dict of a TypedDict, list of ``list[int]``."""
+    """Return True if it is only the class of values of ``kind``: dict for a TypedDict, list for ``list[int]``."""
     if typing.get_origin(kind) is typing.Annotated:
         return _says_less(annotation, kind.__origin__)
     return annotation in (dict, list) and annotation is (dict if typing.is_typeddict(kind) else typing.get_origin(kind))

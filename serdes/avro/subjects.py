@@ -1,11 +1,11 @@
-"""Under which subject a topic's schemas are registered: Confluent's strategies, or a function of one's own."""
+"""Subject name strategies: Confluent's, or a custom function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 SubjectStrategy = Callable[[str | None, bool, str], str | None]
-"""Topic (None: not known), is it a key, the record's full name: the subject. None: not to be told without a topic."""
+"""(topic or None, is it a key, full name of the record) -> subject, or None if it depends on an unknown topic."""
 
 
 def topic_name(topic: str | None, is_key: bool, record: str) -> str | None:

@@ -110,7 +110,7 @@ def _print_aliases(aliases: Sequence[str], out: list[str]) -> None:
 
 
 def _qualified(fullname: str, namespace: str | None) -> str:
-    """A name as it is written inside ``namespace``."""
+    """Return a name as it is written inside ``namespace``."""
     space, _, name = fullname.rpartition(".")
     return name if space and space == namespace and name not in TYPE_NAMES else fullname
 
@@ -271,7 +271,7 @@ def guid_bytes(
 
 
 def java_sorted(texts: Iterable[str]) -> list[str]:
-    """In the order of Java's strings: by their UTF-16 code units."""
+    """Sort like Java's strings, by UTF-16 code units."""
     return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
 
 

@@ -23,7 +23,7 @@ BASES: dict[str, type] = {
 
 
 def record_names(kind: Any) -> tuple[str, ...]:
-    """What a class may be called in a schema."""
+    """Return the names under which a schema may contain a class."""
     mark = getattr(kind, "__avro__", None)  # `serdes.avro.marks.AvroType`
     return (kind.__name__, *(name.rpartition(".")[2] for name in (getattr(mark, "name", None) or "",) if name))
 

@@ -20,7 +20,7 @@ Fits = Callable[[Any], int]
 
 
 def plain_choice(schema: Union) -> Choose:
-    """For plain data. A pair of a branch's name and a value says it; a dict goes by its fields."""
+    """Choose the branch for plain data: by name in a pair of branch name and value; by the fields of a dict."""
     fits = [(index, _plain_fit(branch)) for index, branch in enumerate(schema.branches)]
     names: dict[str, int] = {}
     for index, branch in enumerate(schema.branches):
@@ -38,7 +38,7 @@ def plain_choice(schema: Union) -> Choose:
 
 
 def arm_choice(schema: Union, arms: Mapping[int, Any]) -> Choose:
-    """For values of an annotation: ``arms`` has what each branch is written from."""
+    """Choose the branch for values of an annotation. ``arms`` has the Python type that each branch is written from."""
     fits = [(index, _typed_fit(schema.branches[index], annotation)) for index, annotation in arms.items()]
     known: dict[type, int] = {}
     """Classes of our user's: their instances are always of one branch."""

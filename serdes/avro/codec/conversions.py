@@ -31,7 +31,7 @@ class Conversion(msgspec.Struct, frozen=True):
     read: Convert
     write: Convert
     is_lossy: bool = False
-    """Python's type is coarser than Avro's: where nobody asked for it, the number stays a number."""
+    """True if Python's type is less precise: the number is kept unless the annotation asks for that type."""
 
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1)
 _MOST_DIGITS = 4_000
-"""Of a decimal, whatever its schema allows: a million of them would take Python minutes."""
+"""The maximum number of digits of a decimal, whatever its schema allows: a million digits take Python minutes."""
 
 
 def conversion_of(schema: Schema) -> Conversion | None:
@@ -74,7 +74,7 @@ def _time_of_day(per_second: int) -> tuple[Convert, Convert]:
 
     def read(ticks: int) -> time:
         if not 0 <= ticks < 86_400 * per_second:
-            raise ValueError(f"{ticks} is no time of a day")
+            raise ValueError(f"{ticks} is not a time of day")
         seconds, rest = divmod(ticks * micros, 1_000_000)
         return time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest)
 
@@ -154,7 +154,7 @@ def _unscaled(value: Any, scale: int) -> int:
     else:
         unscaled, lost = divmod(unscaled, 10 ** min(-shift, len(digits) + 1))
         if lost:
-            raise ValueError(f"{value} has more digits behind the point than scale={scale}")
+            raise ValueError(f"{value} has more digits after the decimal point than scale={scale}")
     return -unscaled if sign else unscaled
 
 
@@ -191,7 +191,7 @@ def _read_big_decimal(data: bytes) -> Decimal:
         raise ValueError(f"a decimal with more than {_MOST_DIGITS} digits")
     scale, end = read_int(data, at + length)
     if end != len(data):
-        raise ValueError(f"{len(data) - end} bytes are left behind a decimal")
+        raise ValueError(f"{len(data) - end} bytes are left after a decimal")
     number = Decimal(int.from_bytes(data[at : at + length], "big", signed=True))
     return number.scaleb(-scale, Context(prec=2 * _MOST_DIGITS + 1000))
 

@@ -1,4 +1,4 @@
-"""A field's default as bytes: what Java reads when the writer's schema has no such field."""
+"""Encode a field's default as the bytes that Java reads if the writer's schema lacks the field."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _JSON: dict[str, tuple[type, ...]] = {
 
 
 def _fits(schema: Schema, value: Any) -> bool:
-    """Is this the branch that a union's default is of? A wrong one is found as it is encoded."""
+    """Return True if the default of a union belongs to this branch. Encoding finds a default with a wrong value."""
     if isinstance(value, bool) and schema.type != "boolean":
         return False
     if isinstance(schema, Enum):

@@ -1,10 +1,10 @@
-"""What is wrong with a message or a value: which field, and why."""
+"""Errors in a message or a value, with the field and the reason."""
 
 from __future__ import annotations
 
 
 class AvroDataError(ValueError):
-    """Bytes that are no message of their schema, or a value that is none. ``path``: the field, as ``legs[3].price``."""
+    """Raised for bytes or a value that do not match the schema. ``path`` is the field, as in ``legs[3].price``."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(f"field {path}: {reason}" if path else reason)

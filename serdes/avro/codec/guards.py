@@ -1,7 +1,7 @@
-"""What a message may cost: bounds that hold before anything is built.
+"""Limits of a message, checked before any value is built.
 
-A few bytes can describe twenty million nulls, or nest deeper than an interpreter's stack. Three bounds, all of one
-message: how deep recursive records nest, how many items it has, and how much larger than its bytes it becomes.
+A few bytes can describe twenty million nulls, or nest deeper than the interpreter's stack. Three limits apply to each
+message: the depth of recursive records, the number of items, and the ratio of the decoded size to the encoded size.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from serdes.avro.codec.errors import AvroDataError
 from serdes.avro.schema import Array, Fixed, Map, Record, Schema, Union
 
 MAX_NESTING: Final = 100
-"""Of recursive records."""
+"""The maximum depth of recursive records."""
 MAX_ITEMS: Final = 1_000_000
-"""Of arrays and maps."""
+"""The maximum number of items in all arrays and maps."""
 _ZERO_WIDTH_COST: Final = 100
 """Items that take no bytes at all count for so many: at most 10,000 of them."""
 _CELL = 8
-"""What a decoded value is taken to have, as a slot of 64 bits."""
+"""The assumed size of a decoded value: a 64-bit slot."""
 _RATIO = 16
 _SPARE: Final = 1_000_000
 """Decoded bytes: at most sixteen times those of the message, and a million."""
@@ -27,7 +27,7 @@ _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8,
 
 
 class Budget:
-    """What is left to one message."""
+    """The remaining allowance of one message."""
 
     __slots__ = ("items", "spare")
 
@@ -71,15 +71,15 @@ def least_bytes(schema: Schema, known: dict[int, int] | None = None) -> int:
 
 
 def item_cost(least: int) -> int:
-    """What an item that takes at least so many bytes is counted for."""
+    """Return the charge for an item that takes at least ``least`` encoded bytes."""
     return 1 if least else _ZERO_WIDTH_COST
 
 
 def excess(schema: Schema, apart: Container[int]) -> int:
-    """By how much a decoded value may outgrow sixteen times its bytes.
+    """Return by how much a decoded value may exceed sixteen times its encoded bytes.
 
-    Without what is charged where it is met: items of arrays and maps, records that a union may hold, and those
-    ``apart`` (their ids), which have functions of their own.
+    Items of arrays and maps, records in unions, and the records in ``apart`` (by id), which have separate functions,
+    are not included: they are charged when they are decoded.
     """
     if isinstance(schema, Union):
         return (

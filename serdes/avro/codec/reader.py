@@ -1,7 +1,7 @@
 """Bytes to objects: a function generated for one writer's schema, one reader's and one Python type.
 
-Fields are read one after the other into local variables, in the writer's order, and the object is made of them at the
-end; what the two schemas differ in was decided when the code was written.
+Fields are read into local variables in the writer's order, and the object is created from them at the end. Differences
+between the two schemas are resolved when the code is generated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Primitive, Record
 from serdes.pydantic_json import adapter_of
 
 _MOST_INDENT: Final = 12
-"""Deeper code becomes a function of its own: Python has bounds for nesting."""
+"""Code nested deeper than this becomes a separate function, because Python limits nesting."""
 _PARAMETERS = "data, p, size, budget, depth"
 
 
@@ -154,7 +154,7 @@ class _Reader:
         return value
 
     def _charge(self, record: Schema) -> None:
-        """For a record that may be there or not: nobody has counted it before."""
+        """Charge for an optional record, which was not charged before."""
         if isinstance(record, Record) and self._has_budget and (more := excess_inside(record, self._apart)) > 0:
             self.source.line(f"budget.charge(1, 0, {more}, 1)")
 
@@ -209,7 +209,7 @@ class _Reader:
         return name
 
     def _converted(self, value: str, reader: Schema, annotation: Any, shape: Shape) -> str:
-        """What was read, as the annotation has it."""
+        """Convert the value that was read to the annotated type."""
         logical = conversion_of(reader)
         bind = self.source.bind
         if type(shape) is Shape:
@@ -273,7 +273,7 @@ class _Reader:
         return name
 
     def _block_loop(self, item: Schema, key_bytes: int = 0) -> Generator[None]:
-        """Around one item of an array, or one entry of a map, whose key takes a byte at least."""
+        """Generate the code around one item of an array or one entry of a map, whose key takes at least one byte."""
         source, count = self.source, self.source.fresh("n")
         least, most = least_bytes(item) + key_bytes, excess(item, self._apart) - 16 * key_bytes
         left = "(size - p)" if least == 1 else f"(size - p) // {least}" if least else count
@@ -367,7 +367,7 @@ class _Reader:
         arguments: list[str] = []
         by_name = False
         for one in shape.attributes:
-            by_name = by_name or one.keyword or one.name not in of  # behind one that is left out, too
+            by_name = by_name or one.keyword or one.name not in of  # also after a field that is omitted
             if one.name in of:
                 arguments.append(f"{one.name}={of[one.name]}" if by_name else of[one.name])
         return f"{self.source.bind(shape.kind, 'make')}({', '.join(arguments)})"
@@ -381,7 +381,7 @@ class _Reader:
         return name
 
     def _typed_dict(self, shape: Object, of: dict[str, str]) -> str:
-        """Of keys that need not be there those that are null are left out."""
+        """Omit optional keys whose value is null."""
         required = {one.name for one in shape.attributes if one.required}
         name = self.source.fresh("x")
         literal = ", ".join(f"{key!r}: {value}" for key, value in of.items() if key in required)
@@ -397,7 +397,7 @@ class _Reader:
         return shape.attribute(name, *field.aliases)
 
     def _default(self, field: Field, annotation: Any) -> str:
-        """What a reader's field has that the writer did not write."""
+        """Return the value of a reader's field that the writer did not write."""
         with self._placed():
             data = default_bytes(field.schema, field.default)
             decode = Decoder(field.schema, field.schema, annotation).decode
@@ -407,7 +407,7 @@ class _Reader:
         make = self.source.bind(lambda: decode(data, 0), "default")
         return f"{make}()"
 
-    # what nobody reads -----------------------------------------------------------------------------------------------
+    # skipped values -----------------------------------------------------------------------------------------------
 
     def _skip(self, writer: Schema) -> None:
         if isinstance(writer, (Union, Array, Map, Record)):

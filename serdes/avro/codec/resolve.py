@@ -38,9 +38,10 @@ def sources(writer: Record, reader: Record) -> dict[int, Field]:
 
 
 def branch_for(writer: Schema, reader: Union, seen: Seen | None = None) -> int | None:
-    """The branch that a writer's schema (no union) is read as.
+    """Return the reader's branch for a writer's schema that is not a union.
 
-    Of the same type first, of a record the one of the same name or else one that its fields fit; then a promotion.
+    A branch of the same type is preferred (for a record: of the same name, else with matching fields), then a
+    promotion.
     """
     seen = set() if seen is None else seen
     kind, fallback = kind_of(writer), None
@@ -60,9 +61,9 @@ def branch_for(writer: Schema, reader: Union, seen: Seen | None = None) -> int |
 
 
 def mismatch(writer: Schema, reader: Schema, seen: Seen | None = None) -> str | None:
-    """Why no value of the writer's schema can be read as the reader's; None: some can.
+    """Return why no value of the writer's schema can be read with the reader's schema, or None if some values can.
 
-    A union may hold values that can and values that cannot: each tells when it is read.
+    A union may have readable and unreadable branches; an unreadable value is reported when it is read.
     """
     seen = set() if seen is None else seen
     if isinstance(writer, Union) or (id(writer), id(reader)) in seen:

@@ -1,4 +1,4 @@
-"""What a Python annotation means to the codec: how values of it are made, and how they are taken apart."""
+"""The shape of a Python annotation for the codec: how its values are created and taken apart."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Scalar(Shape, frozen=True):
 
 
 class Nothing(Shape, frozen=True):
-    """None."""
+    """The type of None."""
 
 
 class Members(Shape, frozen=True):
-    """An enum's members."""
+    """An enum, with its members."""
 
     kind: type[enum.Enum]
 
 
 class Constants(Shape, frozen=True):
-    """What a Literal allows."""
+    """A Literal, with its allowed values."""
 
     values: tuple[Any, ...]
 
@@ -76,7 +76,7 @@ class Entries(Shape, frozen=True):
 
 
 class Arms(Shape, frozen=True):
-    """One of several."""
+    """A union of shapes."""
 
     annotations: tuple[Any, ...]
 
@@ -85,9 +85,9 @@ class Attribute(msgspec.Struct, frozen=True):
     """A field of a class."""
 
     name: str
-    """In Python."""
+    """The name of the field in Python."""
     data_name: str
-    """In data, where the class renames."""
+    """The name of the field in data, if the class renames it."""
     annotation: Any
     required: bool
     keyword: bool = False
@@ -117,7 +117,7 @@ _known: dict[Any, Shape] = {}
 
 
 def shape_of(annotation: Any) -> Shape:
-    """Raises TypeError for what is no type of data."""
+    """Return the shape of an annotation. Raises TypeError if it is not a type of data."""
     try:
         found = _known.get(annotation)
         if found is None:
@@ -130,7 +130,7 @@ def shape_of(annotation: Any) -> Shape:
 
 
 def key_of(annotation: Any) -> Any:
-    """What to remember things of an annotation by."""
+    """Return a cache key for an annotation."""
     try:
         hash(annotation)
     except TypeError:  # Annotated with a list, say
@@ -280,7 +280,7 @@ def _call_attributes(
 
 
 def _alias(alias: Any) -> str | None:
-    """What a pydantic field is given by; of several choices the first."""
+    """Return the name by which a pydantic field is set; of several aliases, the first."""
     return next((one for one in getattr(alias, "choices", (alias,)) if isinstance(one, str)), None)
 
 

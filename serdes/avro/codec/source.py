@@ -14,7 +14,7 @@ from typing import Any
 _numbers = itertools.count(1)
 
 Segment = str | tuple[str, str]
-"""A piece of a path: text as it is, or how to find the place within a list, or the key, from local variables:
+"""A part of a path: literal text, or how to compute the list index or map key from local variables:
 ``("count", list)``, ``("item", "list item")``, ``("key", name)``."""
 Path = tuple[Segment, ...]
 
@@ -46,7 +46,7 @@ class Source:
 
     @contextmanager
     def block(self, header: str) -> Generator[None]:
-        """What is written inside stands below ``header``."""
+        """Indent the lines written in this context below ``header``."""
         self.line(header)
         function = self._open[-1]
         function.indent += 1
@@ -58,18 +58,18 @@ class Source:
 
     @contextmanager
     def at(self, *segments: Segment) -> Generator[None]:
-        """What is written inside is about that part."""
+        """Attribute the lines written in this context to a part of the path."""
         with self.about((*self.path, *segments)):
             yield
 
     @property
     def path(self) -> Path:
-        """What the code is about just now."""
+        """Return the path that the code refers to at this point."""
         return self._open[-1].path
 
     @contextmanager
     def about(self, path: Path) -> Generator[None]:
-        """What is written inside is about ``path``."""
+        """Attribute the lines written in this context to ``path``."""
         function = self._open[-1]
         before, function.path = function.path, path
         yield
@@ -77,7 +77,7 @@ class Source:
 
     @contextmanager
     def function(self, header: str) -> Generator[None]:
-        """What is written inside is a function of its own."""
+        """Write the lines of this context as a separate function."""
         function = _Function(header)
         self._functions.append(function)
         self._open.append(function)

@@ -1,4 +1,4 @@
-"""What generated code calls for single values, and what is asked of schemas before it is written."""
+"""Functions that generated code calls for single values, and queries about schemas for the generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serdes.avro.schema import Array, Enum, Map, Record, Schema, Union
 
 
 class Symbols(dict[int, Any]):
-    """What an enum's index is read as, by the byte it is written with: twice the index."""
+    """Map the byte of an encoded enum index (twice the index) to the value that is read."""
 
     def __init__(self, writer: Enum, reader: Enum, as_value: Callable[[str], Any]) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Any
 
 ZIGZAG = tuple((n >> 1) ^ -(n & 1) for n in range(128))
-"""What a single byte stands for."""
+"""The decoded number of each single byte."""
 _MOST_SMALL = 1024
 
 

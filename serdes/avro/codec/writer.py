@@ -1,6 +1,6 @@
 """Objects to bytes: a function generated for one schema and one Python type.
 
-What is to be written is put into local variables first; the bytes are joined once at the end, and once per list.
+The encoded parts are local variables first; they are joined once at the end, and once per list.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Parts = list[str]
 
 
 class Encoder:
-    """``encode(value, prefix)`` gives a value's bytes behind ``prefix``. It may raise anything: see `explain`."""
+    """``encode(value, prefix)`` returns ``prefix`` and the value's bytes. It may raise any exception; see `explain`."""
 
     def __init__(self, schema: Schema, annotation: Any) -> None:
         """Raises AvroTypeError where values of ``annotation`` cannot be written as ``schema``."""
@@ -80,7 +80,7 @@ class _Writer:
             self._return("return JOIN((prefix,", parts, "))")
 
     def _return(self, before: str, parts: list[tuple[str, Any]], after: str) -> None:
-        """Each part on a line of its own, which is about its field."""
+        """Write each part on a separate line, attributed to its field."""
         self.source.line(before)
         for part, path in parts:
             with self.source.about(path):
@@ -325,7 +325,7 @@ class _Writer:
                     self._entry(name, field, item, field.name, parts, may_lack=True)
 
     def _attribute(self, name: str, field: Field, shape: Object, parts: list[tuple[str, Any]]) -> None:
-        """One field of an object's class; the schema's default where the class has no such field."""
+        """Write one field of an object, or the schema's default if the class lacks the field."""
         one = shape.attribute(field.name, *field.aliases)
         if one is None:
             if not field.has_default:
@@ -365,7 +365,7 @@ class _Writer:
 
 
 _NEEDED = {"encode": "str", "items": "a dict", "value": "a member of an enum", "get": "a dict"}
-"""What a value is that has no such attribute."""
+"""The expected type of a value, by the attribute that the value lacks."""
 
 
 class _Booleans(dict[Any, bytes]):
