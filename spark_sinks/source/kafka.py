@@ -37,9 +37,18 @@ class Cluster:
 
     def bounds(self, topic: str) -> PartitionBounds:
         """First and last stable offset of every partition. Raises `UnknownTopicOrPartition`."""
-        found = self._metadata().topics.get(topic)
+        metadata = self._metadata()
+        found = metadata.topics.get(topic)
         if found is None or not found.partitions:
             raise unknown_topic(topic, self.topics(), self.url.shown())
+        # librdkafka 2.16 may crash the process if it has to wait for a leader in list_offsets: its main thread frees
+        # the request while the calling thread still uses it.
+        waiting = [each for each, partition in found.partitions.items() if partition.leader not in metadata.brokers]
+        if waiting:
+            raise CoordinatorNotAvailable(
+                f"the offsets of {topic}-{waiting[0]} of {self.url.shown()} are not known: it has no leader that can "
+                "be asked. Start the brokers of its replicas"
+            )
         from confluent_kafka.admin._listoffsets import OffsetSpec
 
         partitions = sorted(found.partitions)

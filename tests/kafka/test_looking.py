@@ -8,7 +8,7 @@ pytest.importorskip("confluent_kafka", reason="what kafka:// is made of")
 
 from eventbus import EventBus
 from eventbus.backends.kafka import backend as kafka_backend
-from eventbus.backends.kafka.topic_admin import TopicAdmin
+from eventbus.backends.kafka.cluster_metadata import ClusterMetadata
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.server import Listener, ServerConfig
 from eventbus.testing import KafkaServer
@@ -21,13 +21,13 @@ async def test_only_topics_in_use_are_looked_up(monkeypatch: pytest.MonkeyPatch)
     """A large cluster has thousands; who reads by pattern needs them all."""
     listed: list[None] = []
     monkeypatch.setattr(kafka_backend, "_LOOK_SECONDS", 0.05)
-    every = TopicAdmin.all_counts
+    every = ClusterMetadata.all_counts
 
-    def counted(self: TopicAdmin) -> dict[str, int]:
+    def counted(self: ClusterMetadata) -> dict[str, int]:
         listed.append(None)
         return every(self)
 
-    monkeypatch.setattr(TopicAdmin, "all_counts", counted)
+    monkeypatch.setattr(ClusterMetadata, "all_counts", counted)
     async with KafkaServer() as server, EventBus(f"kafka://{server.bootstrap}") as bus:
         await bus.admin.create_topic("orders")
         await bus.send("orders", b"1")

@@ -15,7 +15,7 @@ WAITERS = {"anyio", "asyncio", "trio", "time"}
 SEAM = "backends/clock.py"
 REAL: dict[str, list[str]] = {
     "backends/kafka/backend.py": ["time.sleep"],
-    "backends/kafka/topic_admin.py": ["time.sleep"],
+    "backends/kafka/cluster_metadata.py": ["time.sleep"],
     "backends/engine.py": ["time.sleep"],
     "client/ledger_writer.py": ["anyio.sleep"],
 }

@@ -15,17 +15,18 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.clock import Clock, Timers, timers_of
+from eventbus.backends.kafka.admin_handle import AdminHandle
+from eventbus.backends.kafka.cluster_metadata import ClusterMetadata
 from eventbus.backends.kafka.consumer import KafkaConsumer
 from eventbus.backends.kafka.diagnosis import check_advertised, check_security
 from eventbus.backends.kafka.failures import raised
 from eventbus.backends.kafka.group_admin import CoordinatorAdmin
 from eventbus.backends.kafka.limits import UNKNOWN, TopicLimits
 from eventbus.backends.kafka.producer import KafkaProducer
-from eventbus.backends.kafka.settings import ClientSettings, config_refused, read_settings
+from eventbus.backends.kafka.settings import ClientSettings, read_settings
 from eventbus.backends.kafka.topic_admin import TopicAdmin
 from eventbus.backends.kafka.watch import ClusterWatch
 from eventbus.backends.kafka.wire import Wire
@@ -124,16 +125,16 @@ class KafkaBackend:
         """Topics that consumers read, also by pattern: their ids are looked up."""
         self._watches_all_topics = False
         """Somebody reads by pattern."""
-        self._client: AdminClient | None = None
+        self._admin: AdminHandle | None = None
         self._wire = Wire(settings, _ANSWER_SECONDS)
         self._coordinators = CoordinatorAdmin(self._wire)
         self._limiter: anyio.CapacityLimiter | None = None
 
     @property
-    def _opened(self) -> AdminClient:
-        if self._client is None:
+    def _opened(self) -> AdminHandle:
+        if self._admin is None:
             raise ConfigError(f"{shown_url(self.url)} is not open: use it inside `async with bus:`")
-        return self._client
+        return self._admin
 
     @property
     def _topics(self) -> TopicAdmin:
@@ -146,36 +147,38 @@ class KafkaBackend:
     # life ------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        if self._client is not None:
+        if self._admin is not None:
             return
         self._limiter = anyio.CapacityLimiter(_THREADS)
         said: list[ClientError] = []
-        try:
-            config: dict[str, Any] = {**self.settings.admin(), "error_cb": said.append}
-            self._client = AdminClient(config)
-        except KafkaException as failure:
-            raise config_refused(failure) from None
+        self._admin = AdminHandle({**self.settings.admin(), "error_cb": said.append})
         self._watch.start()
         self._wire.open()
         try:
-            await self._in_thread(partial(self._connect, self._client, said))
+            await self._in_thread(partial(self._connect, self._admin, said))
             await self.refresh()
         except BaseException:
-            self._client = None
-            self._wire.close()
+            await self._close_admin()
             raise
 
-    def _connect(self, client: AdminClient, said: list[ClientError]) -> None:
+    async def _close_admin(self) -> None:
+        admin, self._admin = self._opened, None
+        self._wire.close()
+        # librdkafka's threads may take a while to end. Calls under way may have taken all places of our own limiter.
+        with self.timers.move_on_after(self.close_seconds, shield=True):
+            await anyio.to_thread.run_sync(admin.close, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True)
+
+    def _connect(self, admin: AdminHandle, said: list[ClientError]) -> None:
         """Return when a broker has answered. Raises ConfigError as soon as it is known that none ever will."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                self._look_around(client, 1)
+                self._look_around(admin, 1)
                 if not {*self._wire.brokers} & {*self.settings.addresses}:
                     check_advertised(self.settings)  # librdkafka goes there, and only there
                 return
             except KafkaError as failure:
-                client.poll(0)
+                admin.client.poll(0)
                 check_security(self.settings)
                 check_advertised(self.settings)
                 refusal = next((one.str() for one in said if one.code() in _REFUSALS), None)
@@ -190,9 +193,9 @@ class KafkaBackend:
                         f"({texts}): is it running, and is the address right?"
                     ) from None
 
-    def _look_around(self, client: AdminClient, wait_seconds: float) -> None:
+    def _look_around(self, admin: AdminHandle, wait_seconds: float) -> None:
         """Which brokers there are; in a thread."""
-        brokers = TopicAdmin(client, self._wire, wait_seconds).brokers()
+        brokers = ClusterMetadata(admin, self._wire, wait_seconds).brokers()
         self._watch.know(brokers)
         self._wire.brokers = tuple(brokers.values())
 
@@ -232,8 +235,8 @@ class KafkaBackend:
                 await consumer.aclose()
         for producer in list(self.producers):
             producer.give_up(RequestTimedOut("the bus was closed before the brokers answered"))
-        self._client = None
-        self._wire.close()
+        if self._admin is not None:
+            await self._close_admin()
 
     async def ask(self, request: Any) -> Any:
         """Have any broker answer a request of `eventbus.protocol.messages`: for administration that has no call here.
@@ -266,16 +269,16 @@ class KafkaBackend:
 
     def _look_up_topics(self, of_all: bool) -> tuple[Mapping[str, int], dict[str, str]]:
         """Return counts and ids; in a thread."""
-        topics = self._topics.known(frozenset(self._in_use | self._identified))
+        topics = self._topics.metadata.known(frozenset(self._in_use | self._identified))
         counts: Mapping[str, int] = {name: topic.partitions for name, topic in topics.items()}
         if self._watches_all_topics:
-            counts = self._topics.all_counts() if of_all else self.known_counts
+            counts = self._topics.metadata.all_counts() if of_all else self.known_counts
         return counts, {name: topic.id for name, topic in topics.items()}
 
     def identify(self, topics: Collection[str]) -> dict[str, str]:
         """Return the ids of topics that a consumer begins to read, and look them up from now on; in its thread."""
         self._identified.update(topics)
-        return {name: topic.id for name, topic in self._topics.known(topics).items()}
+        return {name: topic.id for name, topic in self._topics.metadata.known(topics).items()}
 
     def _know(self, counts: Mapping[str, int], ids: Mapping[str, str]) -> None:
         ids = {**self.known_ids, **ids}
@@ -299,11 +302,11 @@ class KafkaBackend:
         if count is None:
             topics = TopicAdmin(self._opened, self._wire, _LOOK_UP_SECONDS)
             try:
-                count = topics.count(topic)
+                count = topics.metadata.count(topic)
             except UnknownTopicOrPartition:
                 if not self.auto_creates_topics:
                     raise UnknownTopicOrPartition(
-                        f"there is no topic {topic!r}{nearest(topic, topics.counts())}; create it: "
+                        f"there is no topic {topic!r}{nearest(topic, topics.metadata.counts())}; create it: "
                         f"`eventbus topics create {topic}`"
                     ) from None
                 count = self._create(topics, topic)
@@ -330,7 +333,7 @@ class KafkaBackend:
         deadline = time.monotonic() + _SEEN_SECONDS
         while True:
             try:
-                return topics.count(topic)
+                return topics.metadata.count(topic)
             except UnknownTopicOrPartition:  # the broker that was asked has not heard of it yet
                 if time.monotonic() > deadline:
                     raise
@@ -408,7 +411,7 @@ class KafkaBackend:
     async def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        return await self._asked(partial(self._topics.list_offsets, at, isolation))
+        return await self._asked(partial(self._topics.offsets.list_offsets, at, isolation))
 
     def offsets_in_thread(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
@@ -417,11 +420,11 @@ class KafkaBackend:
 
         A leader that does not answer is given up soon, because a consumer has other partitions to read meanwhile.
         """
-        found, errors = self._topics.try_offsets(at, isolation, (_LEADER_SECONDS,))
+        found, errors = self._topics.offsets.try_offsets(at, isolation, (_LEADER_SECONDS,))
         return {where: one.offset for where, one in found.items()}, errors
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return await self._asked(partial(self._topics.delete_records, before))
+        return await self._asked(partial(self._topics.offsets.delete_records, before))
 
     # groups ----------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from eventbus.backends.kafka.settings import ClientSettings
 from eventbus.errors import ConfigError, CoordinatorNotAvailable, EventBusError, RequestTimedOut
 from eventbus.protocol import API_KEYS, MalformedMessage, reader, request_header, response_header, writer
 from eventbus.protocol import messages as m
+from eventbus.types import TopicPartition
 
 _SIZE = struct.Struct(">i")
 _MOST_BYTES = 104_857_600
@@ -102,6 +103,8 @@ class Wire:
         """Otherwise what a request that was given up, or had not begun yet, brings back later is closed too."""
         self.brokers: tuple[Address, ...] = ()
         """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
+        self.leaders: dict[TopicPartition, Address] = {}
+        """The leaders of partitions in the last metadata of each, without those that have since failed a request."""
 
     def call(
         self, request: Any, most: int = 99, at: Address | None = None, timeout_seconds: float | None = None
@@ -173,6 +176,7 @@ class Wire:
                 for connection in idle:
                     connection.close()
             self._idle.clear()
+            self.leaders.clear()
 
 
 def _open(address: Address, settings: ClientSettings, timeout_seconds: float) -> socket.socket:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, CoordinatorNotAvailable
+from spark_sinks.source.kafka import Cluster
 from spark_sinks.source.kafka_url import parse_cluster_url
 
 
@@ -87,3 +90,15 @@ def test_javas_own_words_win() -> None:
 def test_settings_that_would_be_lost_are_refused(query: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         parse_cluster_url(f"kafka://one?{query}")
+
+
+@pytest.mark.parametrize("leader", [-1, 3])
+def test_librdkafka_is_not_asked_for_the_offsets_of_a_partition_without_a_leader(leader: int) -> None:
+    """It may crash the process while it waits for one."""
+    topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=2), 1: SimpleNamespace(leader=leader)})
+    cluster: Any = Cluster("kafka://one")
+    cluster._opened = SimpleNamespace(
+        list_topics=lambda timeout: SimpleNamespace(brokers={2: None}, topics={"orders": topic})
+    )
+    with pytest.raises(CoordinatorNotAvailable, match=r"orders-1 of kafka://one.* no leader"):
+        cluster.bounds("orders")

@@ -1,0 +1,40 @@
+"""librdkafka's admin client, from its creation until it is closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from eventbus.backends.kafka.settings import config_refused
+from eventbus.errors import ConfigError
+
+
+class AdminHandle:
+    """The only reference to an admin client that outlives a call.
+
+    A client is destroyed when nothing refers to it, and waits for its threads meanwhile. An exception refers to all
+    that the frames of its traceback use, often in a cycle. A client in such a cycle is destroyed by the garbage
+    collector, in whichever thread it runs: the event loop waits there, or librdkafka aborts the process, if the thread
+    is the client's own and has called back. So `close` drops the client, and a call under way in an abandoned thread
+    keeps it until it returns.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Raises ConfigError for a setting that librdkafka refuses."""
+        try:
+            self._client: AdminClient | None = AdminClient(settings)
+        except KafkaException as failure:
+            raise config_refused(failure) from None
+
+    @property
+    def client(self) -> Any:
+        """The client, for a call and not to be kept. Raises ConfigError after `close`."""
+        if self._client is None:
+            raise ConfigError("The bus was closed during this call. Use it inside `async with bus:`.")
+        return self._client
+
+    def close(self) -> None:
+        """Destroy the client, in this thread, or when the calls under way have returned, in theirs."""
+        self._client = None
