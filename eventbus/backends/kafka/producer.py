@@ -54,6 +54,7 @@ _LOST_ITS_PLACE = frozenset(
         ClientError.DUPLICATE_SEQUENCE_NUMBER,
         ClientError.INVALID_PRODUCER_EPOCH,
         ClientError._GAPLESS_GUARANTEE,
+        ClientError._FATAL,
     )
 )
 """With these librdkafka's idempotent producer is finished: what it sends next could be taken for something else."""
@@ -232,16 +233,20 @@ class KafkaProducer:
         error = ClientError(ClientError._QUEUE_FULL) if isinstance(failure, BufferError) else client_error(failure)
         if error.code() == ClientError._QUEUE_FULL:
             raise self._has_no_room(len(value or b"") + len(key or b"")) from None
+        is_fatal = error.code() == ClientError._FATAL
+        error = self.client.cause_of(error)
         if error.code() == ClientError._UNKNOWN_PARTITION and lane.partition < (self.partition_count(lane.topic) or 0):
             lane.is_parked = True
             self._in_thread(partial(self._until_seen, lane), partial(self._unpark, lane))
-        elif error.code() == ClientError._FATAL and self.transactions is None:
+        elif is_fatal and self.transactions is None:
             self._replace(self.client, error)
             if self._refuses is not None:
                 self._refuses()
         else:
             reason = raised(KafkaException(error), f"a record for {lane.topic}-{lane.partition} was not taken")
-            raise (reason if self.transactions is None else self.transactions.refused(error, reason)) from None
+            if self.transactions is not None:
+                reason = self.transactions.refused(error, reason)
+            raise reason from reason.__cause__
 
     def _has_no_room(self, size_bytes: int) -> EventBusError:
         if size_bytes > self._room_bytes:  # there never will be any
@@ -349,8 +354,8 @@ class KafkaProducer:
                 continue
             self._pending.pop(batch, None)
             if self.transactions is None and failure is not None and failure.code() in _LOST_ITS_PLACE:
-                batch.lost_with = failure
-                self._replace(self.client, failure)  # the report may come before the news of its cause
+                batch.lost_with = self.client.cause_of(failure)
+                self._replace(self.client, batch.lost_with)  # the report may come before the news of its cause
             batch.finish()
             if self.transactions is not None and failure is not None and batch.error is not None:
                 self.transactions.failed(batch, failure, batch.error)

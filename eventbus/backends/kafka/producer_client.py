@@ -21,6 +21,8 @@ _POLL_SECONDS = 0.1
 """How long the thread waits for reports before it looks whether it is still wanted."""
 _PURGE_SECONDS = 1.0
 """How long the reports of what was purged may take: librdkafka's own threads make them."""
+_CAUSE_SECONDS = 1.0
+"""How long the cause of a fatal error may take to be queued."""
 
 
 OnFatal = Callable[["ProducerClient", ClientError], object]
@@ -37,6 +39,8 @@ class ProducerClient:
         except KafkaException as failure:
             raise config_refused(failure) from None
         self.is_stopped = False
+        self.fatal: ClientError | None = None
+        """The cause of the error that made the client useless."""
         self._may_poll = threading.Event()
         self._may_poll.set()
         self._patience_seconds = 0.0
@@ -69,7 +73,22 @@ class ProducerClient:
             self.handle.poll(wait_seconds)
         except KafkaException as failure:  # so it tells of a fatal error
             logger.debug("librdkafka: %s", failure)
-            self.on_fatal(self, client_error(failure))
+            error = client_error(failure)
+            self.fatal = self.fatal or error
+            self.on_fatal(self, error)
+
+    def cause_of(self, error: ClientError) -> ClientError:
+        """Return the cause of a fatal error, from the event loop; any other error is its own.
+
+        librdkafka refuses records with "Local: Fatal error" and gives the cause to the next poll alone. It refuses them
+        before it has queued the cause, and this client's thread may just have taken it from the queue.
+        """
+        if error.code() != ClientError._FATAL:
+            return error
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        while self.fatal is None and not self.is_stopped and time.monotonic() < deadline:
+            self.look(_POLL_SECONDS)
+        return self.fatal or error
 
     def _serve(self) -> None:
         while not self.is_stopped:

@@ -162,6 +162,10 @@ class KafkaTransactions:
         """librdkafka would not take a record of the transaction."""
         if failure.fatal():
             return self._fatal(failure, error)
+        if failure.code() == ClientError._STATE:
+            self._find_cause()  # the transaction can only be aborted, and no report has told why yet
+            if self._state is not _State.OPEN:
+                return self._refusal("send")
         self.spoil(error)
         return error
 
@@ -244,7 +248,8 @@ class KafkaTransactions:
         except KafkaException as failure:
             self._find_cause()  # of the transaction: librdkafka may have refused this call because of an output
             what = f"offsets of group {group.group!r} were not added to the transaction of {self._id!r}"
-            raise (self._error or self.refused(client_error(failure), raised(failure, what))) from None
+            error = self._error or self.refused(client_error(failure), raised(failure, what))
+            raise error from error.__cause__
         except EventBusError as error:
             self.spoil(error)
             raise
