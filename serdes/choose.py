@@ -55,9 +55,10 @@ def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None, *, on
     """Return the serde of an annotation.
 
     That is the serde that the annotation names (``Annotated[Flight, avro]``), else the user's serde of the type, else
-    Kafka's byte format, else the default, which is JSON. ``X | None`` and a NewType of X are read as X, because they are
-    written as X. Raises TypeError if the serde cannot check values of the annotation, and for a union whose values need
-    different formats. ``only_writes``: this process does not read the JSON, so the type need not be checkable.
+    Kafka's byte format, else the default, which is JSON. ``X | None`` and a NewType of X are read as X, because they
+    are written as X. Raises TypeError if the serde cannot check values of the annotation, and for a union whose
+    values need different formats. ``only_writes``: this process does not read the JSON, so the type need not be
+    checkable.
     """
     annotation, _ = split_optional(annotation)
     while (meant := getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)) is not None:
