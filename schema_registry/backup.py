@@ -33,7 +33,7 @@ Read = tuple[Key, Value]
 
 
 def lines(state: State, *, subject_prefix: str, deleted: bool) -> Iterator[bytes]:
-    """What counts, in an order in which it can be taken in: references before those that refer to them."""
+    """Return the lines of an export, each after the records that it refers to."""
     everything = subject_prefix == names.EVERYWHERE
 
     def wanted(subject: str) -> bool:
@@ -79,9 +79,9 @@ def _in_order(versions: Iterable[Version], state: State) -> list[Version]:
 
 
 def read_lines(given: Iterable[bytes | str]) -> list[Read]:
-    """What counts in an export: of each key the last line, and nothing where that says that it is gone.
+    """Return the last line of each key in an export, without keys whose last line is a tombstone.
 
-    Raises 42201 for a line that is none, 42205 where the lines themselves give an id two meanings.
+    Raises 42201 for a line that is not a record, 42205 if the lines give an id two meanings.
     """
     found: dict[Key, Value] = {}
     for number, line in enumerate(given, 1):

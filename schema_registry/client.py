@@ -29,7 +29,7 @@ MAX_ANSWER = 64 << 20
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 1.0
 _SHORTEST_TRY_S = 0.1
-"""With less time left a try would end in a timeout, and that would hide why the others failed."""
+"""Do not try again with less time left: a timeout would hide the reason of the earlier failures."""
 _CACHED = 10_000
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 
 def segment(text: str) -> str:
-    """A subject (or version, or context) as one segment of a path: ``a/b`` is one subject, not two segments."""
+    """Quote a subject (or version or context) as one segment of a path: ``a/b`` is one subject, not two segments."""
     return quote(text, safe="")
 
 
 class OAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """OAuth 2.0 client credentials: where tokens come from, and who asks."""
+    """OAuth 2.0 client credentials: the token endpoint, and the identity of the client."""
 
     token_url: str
     client_id: str
@@ -56,13 +56,13 @@ class OAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistryClient:
-    """Asks a schema registry over HTTP (`serdes.registry.SchemaClient`).
+    """A client of a schema registry over HTTP (`serdes.registry.SchemaClient`).
 
-    ``url``: one URL, several separated by commas, or a sequence; the next one is asked when one fails. A user and
-    password may stand in a URL (``http://user:password@host:8081``) or in ``auth``; ``token`` is a bearer token or a
-    function that returns one, ``oauth`` fetches tokens. ``ca_file``: whose certificates are trusted (default: the
-    system's); ``certificate_file`` and ``key_file``: the client's own. A question and all its tries take no longer than
-    ``timeout_s``. Raises ValueError for a URL that is none.
+    ``url`` is one URL, several URLs separated by commas, or a sequence; if a registry fails, the next one is used. A
+    user and password may be part of the URL (``http://user:password@host:8081``) or in ``auth``; ``token`` is a bearer
+    token or a function that returns one; ``oauth`` fetches tokens. ``ca_file`` has the trusted certificates (default:
+    the system's); ``certificate_file`` and ``key_file`` are the client's certificate. A request and all its retries
+    take no longer than ``timeout_s``. Raises ValueError for an invalid URL.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class RegistryClient:
         self._pool.clear()
 
     def _remembered(self, found: RegisteredSchema, is_whole: bool) -> RegisteredSchema:
-        """Who has registered a schema need not ask for its id, if the answer had the registry's own text of it."""
+        """Cache the id of a registered schema, if the response contained the registry's own text of it."""
         if is_whole:
             bare = RegisteredSchema(found.id, found.guid, found.text)
             self._ids.get_or((found.id, _context(found.subject)), lambda: bare)
@@ -253,7 +253,7 @@ class _Server(msgspec.Struct, frozen=True):
     url: str
     authorization: str | None
     shown: str
-    """Without the password."""
+    """The URL without its password."""
 
 
 def _server(url: str, auth: tuple[str, str] | None) -> _Server:
@@ -456,7 +456,7 @@ def _unavailable(last: SchemaRegistryError, tries: int, timeout_s: float) -> Sch
 
 
 def _why(error: Exception) -> str:
-    """What a person wants to know of an exception that names objects and wraps others."""
+    """Return the readable part of an exception that names objects and wraps other exceptions."""
     reason: Any = getattr(error, "reason", None) or error
     _, found, plain = str(reason).partition("): ")
     return plain if found else str(reason) or type(error).__name__

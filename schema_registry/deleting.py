@@ -1,4 +1,4 @@
-"""Deletions, decided on a state: first soft (a reader still finds the id), then for good. Pure."""
+"""Decide deletions from a state: first soft (readers still find the id), then permanent. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def for_good(state: State, versions: list[Version]) -> list[CoordinatorRecord]:
 
 
 def _settings_of(state: State, subject: str) -> list[CoordinatorRecord]:
-    """A subject that is gone leaves no mode and no config behind."""
+    """Remove the mode and config of a deleted subject."""
     written: list[CoordinatorRecord] = []
     if subject in state.modes:
         written += tombstones(state, Key(records.MODE, subject))

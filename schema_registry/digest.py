@@ -1,4 +1,4 @@
-"""The GUID of a schema: a digest of everything it is made of, so the same schema has the same one everywhere."""
+"""The GUID of a schema: a digest of its content, so that the same schema has the same GUID in every registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_text(guid: bytes) -> str:
 
 
 def as_bytes(guid: str) -> bytes | None:
-    """None where it is no GUID."""
+    """Return the bytes of a GUID, or None if the text is not a GUID."""
     try:
         return UUID(guid).bytes
     except ValueError:

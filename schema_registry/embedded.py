@@ -44,7 +44,7 @@ class EmbeddedClient:
     # asking ----------------------------------------------------------------------------------------------------------
 
     def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
-        """What `by_id` would return, if it is here already. Never waits."""
+        """Return the result of `by_id` if it is cached, else None. Never waits."""
         found = self._known.get((schema_id, subject))
         if found is None and self._registry is not None and get_ident() == self._thread:
             try:
@@ -93,7 +93,7 @@ class EmbeddedClient:
     # life ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What is remembered is forgotten; the registry runs on."""
+        """Clear the cache. The registry continues to run."""
         self._known.clear()
 
     def when_moved(self, forget: Callable[[], None]) -> None:
@@ -101,7 +101,8 @@ class EmbeddedClient:
         self._moved.append(forget)
 
     async def start(self, bus: EventBus) -> None:
-        """With the bus: all clients of a bus share its registry. Raises ConfigError while it is another bus's."""
+        """Start with the bus; all clients of a bus share its registry. Raises ConfigError while it belongs to another
+        bus."""
         if self._is_given:
             return
         if self._registry is not None:
@@ -156,7 +157,7 @@ class EmbeddedClient:
 
 
 def open_client(name: str) -> EmbeddedClient:
-    """The client behind ``"log"``; it begins to answer with the bus that it is started with."""
+    """Return the client for ``"log"``. It responds after the bus that it belongs to has started."""
     return EmbeddedClient()
 
 
@@ -190,7 +191,7 @@ async def _close(registry: Registry) -> None:
 
 
 def schema_with_id(registry: Reads, schema_id: int, subject: str | None) -> RegisteredSchema:
-    """What `SchemaClient.by_id` answers. Raises 40403."""
+    """Return the response of `SchemaClient.by_id`. Raises 40403."""
     found = registry.schema_by_id(schema_id, subject=subject)
     schema = Schema(
         subject=found.subject or "", version=found.version or 0, id=schema_id, schema=found.schema,

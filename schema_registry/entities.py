@@ -1,6 +1,6 @@
-"""What a registry is asked and what it answers, as Confluent's JSON names it.
+"""The requests and responses of a registry, as in Confluent's JSON.
 
-``msgspec.json.encode`` of each is the body of an answer: members in Confluent's order, empty ones left out.
+``msgspec.json.encode`` of each is the body: members in Confluent's order, without empty ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODES: tuple[ModeName, ...] = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IM
 
 
 class Entity(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Members that are empty are not written; unknown ones are passed over."""
+    """Base of the entities. Empty members are not written; unknown members are ignored."""
 
 
 class Metadata(Entity, frozen=True):
@@ -153,7 +153,7 @@ class Schema(Entity, kw_only=True, frozen=True):
     """GET /schemas?aliases=true: subjects whose alias this subject is."""
 
     def text(self) -> SchemaText:
-        """As serdes know it."""
+        """Return the schema as `serdes` represents it."""
         return SchemaText(
             self.schema,
             self.schema_type or "AVRO",
@@ -163,7 +163,7 @@ class Schema(Entity, kw_only=True, frozen=True):
         )
 
     def answer(self) -> RegisterAnswer:
-        """What a registration answers."""
+        """Return the response to a registration."""
         return RegisterAnswer(
             id=self.id, version=self.version, guid=self.guid, schema_type=self.schema_type,
             references=self.references, metadata=self.metadata, rule_set=self.rule_set, schema=self.schema,
@@ -171,7 +171,7 @@ class Schema(Entity, kw_only=True, frozen=True):
 
 
 class RegisterAnswer(Entity, kw_only=True, frozen=True):
-    """POST /subjects/{subject}/versions."""
+    """The body of POST /subjects/{subject}/versions."""
 
     id: int
     version: int | None = None

@@ -1,4 +1,4 @@
-"""What a registry answers when it says no: Confluent's codes and texts, one function each."""
+"""Refusals of a registry: Confluent's codes and texts, one function each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class IncompatibleSchema(RegistryError):
     def __init__(self, message: str, messages: tuple[str, ...] = (), findings: tuple[Finding, ...] = ()) -> None:
         super().__init__(409, 40901, message)
         self.messages = messages
-        """Confluent's verbose lines."""
+        """Confluent's verbose lines of the findings."""
         self.findings = findings
 
 

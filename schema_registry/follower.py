@@ -31,7 +31,7 @@ _AGAIN_SECONDS = 1.0
 
 
 class Follower:
-    """Reads the topic into a ledger. One task of its own does all the reading."""
+    """Reads the topic into a ledger, in a separate task."""
 
     def __init__(self, bus: EventBus, ledger: Ledger) -> None:
         self._bus = bus
@@ -130,7 +130,7 @@ class Follower:
             )
 
     async def _step(self, consumer: Consumer) -> None:
-        # After records one look without waiting: only an empty one says that the position has been read up to.
+        # After records, poll once without waiting: only an empty poll shows that the end was reached.
         polled = await consumer.poll(0 if self._has_read else _POLL_MS, _AT_ONCE)
         self._has_read = bool(polled)
         if not consumer.assignment():
@@ -185,7 +185,7 @@ class Follower:
             self._tell()
 
     async def catch_up(self) -> bool:
-        """Read to the end; whether there was anything. Who asks while one is under way shares the next one."""
+        """Read to the end. Return True if there were records. Concurrent callers share the next read."""
         before = self._ledger.generation
         wanted = self._begun + 1  # one that has begun may have missed what we look for
         while self._ended_readings < wanted:
@@ -203,7 +203,7 @@ class Follower:
         return self._ledger.generation != before
 
     async def _end(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> int:
-        """Of what is decided: an open transaction is not waited for."""
+        """Return the end of what is decided: records of an open transaction are not waited for."""
         return (await ends_of(self._bus.backend, [self._where], isolation))[self._where]
 
     async def check_identity(self) -> None:

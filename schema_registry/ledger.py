@@ -1,4 +1,4 @@
-"""What a registry knows of its topic: the state that is stored, and one a step ahead for what is being stored. Pure."""
+"""The state of a registry: the stored state, and the state after the transaction in flight. Pure."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ class Ledger:
         self.next = 0
         """The offset of the record to come: everything before it is in ``settled``."""
         self._marker_is_due = False
-        """Our last transaction's marker comes next, unless somebody else was quicker: a Kafka writes it a bit later."""
+        """The next offset is expected to be our transaction's marker; Kafka writes the marker later than the records.
+        """
         self.generation = 0
         """Records folded: as long as it stays, so does every answer."""
         self.burnt: dict[str, int] = {}
-        """By context: the highest id in a record that was aborted, or cannot be read."""
+        """The highest id in an aborted or unreadable record, by context."""
         self._schemas = schemas
         self._is_loading = True
 
     def take(self, stored: Iterable[Stored]) -> None:
-        """Fold what was read; what is known already, because it was written here, is passed over."""
+        """Apply records that were read. Records that were applied when they were written are skipped."""
         for offset, key, value in stored:
             if offset < self.next:
                 continue
@@ -70,7 +71,7 @@ class Ledger:
 
     @property
     def expected(self) -> int:
-        """The offset that the next record of ours gets, if nobody else writes."""
+        """The offset of our next record, unless another process writes first."""
         return self.next + self._marker_is_due
 
     def advance(self, next: int) -> None:
@@ -92,7 +93,7 @@ class Ledger:
             self._marker_is_due = True
 
     def undo(self) -> None:
-        """What was proposed is not stored."""
+        """Discard the proposed state, because it was not stored."""
         self.ahead = self.settled.copy()
 
     def burn(self, stored: Iterable[ConsumerRecord]) -> None:
@@ -119,7 +120,8 @@ class Ledger:
             logger.error("%s", _second_meaning(self.topic, conflict))
 
     def _read(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[Key, bytes, Value | None] | None:
-        """None where there is nothing to fold. What cannot be read is passed over, as Confluent's registry does."""
+        """Decode a record, or return None if it changes nothing. An unreadable record is skipped, as in Confluent's
+        registry."""
         try:
             if key is None:
                 raise UnreadableRecord("it has no key")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class _Answers(Reads):
-    """What the records of the topic add up to."""
+    """The state after all records of the topic."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class LogDirectoryClient:
     """A `SchemaClient` of the registry in a log's directory. It takes no lock, and refuses to register."""
 
     def __init__(self, directory: str) -> None:
-        """Raises ConfigError when there is no log."""
+        """Open the log. Raises ConfigError if there is no log."""
         self._directory = directory
         self._reader = LogReader(directory)
         self._answers = _Answers()
@@ -61,7 +61,7 @@ class LogDirectoryClient:
         return f"LogDirectoryClient({self._directory!r})"
 
     def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
-        """What `by_id` would return, if it is here already. Never waits."""
+        """Return the result of `by_id` if it is cached, else None. Never waits."""
         return self._known.get((schema_id, subject))
 
     def by_id(self, schema_id: int, subject: str | None = None) -> RegisteredSchema:
@@ -106,7 +106,7 @@ class LogDirectoryClient:
         """Nothing is held open."""
 
     def _ask(self, read: Callable[[Reads], T], *, newest: bool = False) -> T:
-        """What is not there may have been written a moment ago."""
+        """Read on and look again: a missing schema may have been written a moment ago."""
         with self._reading.lock:
             if newest:
                 self._catch_up()
@@ -123,7 +123,7 @@ class LogDirectoryClient:
             first, stable = self._reader.offsets(TOPIC).get(0, (0, 0))
             answers = self._answers
             if stable < answers.next or (answers.next and first > answers.next):
-                answers.start_anew()  # the topic is another one, or was cut behind our back
+                answers.start_anew()  # the topic was recreated, or truncated by another process
                 self._known.clear()
             start = max(answers.next, first)
             if start >= stable:
@@ -136,7 +136,7 @@ class LogDirectoryClient:
 
 
 def open_client(url: str) -> LogDirectoryClient:
-    """The entry point for ``file``. Raises ConfigError when there is no log."""
+    """Return the client for ``file``. Raises ConfigError if there is no log."""
     parts = urlsplit(url)
     path = unquote(parts.netloc + parts.path)
     if parts.scheme != "file" or not path:

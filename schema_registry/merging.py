@@ -20,7 +20,7 @@ _NAME_LENGTH = 64
 
 
 def normal_metadata(metadata: Metadata | None) -> Metadata | None:
-    """Sorted, so that the same metadata has the same bytes."""
+    """Sort, so that equal metadata has equal bytes."""
     if metadata is None:
         return None
     return Metadata(

@@ -1,6 +1,6 @@
-"""Subjects and the contexts they live in: ``orders-value``, ``:.staging:orders-value``.
+"""Subjects and their contexts: ``orders-value``, ``:.staging:orders-value``.
 
-A context is a registry of its own (ids, subjects, config, mode). The default one is ``.`` and is not written.
+A context is a separate registry (ids, subjects, config, mode). The default context is ``.`` and is omitted from names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 DEFAULT_CONTEXT = "."
 EVERYWHERE = ":*:"
-"""As a prefix: all contexts."""
+"""The prefix that means all contexts."""
 GLOBAL_CONTEXT = ":.__GLOBAL:"
 """Its config and mode hold where a context has none."""
 _RESERVED = ("__GLOBAL", "__EMPTY")
@@ -45,7 +45,7 @@ def normalize(subject: str) -> str:
 
 
 def level(subject: str | None) -> str | None:
-    """Whose config or mode is meant; None is the global one, which the default context is."""
+    """Return the owner of a config or mode; None is the global one, which is that of the default context."""
     normal = None if subject is None else normalize(subject)
     return normal or None
 

@@ -1,4 +1,4 @@
-"""What is answered from memory: every operation that changes nothing."""
+"""Requests answered from memory: every operation that changes nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reads:
 
     @property
     def generation(self) -> int:
-        """As long as it stays, so does every answer."""
+        """Changes whenever a response may change."""
         return self._ledger.generation
 
     @property
@@ -133,14 +133,14 @@ class Reads:
     def subjects_of_id(
         self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
     ) -> list[str]:
-        """GET /schemas/ids/{id}/subjects"""
+        """Answer GET /schemas/ids/{id}/subjects."""
         found = dict.fromkeys(one.subject for one in self._versions_of_id(id, subject, deleted))
         return _page(found, offset, limit)
 
     def versions_of_id(
         self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
     ) -> list[SubjectVersion]:
-        """GET /schemas/ids/{id}/versions"""
+        """Answer GET /schemas/ids/{id}/versions."""
         found = [SubjectVersion(one.subject, one.version) for one in self._versions_of_id(id, subject, deleted)]
         return _page(found, offset, limit)
 
@@ -156,7 +156,7 @@ class Reads:
         raise errors.schema_not_found(guid)
 
     def ids_of_guid(self, guid: str) -> list[ContextId]:
-        """GET /schemas/guids/{guid}/ids"""
+        """Answer GET /schemas/guids/{guid}/ids."""
         wanted = digest.as_bytes(guid)
         if wanted is None:
             return []
@@ -165,7 +165,7 @@ class Reads:
         return [ContextId(context, id) for context, id in found if id is not None]
 
     def schema_types(self) -> list[str]:
-        """GET /schemas/types"""
+        """Answer GET /schemas/types."""
         return list(formats.SCHEMA_TYPES)
 
     def schemas(
@@ -191,7 +191,7 @@ class Reads:
         return [msgspec.structs.replace(entity(one), aliases=others.get(one.subject)) for one in page]
 
     def _aliases(self) -> dict[str, list[str]]:
-        """By subject: who is its alias."""
+        """Return the aliases of each subject."""
         found: dict[str, list[str]] = {}
         for subject, config in self._state.configs.items():
             if subject is not None and config.alias:
@@ -393,7 +393,7 @@ class Reads:
     # settings --------------------------------------------------------------------------------------------------------
 
     def config(self, subject: str | None = None, *, default_to_global: bool = False) -> Config:
-        """GET /config, /config/{subject}"""
+        """Answer GET /config and /config/{subject}."""
         who = names.level(subject)
         if default_to_global:
             return scope.config_for(self._state, who, self._compatibility)
@@ -403,7 +403,7 @@ class Reads:
         return found
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> Mode:
-        """GET /mode, /mode/{subject}"""
+        """Answer GET /mode and /mode/{subject}."""
         who = names.level(subject)
         found = scope.mode_for(self._state, who) if default_to_global else scope.mode_of(self._state, who)
         if found is None:
@@ -413,7 +413,7 @@ class Reads:
     # contexts and associations ---------------------------------------------------------------------------------------
 
     def contexts(self, *, context_prefix: str = "", offset: int = 0, limit: int = -1) -> list[str]:
-        """GET /contexts"""
+        """Answer GET /contexts."""
         found = [names.DEFAULT_CONTEXT, *sorted(self._state.contexts)]
         wanted = context_prefix.removeprefix(":")
         return _page([one for one in found if one.startswith(wanted)], offset, limit)

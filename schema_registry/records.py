@@ -20,11 +20,11 @@ DELETE_SUBJECT, CLEAR_SUBJECT, CONTEXT, ASSOCIATION = "DELETE_SUBJECT", "CLEAR_S
 _MAGIC = {SCHEMA: 1}
 TENANT = "default"
 LAST_ID = 2**31 - 1
-"""Of ids and versions: Java's int."""
+"""The maximum of ids and versions: Java's int."""
 
 
 class Key(NamedTuple):
-    """What a key names, whatever its bytes are."""
+    """The identity of a record's key, independent of its bytes."""
 
     keytype: str
     subject: str | None = None
@@ -108,9 +108,9 @@ class AssociationValue(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class MaxIds(msgspec.Struct):
-    """The highest id ever given, by context. A record of ours that Confluent takes for a NOOP and passes over.
+    """The highest id ever assigned, by context. Confluent's registry reads this record as a NOOP and ignores it.
 
-    Without it the id of a schema that was deleted for good, and compacted away, would be given again.
+    Without it, the id of a schema that was deleted permanently and compacted away would be assigned again.
     """
 
     max_ids: dict[str, int] = msgspec.field(name="maxIds")
@@ -153,7 +153,7 @@ class UnreadableRecord(ValueError):
 
 
 def read_key(data: bytes) -> Key:
-    """What a key names. Raises UnreadableRecord."""
+    """Return the identity of a key. Raises UnreadableRecord."""
     try:
         key = _decode_key(data)
     except _UNREADABLE as error:

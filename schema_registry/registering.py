@@ -19,14 +19,14 @@ from serdes.registry import SchemaText
 
 
 class Desk(NamedTuple):
-    """What requests are decided with."""
+    """Settings for decisions about requests."""
 
     state: State
     schemas: Schemas
     default_level: str
     max_schema_bytes: int
     burnt: Mapping[str, int] = {}
-    """By context: ids up to here are not given, though no record that counts has them."""
+    """Reserved ids by context: ids up to this one are not assigned, although no valid record has them."""
 
     def config(self, subject: str) -> Config:
         return scope.config_for(self.state, subject, self.default_level)
@@ -48,7 +48,7 @@ class Desk(NamedTuple):
 
 
 def entity(one: Version) -> Schema:
-    """A version as it is answered."""
+    """Return a version as in a response."""
     content = one.content
     return Schema(
         subject=one.subject,
@@ -68,7 +68,7 @@ def entity(one: Version) -> Schema:
 
 
 def find(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> Version | None:
-    """The version of a subject that has this schema: as it is, or with what the newest one's metadata would add."""
+    """Find the version of a subject with this schema: identical, or after merging the newest version's metadata."""
     if not (request.schema or "").strip():
         return None
     config = desk.config(subject)
@@ -245,7 +245,7 @@ def _checked_mode(state: State, subject: str, wanted_id: int | None) -> str:
 
 
 def _with_text(request: SchemaRequest, newest: Version | None) -> SchemaRequest:
-    """Without a text of its own it is the newest version's, with other metadata or rules."""
+    """Complete a request without a text: it is the newest version's schema with other metadata or rules."""
     if (request.schema or "").strip():
         return request
     if newest is None:
@@ -307,7 +307,7 @@ def _checked_version(
 
 
 def _before(state: State, new: Version) -> list[CoordinatorRecord]:
-    """What is written before the schema: its context, and the end of deleted versions that it brings back."""
+    """Return the records to write before the schema: its context, and the end of deleted versions that it restores."""
     written: list[CoordinatorRecord] = []
     context = names.context_of(new.subject)
     if context != names.DEFAULT_CONTEXT and context not in state.contexts:

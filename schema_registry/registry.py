@@ -44,11 +44,11 @@ T = TypeVar("T")
 _LONG = 50_000
 """Characters of a schema that is parsed in a worker thread: the event loop would feel it."""
 _LONG_TO_COMPARE = 1_000
-"""The same, of JSON Schema and Protobuf with all it is compared with: a short one may take long, too."""
+"""The same limit for JSON Schema and Protobuf, with all compared versions: short schemas can be slow to compare."""
 _READ_SECONDS = 4.0
-"""For what others have written. A client that asks for what is not here has its answer in time, brokers or not."""
+"""How long a request for a missing schema waits for records of other processes."""
 _LINES = 500
-"""Of an import, in a transaction."""
+"""The maximum number of records of an import in one transaction."""
 
 
 class Registry(Reads):
@@ -115,7 +115,8 @@ class Registry(Reads):
         self._writer.start()
 
     async def aclose(self) -> None:
-        """Stop; who still waits for a write is told that it may be stored, or not. Any task may call it."""
+        """Stop. A caller that still waits for a write gets the error that it may be stored or not. Any task may call
+        this."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.aclose()
@@ -162,7 +163,7 @@ class Registry(Reads):
 
     @property
     def cluster_id(self) -> str:
-        """Of the log it is kept in; empty where that is not known."""
+        """The cluster id of its log, or empty if it is not known."""
         return ""
 
     def client(self) -> SchemaClient:
@@ -200,7 +201,7 @@ class Registry(Reads):
     async def prepare(self, subject: str, request: SchemaRequest) -> None:
         """Parse a long schema in a worker thread, so that what asks for it next finds it parsed."""
         if _LONG < len(request.schema or "") <= self._max_schema_bytes:
-            with suppress(RegistryError):  # whoever needs it says so
+            with suppress(RegistryError):  # a caller that needs it gets the error
                 await anyio.to_thread.run_sync(self._desk().parse_known, subject, request)
 
     async def prepare_check(self, subject: str, version: VersionLike | None, request: SchemaRequest) -> None:
@@ -223,7 +224,7 @@ class Registry(Reads):
         )
 
     async def delete_version(self, subject: str, version: VersionLike, *, permanent: bool = False) -> int:
-        """DELETE /subjects/{subject}/versions/{version}"""
+        """Answer DELETE /subjects/{subject}/versions/{version}."""
         subject, number = self._meant(subject), version_number(version)
         return await self._submit(
             "Delete Schema Version",
@@ -231,7 +232,7 @@ class Registry(Reads):
         )
 
     async def modify_tags(self, subject: str, version: VersionLike, request: TagRequest) -> Schema:
-        """POST /subjects/{subject}/versions/{version}/tags"""
+        """Answer POST /subjects/{subject}/versions/{version}/tags."""
         merging.check_rules(request.rule_set)
         merging.check_rules(request.rules_to_merge)
         one = self._version(subject, version)
@@ -249,7 +250,7 @@ class Registry(Reads):
         return await self._submit("Delete config", lambda desk: settings.delete_config(desk.state, who, level))
 
     async def update_mode(self, subject: str | None, mode: str | None, *, force: bool = False) -> Mode:
-        """PUT /mode, /mode/{subject}"""
+        """Answer PUT /mode and /mode/{subject}."""
         who = names.level(subject)
         return await self._submit("Update mode", lambda desk: settings.update_mode(desk.state, who, mode, force=force))
 
@@ -261,13 +262,13 @@ class Registry(Reads):
         )
 
     async def delete_context(self, context: str) -> None:
-        """DELETE /contexts/{context}"""
+        """Answer DELETE /contexts/{context}."""
         await self._submit("Delete context", lambda desk: deleting.delete_context(desk.state, context))
 
     async def change_associations(
         self, operation: Literal["create", "upsert", "delete", "mutate"], body: Mapping[str, object]
     ) -> None:
-        """The writes of /associations are refused (42205): this registry keeps none of its own."""
+        """Refuse writes of /associations (42205): this registry does not store associations."""
         raise errors.not_permitted(
             f"this registry takes no {operation} of associations: a topic's subjects are <topic>-key and <topic>-value"
         )
@@ -302,7 +303,7 @@ class Registry(Reads):
 
 
 class _NotStarted:
-    """In the place of what a running registry has."""
+    """Stands in for the parts of a registry that is not running."""
 
     def __getattr__(self, name: str) -> Any:
         raise _not_started()

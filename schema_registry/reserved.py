@@ -1,4 +1,4 @@
-"""Names that a subject keeps free: ``confluent:reserved`` in the metadata, looked at where ``validateFields`` is on."""
+"""Reserved names of a subject: ``confluent:reserved`` in the metadata, checked if ``validateFields`` is set."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ class Schemas:
 
     def __init__(self) -> None:
         self._parsed: OrderedDict[_Key, tuple[ParsedSchema, bool]] = OrderedDict()
-        """By the text that is stored; and whether it was held to what a new schema must keep."""
+        """Parsed schemas by the stored text, and whether the rules for new schemas were applied."""
         self._spellings: OrderedDict[_Key, _Key] = OrderedDict()
         """Other texts of the same schemas, as clients send them."""
         self._characters = 0
         self._verdicts: OrderedDict[Hashable, Verdict] = OrderedDict()
-        """Of one schema after one version."""
+        """Cached results of comparing one schema with one earlier version."""
         self._verdict_characters = 0
         self._lock = Lock()
 
@@ -79,7 +79,7 @@ class Schemas:
             return found
 
     def _remember(self, key: _Key, parsed: ParsedSchema, is_strict: bool) -> None:
-        """By the text that is stored: the next version is compared with it."""
+        """Parsed schemas by the stored text, because the next version is compared with it."""
         stored = (key[0], key[1], parsed.canonical, tuple(parsed.references))
         with self._lock:
             if stored != key:
@@ -124,7 +124,7 @@ class Schemas:
         return found
 
     def forget(self) -> None:
-        """A version is gone for good: what refers to its place may mean another schema from now on."""
+        """Forget schemas that refer to a permanently deleted version: its number may be assigned to another schema."""
         with self._lock:
             self._parsed.clear()
             self._spellings.clear()
@@ -146,7 +146,7 @@ def _length(verdict: Verdict) -> int:
 def content_of(
     parsed: ParsedSchema, metadata: Metadata | None, rule_set: RuleSet | None, *, normalize: bool
 ) -> Content:
-    """What is stored of a parsed schema."""
+    """Return the stored form of a parsed schema."""
     text, references = parsed.canonical, tuple(parsed.references)
     if normalize:
         normal = parsed.normalized()

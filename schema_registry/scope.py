@@ -1,4 +1,4 @@
-"""What holds for a subject: its own setting, its context's, the global one, the default."""
+"""The effective settings of a subject: its own, its context's, the global one, the default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READ_ONLY = ("READONLY", "READONLY_OVERRIDE")
 
 
 def mode_of(state: State, subject: str | None) -> str | None:
-    """What was set for exactly this subject or context; the global one always has a mode."""
+    """Return the mode set for exactly this subject or context. The global mode is always set."""
     found = state.modes.get(subject)
     return "READWRITE" if found is None and _is_top(subject) else found
 
@@ -39,7 +39,7 @@ def is_import(mode: str) -> bool:
 
 
 def config_of(state: State, subject: str | None, default_level: str) -> Config | None:
-    """What was set for exactly this subject or context; the global one always has a level."""
+    """Return the config set for exactly this subject or context. The global level is always set."""
     found = state.configs.get(subject)
     if found is None:
         return Config(compatibility_level=default_level) if _is_top(subject) else None
@@ -47,7 +47,8 @@ def config_of(state: State, subject: str | None, default_level: str) -> Config |
 
 
 def config_for(state: State, subject: str | None, default_level: str) -> Config:
-    """What holds for a subject. One with a config of its own takes only some members from the global one."""
+    """Return the effective config of a subject. A subject with a config inherits only some members of the global
+    config."""
     own = None if subject is None else state.configs.get(subject)
     if own is None:
         found = next((config for who in _levels(subject) if (config := state.configs.get(who)) is not None), None)
@@ -62,13 +63,13 @@ def config_for(state: State, subject: str | None, default_level: str) -> Config:
 
 
 def alias_of(state: State, subject: str) -> str:
-    """The subject that is meant: another one, if this one's config has an alias."""
+    """Resolve an alias: return the subject that this subject's config names, or this subject."""
     config = state.configs.get(subject)
     return subject if config is None or not config.alias else names.within(subject, config.alias)
 
 
 def _levels(subject: str | None) -> list[str | None]:
-    """Where a setting of a subject may stand, the nearest first."""
+    """Return the owners of a subject's settings, the most specific first."""
     context = names.prefix_of(subject)
     return [subject, context or None, names.GLOBAL_CONTEXT]
 

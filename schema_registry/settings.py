@@ -45,7 +45,7 @@ def _checked(update: ConfigUpdate) -> ConfigUpdate:
 
 
 def delete_config(state: State, subject: str | None, default_level: str) -> Decision[Config]:
-    """What held before. Raises 40401 where nothing was set, 42205."""
+    """Delete the mode and return it. Raises 40401 if no mode was set, 42205."""
     before = scope.config_of(state, subject, default_level)
     if before is None:
         raise errors.subject_not_found(subject or "")
@@ -73,7 +73,8 @@ def update_mode(state: State, subject: str | None, mode: str | None, *, force: b
 
 
 def _made_empty(state: State, subject: str | None) -> list[CoordinatorRecord]:
-    """Ids may come from elsewhere only where there are none yet: what is softly deleted goes for good."""
+    """Check that the mode may become IMPORT, which requires a subject without versions; soft-deleted versions are
+    removed permanently."""
     meant = [one for one in state.all_versions() if names.belongs(one.subject, subject)]
     if any(not one.deleted for one in meant):
         raise errors.not_permitted("Cannot import since found existing subjects")
@@ -85,7 +86,8 @@ def _made_empty(state: State, subject: str | None) -> list[CoordinatorRecord]:
 
 
 def delete_mode(state: State, subject: str | None, *, recursive: bool) -> Decision[Mode]:
-    """What held before. Raises 40401 where nothing was set. ``recursive``: of a context's subjects as well."""
+    """Delete the config and return it. Raises 40401 if no config was set. ``recursive``: also those of a context's
+    subjects."""
     before = scope.mode_of(state, subject)
     if before is None and not recursive:
         raise errors.subject_not_found(subject or "")

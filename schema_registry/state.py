@@ -31,7 +31,7 @@ Place = tuple[str, int]
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """What a schema is made of: what an id stands for."""
+    """The content of a schema, which an id identifies."""
 
     text: str
     schema_type: str
@@ -65,7 +65,7 @@ class Conflict(msgspec.Struct, frozen=True):
     id: int
     offset: int
     other: Place
-    """Where the id has its first meaning."""
+    """The first version that has the id."""
 
 
 class State:
@@ -74,11 +74,11 @@ class State:
     def __init__(self) -> None:
         self.subjects: dict[str, dict[int, Version]] = {}
         self.places: dict[str, dict[int, tuple[Place, ...]]] = {}
-        """By context and id: the versions that have it, deleted ones too."""
+        """Versions by context and id, including deleted versions."""
         self.ids: dict[str, dict[bytes, tuple[int, ...]]] = {}
-        """By context and GUID: usually one; an import may bring a schema under several ids."""
+        """Ids by context and GUID: usually one; an import may assign several ids to a schema."""
         self.max_ids: dict[str, int] = {}
-        """By context: the highest id ever given. No record takes it back."""
+        """The highest id ever assigned, by context. No record lowers it."""
         self.referrers: dict[Place, frozenset[Place]] = {}
         self.configs: dict[str | None, ConfigValue] = {}
         self.modes: dict[str | None, str] = {}
@@ -116,7 +116,7 @@ class State:
             yield from versions.values()
 
     def versions(self, subject: str) -> list[Version]:
-        """Of a subject, deleted ones too, oldest first."""
+        """Return the versions of a subject, oldest first, including deleted versions."""
         found = self.subjects.get(subject)
         return [] if found is None else [found[version] for version in sorted(found)]
 
@@ -136,14 +136,14 @@ class State:
         return found[-1] if found else None
 
     def referring_to(self, place: Place) -> list[Version]:
-        """Versions that refer to this one, deleted ones too."""
+        """Return the versions that refer to this version, including deleted versions."""
         found = (self.version(referrer) for referrer in self.referrers.get(place, ()))
         return [one for one in found if one is not None]
 
     # folding ---------------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1) -> None:
-        """Fold one stored record. What cannot be read is logged and passed over, as Confluent's registry does."""
+        """Apply one stored record. An unreadable record is logged and skipped, as in Confluent's registry."""
         try:
             name = records.read_key(key)
             content = None if value is None or name == Key(records.NOOP) else records.read_value(name, value)
@@ -200,7 +200,7 @@ class State:
             case records.ASSOCIATION:
                 self.associations.pop(key.subject or "", None)
             case _:
-                pass  # events leave nothing behind
+                pass  # events have no effect
 
     def _take_schema(self, key: Key, value: SchemaValue, offset: int) -> None:
         subject, version = key.subject or "", key.version
@@ -262,7 +262,7 @@ class State:
 
 
 def _content(value: SchemaValue, same_id: list[Version]) -> Content:
-    """What the record says the schema is; one that is known under its id is shared."""
+    """Return the schema of a record; the schema known under its id is shared."""
     references = tuple(value.references or ())
     for one in same_id:
         known = one.content
@@ -274,5 +274,5 @@ def _content(value: SchemaValue, same_id: list[Version]) -> Content:
 
 
 def referred(subject: str, references: Iterable[Reference]) -> list[Place]:
-    """Where the references of a schema of ``subject`` lead."""
+    """Resolve the references of a schema of ``subject``."""
     return [(names.within(subject, one.subject), one.version) for one in references]

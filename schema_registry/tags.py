@@ -1,4 +1,4 @@
-"""Inline tags: ``confluent:tags`` beside the named types and fields of an Avro schema."""
+"""Inline tags: ``confluent:tags`` in the named types and fields of an Avro schema."""
 
 from __future__ import annotations
 

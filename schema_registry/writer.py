@@ -1,8 +1,7 @@
-"""The one task that writes: all that wait are decided in their order, and stored in one transaction.
+"""The only task that writes: waiting requests are decided in order and stored in one transaction.
 
-A batch counts only if its first record gets the offset that was expected. Confluent's registry writes without taking
-the transactional id: if somebody wrote in between, the batch is aborted, their records are read, and all is decided
-again.
+A batch is valid only if its first record has the expected offset. Confluent's registry writes without the transactional
+id: if such a record came first, the batch is aborted, the record is read, and the requests are decided again.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def add(actions: Subcommands) -> None:
 
 
 def check(args: argparse.Namespace) -> int:
-    """The exit code says whether the code may be merged, so what keeps us from telling has one of its own."""
+    """Return the exit code: 0 if the change may be merged, 1 if not, 2 if it could not be judged."""
     out = Output.of(args)
     if args.force and not args.update:
         raise UsageError(f"{args.program}: --force goes with --update")
@@ -102,7 +102,7 @@ def _check(args: argparse.Namespace, out: Output) -> int:
 
 
 def _declared(args: argparse.Namespace) -> tuple[list[Declared], int]:
-    """What the targets declare, and how many uses have no schema to compare."""
+    """Return the declared uses of schemas, and the number of uses without a schema to compare."""
     from schema_registry.tools.declared import declared_of
     from schema_registry.tools.judge import Declared
     from schema_registry.tools.problems import Place

@@ -45,7 +45,7 @@ Named = tuple[str, SchemaText]
 
 
 async def _both(args: argparse.Namespace, door: Door) -> tuple[Named, Named]:
-    """What is compared: names for the headings, and the texts."""
+    """Return the texts to compare, and the names for their headings."""
 
     async def version(number: int | str) -> Named:
         schema = await door.version(args.subject, number, deleted=True)

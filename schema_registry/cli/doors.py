@@ -1,4 +1,4 @@
-"""Where a command finds its registry: in the log of ``--url``, or over HTTP at ``--registry``."""
+"""Access to the registry of a command: in the log of ``--url``, or over HTTP at ``--registry``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RegistryFailed(EventBusError):
 
 
 class Door(Protocol):
-    """What the commands ask of a registry, wherever it is. Raises SchemaRegistryError."""
+    """The requests of the commands to a registry in a log or over HTTP. Raise SchemaRegistryError."""
 
     shown: str
     """Its name in messages, without passwords."""
@@ -73,7 +73,7 @@ def with_door(args: argparse.Namespace, work: Callable[[Door], Awaitable[int | N
 
 
 def registry_url(args: argparse.Namespace) -> str | None:
-    """The URL of a registry behind HTTP; None for the one in the log, which ``--registry log`` says too."""
+    """Return the URL of a registry behind HTTP, or None for the registry in the log (also ``--registry log``)."""
     given: str | None = args.registry
     if given == "log":
         return None
@@ -120,7 +120,7 @@ async def _inside(args: argparse.Namespace, create: bool) -> AsyncGenerator[Door
     from schema_registry.registry import TOPIC, Registry
 
     async with open_bus(args, create=create) as bus:
-        if not create and TOPIC not in await bus.admin.list_topics():  # who only looks leaves nothing behind
+        if not create and TOPIC not in await bus.admin.list_topics():  # a command that only reads creates no topic
             raise RegistryFailed(
                 f"there are no schemas in {shown_url(bus.url)} (it has no topic {TOPIC}): name another log with --url, "
                 "a registry with --registry, or register one: eventbus schema register orders-value order.avsc"

@@ -1,4 +1,4 @@
-"""What the code is compared with: the history of its subjects in a registry."""
+"""The history of the code's subjects in a registry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def known_of(
 
 
 async def numbers_of(door: Door, subject: str) -> list[int]:
-    """The versions of a subject; none when there is no such subject."""
+    """Return the versions of a subject; none if the subject does not exist."""
     try:
         return await door.versions(subject)
     except SchemaRegistryError as error:

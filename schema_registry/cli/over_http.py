@@ -1,4 +1,4 @@
-"""A registry behind HTTP, as the commands ask it: Confluent's endpoints, decoded into our entities."""
+"""A registry behind HTTP for the commands: Confluent's endpoints, decoded into our entities."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class OverHttp:
     # backup ----------------------------------------------------------------------------------------------------------
 
     async def export_lines(self, *, prefix: str, deleted: bool) -> list[bytes]:
-        """Asked for subject by subject: a registry tells its configs and modes no other way."""
+        """Request configs and modes for each subject, because no endpoint lists them."""
         found = await self.schemas(prefix=prefix, deleted=deleted, latest_only=False)
         alive = await self.schemas(prefix=prefix, deleted=False, latest_only=False) if deleted else found
         places = {(each.subject, each.version) for each in alive}
@@ -185,7 +185,7 @@ def _is_there(wanted: records.SchemaValue, found: Schema | None) -> bool:
 
 
 def references_first(schemas: Sequence[Schema]) -> list[Schema]:
-    """The same schemas, each behind those it refers to, else in the order of their ids."""
+    """Return the schemas sorted by id, but each after the schemas that it refers to."""
     by_place = {(each.subject, each.version): each for each in schemas}
     done: dict[tuple[str, int], Schema] = {}
 

@@ -20,7 +20,7 @@ _REFERENCE = re.compile(r"(?P<name>[^=]+)=(?P<subject>.+):(?P<version>\d+)")
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
-    """A schema as an argument, with what goes beside it."""
+    """A schema given as an argument, with its type and references."""
     parser.add_argument(
         "schema", metavar="FILE", help="an .avsc, .json or .proto file, - for stdin, or a type as module:Type"
     )
@@ -48,7 +48,7 @@ def given_schema(args: argparse.Namespace, source: str | None = None) -> SchemaT
 
 
 def given_text(args: argparse.Namespace, source: str) -> str:
-    """What a file holds, or stdin. Raises UsageError for what is no text, or empty."""
+    """Return the text of a file or of stdin. Raises UsageError if it is empty or not text."""
     name = "stdin" if source == "-" else source
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
@@ -82,7 +82,7 @@ def _of_type(args: argparse.Namespace, source: str) -> str:
 
 
 def named(program: str, module_name: str, name: str) -> Any:
-    """What a module of the current directory, or an installed one, has by that name. Raises UsageError."""
+    """Return an attribute of a module in the current directory or of an installed module. Raises UsageError."""
     from eventbus.cli.run import import_named
 
     module = import_named(module_name)
@@ -94,7 +94,7 @@ def named(program: str, module_name: str, name: str) -> Any:
 
 
 class Resolved:
-    """The schemas that others refer to, asked for beforehand: parsing itself waits for nobody."""
+    """Referenced schemas, fetched before parsing, because the parser does not wait."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, int], SchemaText] = {}

@@ -1,14 +1,13 @@
-"""Can this Avro schema read what that one wrote? The verdicts of Java's ``SchemaCompatibility``, one for one.
+"""Check whether an Avro schema can read data of another, with the verdicts of Java's ``SchemaCompatibility``.
 
-Findings, their types and their locations are Java's too, its oddities included, because the registries of the world
-answer with them:
+Findings, their types and their locations are Java's as well, with its peculiarities, because registries return them:
 
 * named types match by their short name, or by an alias of the reader that is the writer's full name;
-* logical types and other properties count for nothing;
-* an enum-typed field without a default, whose enum has one, is compared with the writer's *record*;
-* inside a union the location begins anew, and only the union is reported, not what is wrong inside it. The reason is
-  kept beside it (``because``), for explanations;
-* a pair of schemas is judged once, however many ways lead to it, and keeps the location of the first.
+* logical types and other properties are ignored;
+* an enum-typed field without a default, whose enum has a default, is compared with the writer's *record*;
+* inside a union the location starts again at the root, and only the union is reported. The reason inside it is
+  kept in ``because``, for explanations;
+* a pair of schemas is judged once, even if several paths lead to it, and keeps the location of the first path.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Incompatibility(NamedTuple):
     trail: Steps
     """The fields that lead here from the top, for people."""
     because: tuple[Incompatibility, ...] = ()
-    """What is wrong inside a union branch; Java drops it."""
+    """The reason inside a union branch, which Java drops."""
 
     @property
     def path(self) -> str:

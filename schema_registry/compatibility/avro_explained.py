@@ -25,7 +25,7 @@ DESCRIPTIONS: Final = {
 
 
 def finding(found: Incompatibility, reader: str) -> Finding:
-    """``reader``: which schema reads, the "new" one or the "old" one."""
+    """Explain findings in plain words. ``reader``: the schema that reads, "new" or "old"."""
     writer = "old" if reader == "new" else "new"
     description = DESCRIPTIONS[found.rule].format(path=found.path, reader=reader, writer=writer, detail=found.detail)
     explanation, fix = _said(found, reader, writer)

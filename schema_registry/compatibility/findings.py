@@ -1,4 +1,4 @@
-"""What a compatibility check answers: structured findings, and Confluent's text of them."""
+"""The findings of a compatibility check, and Confluent's text of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     """The rule's name as Confluent reports it: ``READER_FIELD_MISSING_DEFAULT_VALUE``."""
     path: str
-    """Where, as a pointer into the reader's schema, as Confluent reports it: ``/fields/2/type``."""
+    """The location in the reader's schema, as Confluent reports it: ``/fields/2/type``."""
     where: str
     """The same place for people, from the top: ``Flight.legs[].origin``."""
     reader: str
@@ -21,13 +21,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     new: str
     """The same part of the new schema."""
     detail: str
-    """What Confluent puts into ``additionalInfo``."""
+    """Confluent's ``additionalInfo``."""
     description: str
     """Confluent's sentence, with "new" and "old" filled in."""
     explanation: str
-    """What happens, in plain words, with the names of fields and types."""
+    """The effect in plain words, with the names of fields and types."""
     fix: str
-    """What to change in the new schema."""
+    """The change to make in the new schema."""
     message: str
     """Confluent's verbose line."""
     version: int | None = None
@@ -35,7 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a schema may join the others, and if not why."""
+    """The result of a check: whether the schema is compatible, and the findings if not."""
 
     is_compatible: bool
     messages: tuple[str, ...] = ()

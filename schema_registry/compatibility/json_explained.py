@@ -57,7 +57,7 @@ LENIENT: Final = COMPATIBLE | {
     "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
     "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
 }
-"""What the policy LENIENT lets pass: it takes it that nobody writes properties that his schema does not name."""
+"""Differences that the policy LENIENT accepts: it assumes that writers add no properties beyond their schema."""
 
 SAID: Final[tuple[tuple[str, str, str], ...]] = (
     ("TYPE_NARROWED", "numbers with a fraction were valid, now only integers are", "keep {old}"),
@@ -104,7 +104,7 @@ SAID: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def finding(found: Difference, reader: str) -> Finding:
-    """``reader``: which schema must accept the documents, the "new" one or the "old" one."""
+    """Explain findings in plain words. ``reader``: the schema that must accept the documents, "new" or "old"."""
     path = f"#/{found.path[1:]}"
     explanation, fix = next((said, fix) for part, said, fix in SAID if part in found.rule)
     written, read = _brief(found.old), _brief(found.new)

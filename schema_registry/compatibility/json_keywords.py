@@ -1,4 +1,4 @@
-"""What differs in one keyword of two JSON schemas of the same kind, and how the drafts' spellings are read."""
+"""Compare one keyword of two JSON schemas of the same kind; the spellings of all drafts are recognized."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def schemas(shape: Shape, keyword: str) -> Mapping[str, Json]:
 
 
 def rest_for(shape: Shape, name: str) -> Json:
-    """What an object says of a property it does not name: True (anything), False (nothing), or a schema."""
+    """Return the rule for properties that an object schema does not name: True (any), False (none), or a schema."""
     for pattern, schema in schemas(shape, "patternProperties").items():
         if matches(pattern, name):
             return schema

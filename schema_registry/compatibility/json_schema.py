@@ -82,7 +82,7 @@ class _Comparison:
         return self.shapes[key]
 
     def compare(self, old: Place | None, new: Place | None, path: str = "") -> Found:
-        """What differs, with ``path`` before each path."""
+        """Return differences, with ``path`` before each of their paths."""
         if old is None or new is None:
             if old is new:
                 return ()
@@ -128,7 +128,7 @@ class _Comparison:
         return [*notes(old, new), *self._same_kind(old, new)]
 
     def _one_is_combined(self, old: Shape, new: Shape) -> list[Difference] | None:
-        """A single schema beside a combination: the combination's branch that fits it, if one does."""
+        """Compare a single schema with a combination, by the branch of the combination that matches it, if one does."""
         if (old.kind == "combined") == (new.kind == "combined"):
             return None
         if new.kind == "combined":
@@ -251,7 +251,7 @@ class _Comparison:
         yield from self._beside(old, new, (old.get(keyword), new.get(keyword)), f"/{keyword}", rule)
 
     def _beside(self, old: Shape, new: Shape, taken: tuple[Json, Json], step: str, rule: str) -> Iterator[Difference]:
-        """What is taken beside the members that are named: everything, nothing, or what fits a schema."""
+        """The additional members that are accepted: all, none, or those that match a schema."""
         before, after = (True if one is None else one for one in taken)
         if equal(before, after):
             return
@@ -351,7 +351,7 @@ def _is_wider(old: Shape, new: Shape) -> bool:
 
 
 def _matching(fits: list[list[bool]]) -> dict[int, int]:
-    """As many rows as possible, each with a column of its own that it fits (augmenting paths)."""
+    """Match as many rows as possible to distinct columns (augmenting paths)."""
     row_of: dict[int, int] = {}
 
     def place(row: int, seen: set[int]) -> bool:

@@ -1,7 +1,7 @@
-"""A JSON schema as something to compare: one kind per schema, the drafts' spellings made alike.
+"""JSON schemas in a form that can be compared: one kind per schema, one spelling for all drafts.
 
-A schema that says several things at once (``type`` and ``enum``, two ``type``s, ``$ref`` beside other keywords) becomes
-a combination of schemas that say one thing each.
+A schema with several constraints (``type`` and ``enum``, two types, ``$ref`` with other keywords) becomes a combination
+of schemas with one constraint each.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Place:
 
 
 class Shape:
-    """What a schema asks for: one ``kind``, its keywords, and for a combination its parts."""
+    """One constraint: a ``kind``, its keywords, and the parts of a combination."""
 
     __slots__ = ("criterion", "kind", "parts", "place", "synthetic")
 

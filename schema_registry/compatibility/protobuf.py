@@ -1,7 +1,7 @@
-"""What differs between two .proto files, and which of it breaks messages on the wire.
+"""Compare two .proto files and find changes that break messages on the wire.
 
-Fields are known by their numbers. Differences have the names that registries report. Not compared: services, options
-(``json_name`` and ``packed`` too), extensions, and reserved numbers that are used again.
+Fields are identified by their numbers. Differences have the names that registries report. Services, options
+(``json_name`` and ``packed`` too), extensions, and reuse of reserved numbers are not compared.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Side(NamedTuple):
     """Files by the path of import."""
 
     def messages(self) -> dict[str, tuple[Message, File]]:
-        """By full name, with the file, everything that fields can refer to."""
+        """Types that fields can refer to, by full name, with their file."""
         files = (self.file, *self.imported.values())
         return {message.fullname: (message, file) for file in reversed(files) for message in file.every_message()}
 
@@ -224,7 +224,7 @@ def _members_gone(
 
 
 def _moved(name: str, origins: Iterable[Field], existed: bool) -> str:
-    """Whether fields came together in a oneof that messages may hold together."""
+    """Return the rule that is broken if fields moved into one oneof although a message may contain several of them."""
     outside = [field for field in origins if field.oneof != name]
     if existed:
         return "FIELD_MOVED_TO_EXISTING_ONEOF" if outside else ""
@@ -250,7 +250,7 @@ def _said(field: Field) -> str:
 
 
 def finding(found: Difference, reader: str) -> Finding:
-    """``reader``: which schema reads, the "new" one or the "old" one."""
+    """Explain findings in plain words. ``reader``: the schema that reads, "new" or "old"."""
     why, fix = BREAKING[found.rule]
     where = found.path.removeprefix("#/").replace("/", ".") or "the file"
     change = f"{found.old or 'nothing'} became {found.new or 'nothing'}"

@@ -61,7 +61,7 @@ class TableFinding(msgspec.Struct, frozen=True):
 
 
 def table_findings(new: Schema, old: Schema, targets: Sequence[str] = TARGETS) -> list[TableFinding]:
-    """What breaks in tables that hold records of ``old`` when records of ``new`` are to follow."""
+    """Return what breaks in tables with records of ``old`` when records of ``new`` follow."""
     if unknown := set(targets).difference(TARGETS):
         raise ValueError(f"unknown tables {', '.join(sorted(unknown))}: use some of {', '.join(TARGETS)}")
     return list(_Tables(tuple(targets)).compare(_name(new), new, old, ()))
@@ -273,7 +273,7 @@ class _Tables:
 
 
 def nullable(schema: Schema) -> tuple[bool, Schema]:
-    """Whether null fits, and the type without it."""
+    """Return whether null is allowed, and the type without null."""
     if not isinstance(schema, Union):
         return schema.type == "null", schema
     others = tuple(branch for branch in schema.branches if branch.type != "null")

@@ -1,4 +1,4 @@
-"""The three formats of schemas behind one door: parse a text, check it against its older versions.
+"""The three schema formats behind one interface: parse a text, check it against older versions.
 
 Pure: no network, no files; references are resolved only through the function given to ``parse``.
 """
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SCHEMA_TYPES = ("JSON", "PROTOBUF", "AVRO")
-"""As GET /schemas/types lists them."""
+"""The formats, in the order of GET /schemas/types."""
 
 
 class ParsedSchema(Protocol):
@@ -55,7 +55,8 @@ class ParsedSchema(Protocol):
         ...
 
     def normalized(self) -> SchemaText:
-        """What is stored with ``normalize=true``: the text and the references, each once and in order.
+        """Return what is stored with ``normalize=true``: the normalized text and the references, each once and in
+        order.
 
         Raises `InvalidSchema` for the rare text that cannot be read again.
         """
@@ -69,7 +70,8 @@ class ParsedSchema(Protocol):
         ...
 
     def breaks_tables(self, old: ParsedSchema, targets: tuple[str, ...] = TARGETS) -> list[TableFinding]:
-        """What breaks tables of Spark, Delta, Iceberg or Parquet when this schema follows ``old``. Avro alone knows."""
+        """Return what breaks tables of Spark, Delta, Iceberg or Parquet when this schema follows ``old``. Implemented
+        for Avro only."""
         ...
 
 

@@ -6,7 +6,8 @@ from eventbus.errors import EventBusError
 
 
 class InvalidSchema(EventBusError):
-    """The text is no schema of its type, or breaks a limit. ``path`` says where, ``reason`` what to mend."""
+    """Raised if the text is not a schema of its type, or exceeds a limit. ``path`` is the place, ``reason`` the cause
+    and the fix."""
 
     def __init__(self, reason: str, path: str = "", schema_type: str = "AVRO") -> None:
         self.reason = reason

@@ -36,16 +36,16 @@ from serdes.avro.text import json_text
 from serdes.registry import Reference, SchemaText
 
 MAX_DEPTH: Final = 128
-"""Of objects and lists in each other; a schema in a schema takes two."""
+"""The maximum nesting of objects and lists. A schema within a schema takes two levels."""
 MAX_NODES: Final = 10_000
 """Objects and lists of a schema together."""
 DEFAULT_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-"""Of a schema without ``$schema``, as registries have it."""
+"""The draft of a schema without ``$schema``, as in Confluent's registry."""
 
 REF_WITH_SIBLINGS: Final = frozenset(
     {"https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema"}
 )
-"""Drafts in which what stands beside a ``$ref`` counts too."""
+"""Drafts in which keywords next to a ``$ref`` apply as well."""
 
 ONE_SCHEMA: Final = frozenset(
     [

@@ -17,7 +17,7 @@ SCALARS = frozenset(
 class Option:
     name: str
     value: str
-    """As text, in one spelling."""
+    """The value as text, in canonical form."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Field:
     name: str
     number: int
     type: str
-    """A scalar, or the name of a message or enum as it is written."""
+    """A scalar type, or the name of a message or enum as it is written."""
     label: str = ""
     """optional, required, repeated, or nothing."""
     key: str = ""
@@ -68,7 +68,7 @@ class Message:
     name: str
     fullname: str
     fields: list[Field] = field(default_factory=list[Field])
-    """In order, those of oneofs too."""
+    """The fields in order, including those of oneofs."""
     oneofs: dict[str, list[Option]] = field(default_factory=dict[str, list[Option]])
     messages: list[Message] = field(default_factory=list["Message"])
     enums: list[Enum] = field(default_factory=list[Enum])

@@ -1,4 +1,4 @@
-"""What the language demands of a .proto file beyond its grammar: names that mean something, numbers that are free."""
+"""Checks of a .proto file beyond its grammar: known names, unique numbers."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from serdes.registry import Reference, SchemaText
 Resolve = Callable[[Reference], SchemaText]
 
 MAX_CHARACTERS: Final = 1024 * 1024
-"""Of one schema."""
+"""The maximum length of one schema."""
 MAX_REFERENCES: Final = 1_000
 MAX_REFERENCE_DEPTH: Final = 16
 MAX_TOTAL_CHARACTERS: Final = 8 * 1024 * 1024
-"""Of a schema with all that it refers to."""
+"""The maximum length of a schema and all schemas that it refers to."""
 
 
 def closure(text: SchemaText, resolve: Resolve) -> list[tuple[Reference, SchemaText]]:

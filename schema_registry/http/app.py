@@ -64,14 +64,14 @@ def create_app(
     read_only: bool = False,
     limits: Limits | None = None,
 ) -> RegistryApp:
-    """An ASGI app for a `Registry`, or for the log of a bus.
+    """Return an ASGI app for a `Registry`, or for the log of a bus.
 
-    ``auth``: `Users`, a mapping of users to passwords, or a function from `Credentials` to `Access` of your own; None
-    asks nobody. ``read_only`` refuses every write. Of ``limits`` an app keeps the length of bodies; deadlines and the
-    number of connections are kept by the server, if it is `HttpServer`.
+    ``auth`` is `Users`, a mapping of users to passwords, or a function from `Credentials` to `Access`; None allows
+    every client. ``read_only`` refuses every write. The app enforces the body size of ``limits``; the server enforces
+    deadlines and the number of connections, if it is `HttpServer`.
 
-    The registry of a bus is started by the server's lifespan, or by the first request where the app is mounted in
-    another one, which tells it nothing of the kind; the bus is to be running then.
+    The server's lifespan starts the registry of a bus, or the first request does if the app is mounted in another app
+    that does not forward the lifespan; the bus must be running then.
     """
     from schema_registry.registry import Registry
 
@@ -81,7 +81,7 @@ def create_app(
 
 
 class RegistryApp:
-    """See `create_app`."""
+    """The ASGI app that `create_app` returns."""
 
     def __init__(
         self,
@@ -95,15 +95,15 @@ class RegistryApp:
         self.registry = registry
         self.limits = limits or Limits()
         self.gate: Gate | None = None
-        """Of the server that serves it, for its metrics."""
+        """The statistics of the server, for its metrics."""
         self.answered: Counter[tuple[str, str, int]] = Counter()
-        """By method, endpoint and status."""
+        """Request counts by method, endpoint and status."""
         self._is_own = is_own
         self._is_started = False
         self._starting = anyio.Lock()
         self._auth: Authenticate | None = auth if auth is None or callable(auth) else Users(auth)
         self._auth_is_fixed = isinstance(self._auth, Users)
-        """The same credentials mean the same for ever."""
+        """True if the same credentials always mean the same access."""
         self._read_only = read_only
         own = {
             "_nothing": dict[str, Any], "_metadata_id": self._metadata_id, "_metadata_version": _metadata_version,
@@ -143,7 +143,7 @@ class RegistryApp:
             status, body = refused.status, error_body(refused.error_code, refused.message)
         except EventBusError as error:
             status, body = 500, error_body(50001, f"the registry's log: {error}")
-        except Exception:  # a bug of ours: its client gets an answer all the same, and the log says which bug
+        except Exception:  # a bug in the registry: the client gets a 500, and the log has the traceback
             _logger.exception("%s %s", request.method, scope["path"])
             status, body = 500, error_body(500, "Internal Server Error: the server's log says more")
         method = request.method if request.method in _METHODS else "other"
@@ -176,7 +176,7 @@ class RegistryApp:
         return reply
 
     def _hot(self, request: Request) -> tuple[Operation | None, Mapping[str, bytes]]:
-        """What clients ask for most, without the router."""
+        """Serve the most frequent requests without the router."""
         match request.path.split(b"/"):
             case [b"", b"schemas", b"ids", number] if request.method in _READS:
                 return self._by_id, {"id": number}
@@ -280,7 +280,7 @@ class RegistryApp:
 
 
 class Request:
-    """What the answer depends on, taken out of an ASGI scope."""
+    """The parts of an ASGI scope that determine the response."""
 
     __slots__ = (
         "accept", "access", "authorization", "content_type", "endpoint", "headers", "lenient", "method", "path",

@@ -1,4 +1,4 @@
-"""Who asks, and what he may do."""
+"""Authentication and authorization of requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Access(enum.IntEnum):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a request says of who sends it. ``scheme``: ``basic`` or ``bearer``."""
+    """The credentials of a request. ``scheme``: ``basic`` or ``bearer``."""
 
     scheme: str
     user: str = ""
@@ -34,7 +34,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 Authenticate: TypeAlias = "Callable[[Credentials], Access | Awaitable[Access]]"
-"""Decides who may do what: `Users`, or a function of yours, asynchronous if it has to ask somebody."""
+"""Maps credentials to access: `Users`, or a custom function, which may be asynchronous."""
 
 
 class Users:
@@ -102,7 +102,7 @@ class Users:
 
 
 def credentials_of(header: bytes) -> Credentials | None:
-    """Of an ``Authorization`` header; None: it is neither basic nor bearer, or broken."""
+    """Parse an ``Authorization`` header. Return None if it is malformed or neither basic nor bearer."""
     scheme, _, value = header.decode("latin-1").strip().partition(" ")
     value = value.strip()
     if scheme.lower() == "bearer" and value:

@@ -1,6 +1,6 @@
-"""``eventbus serve --registry-port``: the registry of the served log, beside it in one process.
+"""``eventbus serve --registry-port``: the registry of the served log, in the same process.
 
-`eventbus` knows nothing of registries: it finds this by the entry point group ``eventbus.serve``.
+`eventbus` does not import the registry; it finds this module by the entry point group ``eventbus.serve``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from schema_registry.http.serve import add_security, serving
 
 
 class RegistryBeside:
-    """See `eventbus.cli.serve.Beside`."""
+    """The registry's part of ``eventbus serve``, see `eventbus.cli.serve.Beside`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group("the schema registry")

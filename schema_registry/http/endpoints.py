@@ -61,8 +61,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A method of `Registry`, or of the app where it begins with an underscore."""
     summary: str
     arguments: tuple[str | None, ...] = ()
-    """What the operation takes by position: a part of the path (the other parts go by name), ``body``, ``.member`` of
-    the body, ``=a constant``, or None."""
+    """The positional arguments of the operation: a part of the path (other parts are keywords), ``body``, ``.member``
+    of the body, ``=a constant``, or None."""
     query: tuple[Query, ...] = ()
     body: Any = None
     answers: Any = None

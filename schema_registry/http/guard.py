@@ -17,13 +17,13 @@ from schema_registry.http.limits import Limits
 from schema_registry.http.wire import Receive, Scope, Send
 
 _logger = logging.getLogger("schema_registry.http.connections")
-_logger.setLevel(logging.ERROR)  # uvicorn warns of everything that is no HTTP: whoever sends it would fill the log
+_logger.setLevel(logging.ERROR)  # uvicorn logs a warning for every invalid request, so any client could fill the log
 
 IDLE, HEADER, BODY, ANSWER = range(4)
 
 
 class App(Protocol):
-    """What the server asks of the app that it serves."""
+    """The app as the server calls it."""
 
     limits: Limits
     gate: Gate | None
@@ -33,7 +33,7 @@ class App(Protocol):
     def asks_who(self) -> bool: ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """May put a function into ``scope["state"]["repeat"]``: it is told the request's bytes when it is answered."""
+        """Handle a request. May set ``scope["state"]["repeat"]``, a function of the bytes of the response."""
         ...
 
     def repeated(self, request: bytes) -> bytes | None:
@@ -48,7 +48,7 @@ class Gate:
         self.app = app
         self.limits = app.limits
         self.head = b""
-        """What every answer begins with: its status line, the date."""
+        """The beginning of every response: status line and date."""
         self.connections: set[GuardedConnection] = set()
         self._by_address: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -97,7 +97,7 @@ class GuardedConnection(HttpToolsProtocol):
         """Nothing has come yet."""
         self._messages = 0
         self._request: bytes | None = None
-        """The one request that is being answered, if it came in one piece."""
+        """The current request, if it arrived in one piece."""
 
     # -- uvicorn's and the parser's calls ------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class GuardedConnection(HttpToolsProtocol):
     # -- the gate's ----------------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> str | None:
-        """What takes longer than it may."""
+        """Close connections that exceed a deadline."""
         limits, elapsed = self.gate.limits, now - self._since
         unsent = self.transport.get_write_buffer_size()
         if not unsent or unsent != self._unsent:
@@ -191,7 +191,7 @@ class GuardedConnection(HttpToolsProtocol):
         return None
 
     def refuse(self, status: int, message: str, reason: str) -> None:
-        """One last answer, where one can still be given, and the end of the connection."""
+        """Send a final response if possible, and close the connection."""
         if self.transport.is_closing() and reason != "answer":
             return
         self.gate.refused[reason] += 1

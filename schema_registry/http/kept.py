@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Shelf(Generic[K]):
-    """What fits into so many bytes; when it is full it begins anew."""
+    """A cache with a limit in bytes; it is cleared when it is full."""
 
     def __init__(self) -> None:
         self.found: dict[K, bytes] = {}
@@ -58,7 +58,8 @@ class KeptAnswers:
         return self._now(), self._bodies.found.get((path, query))
 
     def keep_body(self, path: bytes, query: bytes, body: bytes, generation: int) -> None:
-        """``generation``: before the body was made. If it has changed since, nobody knows which one the body is of."""
+        """Store a body. ``generation`` was read before the body was made; if it has changed since, the body may be
+        stale and is dropped."""
         if generation == self._now() and len(path) + len(query) <= LONGEST_REQUEST:
             self._bodies.put((path, query), body)
 

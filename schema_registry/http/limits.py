@@ -1,4 +1,4 @@
-"""What one peer may cost the server."""
+"""Limits per peer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 8 << 20
     connections: int = 10_000
     connections_per_address: int = 200
-    """The address of a peer; everybody behind one proxy has the same."""
+    """Return the address of a peer. All clients behind a proxy have the same address."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -29,7 +29,7 @@ _SEGMENT = {"type": "string", "minLength": 1}
 
 @cache
 def description() -> bytes:
-    """As JSON."""
+    """Return the document as JSON."""
     types = [body for endpoint in ENDPOINTS for body in (endpoint.body, endpoint.answers) if body is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     by_type = iter(schemas)

@@ -92,7 +92,7 @@ def _part(name: str, text: bytes) -> Any:
     value = decoded(text)
     if name == "id":
         return integer(value)
-    if name == "version":  # what is no number is for the registry to name in its answer
+    if name == "version":  # the registry names an invalid number in its response
         number = int(value) if _JAVA_INT.fullmatch(value) else 1 << 31
         return number if -(1 << 31) <= number < 1 << 31 else value
     return value

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_security(group: Any, prefix: str) -> None:
-    """Who may do what: ``--user`` and the like, each called ``--PREFIX...``."""
+    """Options for users and access: ``--user`` and similar, each as ``--PREFIX...``."""
     for flag, options in {
         "user": {"metavar": "NAME:PASSWORD", "action": "append", "help": "may read and write; repeatable"},
         "users": {"metavar": "FILE", "help": "a line for each: 'name: password', or 'name: password, read'"},

@@ -26,9 +26,9 @@ _LOOK_S = 0.5
 
 
 class HttpServer:
-    """Serves an app on one address. ``async with HttpServer(create_app(bus)) as server: server.url``, on asyncio.
+    """Serve an app on one address: ``async with HttpServer(create_app(bus)) as server: server.url``, on asyncio.
 
-    An address that other machines reach needs TLS and somebody who asks who they are, or ``insecure=True``.
+    An address that other machines can reach requires TLS and authentication, or ``insecure=True``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HttpServer:
         await self.aclose()
 
     async def start(self) -> None:
-        """Listen. Raises ConfigError: the address cannot be had."""
+        """Listen. Raises ConfigError if the address is not available."""
         loop = asyncio.get_running_loop()
         limits: Limits = self._app.limits
         config = Config(
@@ -129,7 +129,7 @@ class HttpServer:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return True if only this machine can reach the address."""
     if host == "localhost":
         return True
     try:

@@ -17,9 +17,9 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 V1 = b"application/vnd.schemaregistry.v1+json"
 CONTENT_TYPES = (V1, b"application/vnd.schemaregistry+json", b"application/json")
-"""What answers may be, the preferred one first."""
+"""Content types of responses, the preferred type first."""
 TAKEN = frozenset({*CONTENT_TYPES, b"application/octet-stream", b""})
-"""What bodies may be called."""
+"""Content types of request bodies."""
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
 _WILDCARDS = frozenset({b"*/*", b"application/*"})
@@ -42,7 +42,7 @@ def not_found() -> HttpError:
 
 
 class Disconnected(Exception):
-    """The peer went away before its request was complete: nobody waits for an answer."""
+    """Raised if the peer disconnected before its request was complete; no response is sent."""
 
 
 # -- headers -----------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def _quality(parameters: Iterable[bytes]) -> float:
 
 
 def check_body_type(content_type: bytes) -> None:
-    """Raises HttpError 415."""
+    """Check the content type. Raises HttpError 415."""
     if content_type.partition(b";")[0].strip().lower() not in TAKEN:
         raise HttpError(415, "HTTP 415 Unsupported Media Type")
 
@@ -86,7 +86,7 @@ def check_body_type(content_type: bytes) -> None:
 
 
 def decoded(text: bytes) -> str:
-    """A percent-encoded segment. Raises HttpError 400: it is no UTF-8."""
+    """Decode a percent-encoded segment. Raises HttpError 400 if it is not UTF-8."""
     try:
         return unquote_to_bytes(text).decode() if b"%" in text else text.decode()
     except UnicodeDecodeError:

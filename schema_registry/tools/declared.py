@@ -1,4 +1,4 @@
-"""What a bus declares of its topics: the subjects of its Avro types, written and read."""
+"""The Avro types that a bus declares for its topics: the subjects that it writes and reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _subjects(serde: Avro, topic: str | None) -> Iterator[tuple[str, Schema]]:
 
 
 def place_of_function(function: Any) -> Place | None:
-    """Where a handler or a producer stands."""
+    """The place of a handler or producer in the source."""
     try:
         file = inspect.getsourcefile(function)
         _, line = inspect.getsourcelines(function)

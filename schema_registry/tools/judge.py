@@ -34,10 +34,10 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     type: Any = None
     """The Python type; None for a schema that is a file."""
     place: Place | None = None
-    """Where it stands, if no type tells: a function, the first line of a schema's file."""
+    """The place in the source if no type has one: a function, or the first line of a schema's file."""
     group: str = ""
     handler: str = ""
-    """Of a reader; empty: it is written."""
+    """The group of a reader; empty for a writer."""
 
     @property
     def reader(self) -> Reader | None:
@@ -45,11 +45,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lock file or a registry tells of one subject."""
+    """The known history of one subject, from a lock file or a registry."""
 
     level: str = "BACKWARD"
     versions: Sequence[tuple[int, ParsedSchema]] = ()
-    """Oldest first."""
+    """The versions, oldest first."""
     readers: Sequence[Reader] = ()
     """Consumers as they are deployed."""
 
@@ -98,7 +98,8 @@ class _Subject:
             self._add(use, finding, f"version {finding.version}", ERROR, self._broken_by(finding, use.schema, old))
 
     def _broken_by(self, finding: Finding, new: ParsedSchema, old: ParsedSchema | None) -> list[str]:
-        """Consumers that a finding hits: new ones that cannot read old records, or old ones that cannot read new."""
+        """Return the consumers that a finding affects: new ones that cannot read old records, or old ones that cannot
+        read new records."""
         if finding.reader == "new":
             readers = [reader for use in self.readers if (reader := use.reader)]
             written = old
@@ -110,7 +111,7 @@ class _Subject:
         return [str(reader) for reader in readers if _unreadable(reader.schema, written)]
 
     def _check_tables(self, use: Declared, known: Sequence[tuple[int, ParsedSchema]]) -> None:
-        """What the registry's rules allow and a table does not."""
+        """Return changes that the registry's rules allow and a table does not."""
         if not known or known[-1][1].schema_type != use.schema.schema_type:
             return
         version, old = known[-1]
@@ -174,7 +175,7 @@ class _Subject:
                 )
 
     def _weight(self, *, backward: bool) -> str:
-        """Whether the level promises this direction."""
+        """Return True if the level covers this direction."""
         direction = self.known.level.removesuffix("_TRANSITIVE")
         promised = ("BACKWARD", "FULL") if backward else ("FORWARD", "FULL")
         return ERROR if direction in promised else NOTE

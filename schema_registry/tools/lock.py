@@ -1,7 +1,7 @@
-"""The lock file: the schemas a program's topics have had, and who reads them, committed beside the code.
+"""The lock file: the schemas of a program's topics so far and their readers, committed with the code.
 
-It stands in for a registry where a change is judged before it is merged. JSON made for reviews: an added field is an
-added line, and two branches that touch different subjects merge.
+It replaces a registry when a change is judged before it is merged. Its JSON is made for reviews: an added field is an
+added line, and two branches that change different subjects merge.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LEVELS = ("NONE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD
 
 
 class LockedReader(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A handler that reads the topic, as it is deployed."""
+    """A handler that reads the topic, as deployed."""
 
     group: str
     handler: str
     reads: Any = None
-    """Its schema: the number of a version, or a schema of its own."""
+    """Its schema: the number of a version, or a separate schema."""
 
 
 class LockedSubject(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class LockedSubject(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 class Lock(msgspec.Struct, forbid_unknown_fields=True):
-    """What the file holds."""
+    """The content of the file."""
 
     lock: int = FORMAT
     subjects: dict[str, LockedSubject] = {}
@@ -96,7 +96,7 @@ def lock_text(lock: Lock) -> str:
 
 
 def _plain(subject: LockedSubject) -> dict[str, Any]:
-    """With its level, though it be the default: it is there to be seen and changed."""
+    """Write the level even if it is the default, so that it can be seen and changed."""
     readers = sorted(subject.readers, key=lambda reader: (reader.group, reader.handler))
     plain = msgspec.to_builtins(msgspec.structs.replace(subject, readers=readers))
     return {"compatibility": subject.compatibility, **plain}
@@ -139,7 +139,7 @@ def json_lines(value: Any, depth: int = 0) -> str:
 
 
 def _is_tall(value: Any) -> bool:
-    """Whether it holds a list of objects: fields, versions, readers."""
+    """Return True if the value is a list of objects: fields, versions, readers."""
     if isinstance(value, dict):
         return any(map(_is_tall, cast("dict[str, Any]", value).values()))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Where a field stands in the source: a report that names the line is mended sooner."""
+"""The line of a field in the source, for reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from schema_registry.tools.problems import Place
 
 _STEP = re.compile(r"\[\]|\{\}|\(.*?\)|<.*?>")
-"""What stands behind a name for the items of an array, a map's values, a branch of a union."""
+"""Suffixes of a name for the items of an array, the values of a map, a branch of a union."""
 
 
 def place_of_class(kind: Any) -> Place | None:
@@ -62,7 +62,7 @@ def classes_in(annotation: Any) -> Iterator[type]:
 
 
 def _own_fields(kind: type) -> dict[str, Any]:
-    """The fields that are written in the class itself, with their types as far as these can be told."""
+    """Return the fields defined in the class itself, with their types as far as they can be determined."""
     own: dict[str, Any] = vars(kind).get("__annotations__", {})
     try:
         hints = typing.get_type_hints(kind)
@@ -86,7 +86,7 @@ def _line_of(kind: type, field: str) -> Place | None:
 
 
 def relative(file: str) -> str:
-    """As a reader at the project's top would write it."""
+    """Return a path relative to the project's root."""
     path = Path(file)
     try:
         return path.relative_to(Path.cwd()).as_posix()

@@ -1,4 +1,4 @@
-"""What a check finds, in one shape for the terminal, JUnit and SARIF."""
+"""The findings of a check, in one form for the terminal, JUnit and SARIF."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-"""What breaks; what is to be done before the check is content; what is good to know."""
+"""Levels: a break, a required step, a note."""
 
 OUTDATED = "NOT_RECORDED"
 """A compatible change that the lock file does not hold yet."""
@@ -26,17 +26,17 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One field that breaks one rule, or one thing to know."""
+    """One finding: a field that breaks a rule, or a note."""
 
     rule: str
     level: str = ERROR
     subject: str
     against: str = ""
-    """What it was compared with: ``version 2``, ``group billing``."""
+    """The other side of the comparison: ``version 2``, ``group billing``."""
     field: str = ""
-    """In words of the code: ``Flight.gate``."""
+    """The place in the code: ``Flight.gate``."""
     path: str = ""
-    """In the schema: ``/fields/2/type``."""
+    """The place in the schema: ``/fields/2/type``."""
     old: str = ""
     new: str = ""
     explanation: str
@@ -55,7 +55,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     versions: int
     """How many were known before."""
     is_new: bool = False
-    """Whether the code's schema is none of them."""
+    """True if the code's schema is not among the known versions."""
     problems: tuple[Problem, ...] = ()
     place: Place | None = None
 
@@ -65,11 +65,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """Return the whole text."""
 
     target: str
     source: str
-    """What the code was compared with: a file's name, a registry's URL."""
+    """The source of the comparison: a file's name, a registry's URL."""
     checked: tuple[Checked, ...] = ()
     passed_over: int = 0
     """Declared uses with no schema to compare, or of a topic that is not known: a pattern, `send` of a type."""
@@ -134,7 +134,7 @@ def _lines_of_problem(problem: Problem) -> list[str]:
 
 
 def summary(problem: Problem) -> str:
-    """One paragraph, for reports that have one place for text."""
+    """Return the finding as one paragraph, for report formats with a single text."""
     parts = [problem.explanation]
     if problem.fix:
         parts.append(f"Fix: {problem.fix}")

@@ -1,4 +1,4 @@
-"""What a lock file tells a check, and what it is to say after it."""
+"""Read a lock file for a check, and update it afterwards."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _parsed(schema: Any, where: str) -> ParsedSchema:
 
 
 def recorded(known: Mapping[str, Known], declared: Iterable[Declared], level: str = "BACKWARD") -> Lock:
-    """New versions behind the old ones; the readers are those of the code. ``level`` is for new subjects."""
+    """Append new versions, and replace the readers with those of the code. ``level`` applies to new subjects."""
     uses = list(declared)
     subjects = dict.fromkeys((*known, *(use.subject for use in uses)))
     return Lock(

@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0: what code hosts show beside the line of a change."""
+"""A report as SARIF 2.1.0, which code hosts show at the changed line."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def _name(problem: Problem) -> str:
 
 
 def _fingerprint(problem: Problem) -> str:
-    """The same for the same problem, wherever its line has moved to."""
+    """Return a fingerprint of the problem that does not depend on its line."""
     text = "\0".join((problem.rule, problem.subject, problem.field, problem.path, problem.against))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
