@@ -18,7 +18,7 @@ import msgspec
 
 from eventbus.client.handling.failures import CallTimedOut
 from eventbus.client.handling.functions import name_of
-from eventbus.client.handling.handlers import Handler, each, no_producer
+from eventbus.client.handling.handlers import Handler, no_producer
 from eventbus.client.handling.lane import Taken
 from eventbus.client.handling.middleware import EXAMPLE, CallNext, Middleware, composed, watched
 from eventbus.client.producing.joining import CallTransaction, DatabaseCalls
@@ -317,7 +317,10 @@ class Calls:
         if isinstance(result, GENERATORS):
             if self._handler.producer is None:
                 raise no_producer(self._handler.__name__)
-            return Yielded([value async for value in each(result)])
+            # The generator runs to its end here, or ends itself with what it raises: nothing is left to close.
+            if isinstance(result, GeneratorType):
+                return Yielded(cast("GeneratorType[Any, Any, Any]", result))
+            return Yielded([value async for value in cast("AsyncGeneratorType[Any, Any]", result)])
         return result
 
     def collected(self, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -23,7 +23,7 @@ from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
 from eventbus.client.handling.failing import Failing, OnEnded, Passed, in_lane
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
-from eventbus.client.handling.handlers import Handler, each, no_producer
+from eventbus.client.handling.handlers import Handler, for_each, no_producer
 from eventbus.client.handling.lane import Lane, Outcome, Taken
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
@@ -587,8 +587,7 @@ class Dispatch:
             for value in result:
                 await _publish_one(publish, value, outputs)
         elif hasattr(result, "__anext__") or hasattr(result, "__next__"):
-            async for value in each(result):
-                await _publish_one(publish, value, outputs)
+            await for_each(result, lambda value: _publish_one(publish, value, outputs))
         else:
             await _publish_one(publish, result, outputs)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from types import AsyncGeneratorType, FrameType, GeneratorType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from eventbus.client.handling.functions import check_function, name_of, own_function
@@ -51,7 +51,8 @@ class ProducerFunction(Generic[P, R]):
         _mark_coroutine(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        if self.bus is None:
+        bus = self.bus
+        if bus is None:
             raise ConfigError(
                 f"{self.__name__}() publishes to {self.spec.topic!r}, but belongs to no bus: decorate it with "
                 f"@bus.producer, or pass it to bus.include(...)"
@@ -61,11 +62,14 @@ class ProducerFunction(Generic[P, R]):
             result = await result
         if isinstance(result, (AsyncIterator, Iterator)):
             outputs: list[Any] = []
-            async for value in each(result):
-                await self.bus.publish(self, value)
+
+            async def publish(value: Any) -> None:
+                await bus.publish(self, value)
                 outputs.append(value)
+
+            await for_each(result, publish)
             return outputs
-        await self.bus.publish(self, result)
+        await bus.publish(self, result)
         return result
 
     def __repr__(self) -> str:
@@ -168,14 +172,26 @@ def no_producer(name: str) -> ConfigError:
     )
 
 
-async def each(values: Any) -> AsyncIterator[Any]:
-    """The items of a generator, async or not."""
+async def for_each(values: Any, do: Callable[[Any], Awaitable[None]]) -> None:
+    """Await ``do`` for each item of a generator, async or not, then close the generator.
+
+    If ``do`` raises or is cancelled, the generator stands at a ``yield``. Without the close, its ``finally`` and
+    ``async with`` would run when the garbage collector finds it, after the call and outside its timeout.
+    """
     if isinstance(values, AsyncIterator):
-        async for value in cast("AsyncIterator[Any]", values):
-            yield value
+        try:
+            async for value in cast("AsyncIterator[Any]", values):
+                await do(value)
+        finally:
+            if isinstance(values, AsyncGeneratorType):
+                await values.aclose()
     else:
-        for value in values:
-            yield value
+        try:
+            for value in values:
+                await do(value)
+        finally:
+            if isinstance(values, GeneratorType):
+                values.close()
 
 
 def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
