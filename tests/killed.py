@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+
+from tests.warm import commands as warm
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 60
@@ -19,7 +20,7 @@ START_S = 60
 def kill(program: str, log: Path | str, trials: int, seed: int) -> str:
     """What ``python -m PROGRAM LOG TRIALS SEED`` prints. Raises AssertionError when it found something wrong."""
     done = subprocess.run(
-        [sys.executable, "-m", program, str(log), str(trials), str(seed)],
+        [warm.python(), "-m", program, str(log), str(trials), str(seed)],
         cwd=ROOT,
         capture_output=True,
         text=True,

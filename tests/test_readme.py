@@ -49,6 +49,8 @@ RUN |= {"kcat", "node", "kafka-topics.sh", "kafka-console-consumer.sh", "kafka-c
 NOT_RUN = {"make", "pip", "git", "cd", "apt", "apt-get", "brew", "docker", "uv", "source", "sudo"}
 TIMEOUT_S = 60
 STANDARD_PORTS = ("9092", "9093", "8081")
+NOTHING_KEPT = "PYTHONDONTWRITEBYTECODE"
+"""With it, a page's own pytest would rewrite the assertions of all of our modules each time: it takes two seconds."""
 SHORT_START = "-p no:schemathesis -p no:hypothesispytest -p no:faker"
 """A page's own pytest leaves out those of our plugins that no page is about: they take it three seconds to import."""
 
@@ -130,7 +132,7 @@ class Page:
         self.previous = ""
         self.ports = {port: str(free_port()) for port in STANDARD_PORTS}
         self.beside: list[tuple[subprocess.Popen[str], str]] = []
-        keep = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("EVENTBUS_", NOTHING_KEPT))}
         others = programs.environment()
         commands = [str(warm.folder()), str(Path(sys.executable).parent)]
         search = os.pathsep.join([*commands, keep.get("PATH", ""), others.pop("PATH")])

@@ -14,6 +14,7 @@ import pytest
 
 from eventbus.cli import main
 from tests.disks import nothing_waits_for_the_disk
+from tests.warm import commands as warm
 
 __all__ = ["nothing_waits_for_the_disk"]
 
@@ -69,14 +70,18 @@ Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Spawn]:
-    """Start a command as a process with pipes; whatever still runs at the end of the test is killed."""
+    """Start a command as a process with pipes; whatever still runs at the end of the test is killed.
+
+    It is a fork of `tests.warm`, unless it needs ``preexec_fn``, or an interpreter of its own for its process id.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*args: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(*args: str, own_interpreter: bool = False, **options: Any) -> subprocess.Popen[bytes]:
+        python = sys.executable if own_interpreter or "preexec_fn" in options else warm.python()
         environ = {name: value for name, value in os.environ.items() if name != "EVENTBUS_URL"}
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
-            [sys.executable, "-m", "eventbus", *args],
+            [python, "-m", "eventbus", *args],
             cwd=tmp_path,
             env=environ | {"PYTHONUNBUFFERED": "1"},
             start_new_session=True,

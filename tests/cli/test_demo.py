@@ -295,9 +295,9 @@ def test_fresh_refuses_what_is_no_log_and_what_is_in_use(tmp_path: Path) -> None
 # stopped in the middle ------------------------------------------------------------------------------------------------
 
 
-def start_and_wait(spawn: Spawn, size_bytes: int) -> subprocess.Popen[bytes]:
+def start_and_wait(spawn: Spawn, size_bytes: int, **options: bool) -> subprocess.Popen[bytes]:
     """A quick demo whose topic flights has grown to ``size_bytes``."""
-    process = spawn("demo", "--quick")
+    process = spawn("demo", "--quick", **options)
     directory = Path("demo-data/log")
     while sum(path.stat().st_size for path in directory.glob("flights-*/*.log")) < size_bytes:
         assert not ended(process), process.communicate()
@@ -414,7 +414,7 @@ def test_ctrl_c_behind_the_flights(cli: Cli, monkeypatch: pytest.MonkeyPatch, st
 
 
 def test_two_demos_in_one_directory(cli: Cli, spawn: Spawn) -> None:
-    process = start_and_wait(spawn, 1)
+    process = start_and_wait(spawn, 1, own_interpreter=True)
     result = cli("demo", "--quick")
     assert result.code == 1
     assert str(process.pid) in result.err

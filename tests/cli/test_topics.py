@@ -120,7 +120,7 @@ def test_memory_is_forgotten_and_that_is_said(cli: Cli) -> None:
 
 @pytest.mark.system
 def test_a_locked_directory_names_its_holder(orders: Cli, spawn: Callable[..., Any]) -> None:
-    holder = spawn("consume", "orders", "--from-beginning")
+    holder = spawn("consume", "orders", "--from-beginning", own_interpreter=True)
     assert holder.stdout.readline()  # it has the lock
     result = orders("topics", "list")
     assert result.code == 1

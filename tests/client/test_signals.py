@@ -21,6 +21,7 @@ import pytest
 
 from eventbus import EventBus, TopicPartition
 from tests.tiers import quick
+from tests.warm import commands as warm
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
@@ -132,7 +133,7 @@ def started(
     (directory / "app.py").write_text(SERVICE.format(url=url, options=texts, handler=handler, backend=backend))
     arguments = ["-m", "eventbus", "run", "app:bus"] if command else ["app.py"]
     process = subprocess.Popen(
-        [sys.executable, *arguments],
+        [warm.python(), *arguments],
         cwd=directory,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

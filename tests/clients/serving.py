@@ -6,10 +6,11 @@ import json
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
+
+from tests.warm import commands as warm
 
 START_S = 30
 
@@ -26,6 +27,11 @@ class Served:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
 
+    @staticmethod
+    def python() -> str:
+        """Return the interpreter that is started."""
+        return warm.python()
+
     @property
     def pid(self) -> int:
         assert self._process is not None, "the server is not running"
@@ -38,7 +44,7 @@ class Served:
             RuntimeError: it ended, or said nothing for 30 s; with what it printed.
         """
         where = () if "--listener" in self._options else ("--port", "0")
-        command = [sys.executable, "-m", "eventbus", "serve", str(self.logs), "--json", *where, *self._options]
+        command = [self.python(), "-m", "eventbus", "serve", str(self.logs), "--json", *where, *self._options]
         # Not a pipe: nobody reads it while the server runs, and one that is full would stop it.
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop()
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._complaints, text=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, cli
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 
@@ -110,7 +111,7 @@ def test_when_none_runs_any_more_it_ends_with_the_reason(cli: Cli, folder: Path)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_runs_until_a_signal(folder: Path, number: int) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "EVENTBUS_URL"}
-    command = [sys.executable, "-m", "eventbus", "connect", "standalone", *ALL, *URL]
+    command = [warm.python(), "-m", "eventbus", "connect", "standalone", *ALL, *URL]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -188,7 +189,7 @@ class Endless(SourceConnector):
 def test_a_signal_cuts_once_short_and_the_exit_code_says_so(folder: Path, environment: dict[str, str]) -> None:
     (folder / "own.py").write_text(ENDLESS)
     (folder / "source.properties").write_text("name=endless\nconnector.class=own:Endless\n")
-    command = [sys.executable, "-m", "eventbus", "connect", "standalone", *ALL[:2], "--once", *URL]
+    command = [warm.python(), "-m", "eventbus", "connect", "standalone", *ALL[:2], "--once", *URL]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

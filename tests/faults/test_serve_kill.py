@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.clients import modules
 from tests.clients.jars import NotAvailableError
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 
@@ -20,7 +20,7 @@ PYTHON_KINDS = ("confluent", "kafka-python", "aiokafka")
 
 def kill(directory: Path, kills: int, seed: int, *kinds: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(directory / "log"), str(kills), str(seed), *kinds],
+        [warm.python(), str(SCRIPT), str(directory / "log"), str(kills), str(seed), *kinds],
         capture_output=True,
         text=True,
         check=False,

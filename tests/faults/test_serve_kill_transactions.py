@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 
@@ -15,7 +16,7 @@ SCRIPT = Path(__file__).with_name("kill_transactions.py")
 
 def kill(directory: Path, kills: int, seed: int) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(directory / "log"), str(kills), str(seed)],
+        [warm.python(), str(SCRIPT), str(directory / "log"), str(kills), str(seed)],
         capture_output=True,
         text=True,
         check=False,

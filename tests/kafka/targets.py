@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -39,6 +40,11 @@ class KillableServer(Served):
     def __init__(self, folder: Path, *options: str) -> None:
         (self.port,) = kept_ports(self, 1)
         super().__init__(folder, "--listener", f"PLAINTEXT://127.0.0.1:{self.port}", *options)
+
+    @staticmethod
+    def python() -> str:
+        """Return an interpreter that has ended when `kill` returns; a fork of `tests.warm` ends a moment later."""
+        return sys.executable
 
     def kill(self) -> None:
         """SIGKILL."""

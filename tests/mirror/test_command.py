@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from eventbus.cli import main
+from tests.warm import commands as warm
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -85,7 +86,7 @@ def test_what_is_refused_is_exit_code_1_with_a_reason(cli: Cli) -> None:
 def test_it_follows_until_it_is_interrupted(cli: Cli, tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "EVENTBUS_URL"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "eventbus", "mirror", "data", "copy", "--follow", "--verify"],
+        [warm.python(), "-m", "eventbus", "mirror", "data", "copy", "--follow", "--verify"],
         cwd=tmp_path, env=environ | {"PYTHONUNBUFFERED": "1"}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -179,7 +179,9 @@ def run_pytest(directory: Path, sources: dict[str, str], *options: str, config: 
     (directory / "pytest.ini").write_text(
         "[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n" + config
     )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
+    # Without bytecode files, pytest would rewrite the assertions of all of our modules in each of these processes.
+    left_out = ("PYTEST_", "COV_", "PYTHONDONTWRITEBYTECODE")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
     plugins = ("cacheprovider", "hypothesispytest", "schemathesis", "faker", "xdist")
     command = [sys.executable, "-m", "pytest", "-rA", *(f"-pno:{each}" for each in plugins), *options]
     result = subprocess.run(

@@ -19,6 +19,7 @@ from eventbus.cli.app import run
 from schema_registry.client import RegistryClient
 from schema_registry.http.beside import RegistryBeside
 from serdes.registry import SchemaRegistryError, SchemaText
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 
@@ -28,7 +29,7 @@ TEXT = SchemaText('"int"')
 @contextmanager
 def serving(*arguments: str) -> Iterator[dict[str, str]]:
     """A process of its own and what it said of itself. It must end in order."""
-    command = [sys.executable, "-m", "eventbus", *arguments, "--json"]
+    command = [warm.python(), "-m", "eventbus", *arguments, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
