@@ -657,9 +657,9 @@ def run_seeds(seeds: range) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("block", quick(range(4), 1))
+@pytest.mark.parametrize("block", quick(range(8), 1))
 def test_power_cuts_while_logs_are_compacted(block: int) -> None:
-    run_seeds(range(block * 100, (block + 1) * 100))
+    run_seeds(range(block * 50, (block + 1) * 50))
 
 
 @pytest.mark.slow

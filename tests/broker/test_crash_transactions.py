@@ -540,9 +540,9 @@ def run_seeds(seeds: range) -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("latest_records_are_saved_often")
-@pytest.mark.parametrize("block", quick(range(5), 1))
+@pytest.mark.parametrize("block", quick(range(10), 1))
 def test_power_cuts(block: int) -> None:
-    run_seeds(range(block * 200, (block + 1) * 200))
+    run_seeds(range(block * 100, (block + 1) * 100))
 
 
 @pytest.mark.usefixtures("latest_records_are_saved_often")

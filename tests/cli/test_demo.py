@@ -313,7 +313,7 @@ def ended(process: subprocess.Popen[bytes]) -> bool:
 
 SIGNALS = [
     pytest.param(signal.SIGINT, 0.0, marks=pytest.mark.slow),
-    pytest.param(signal.SIGINT, 0.95, marks=pytest.mark.slow),  # the test after it presses Ctrl-C at 0.2 and 0.6
+    pytest.param(signal.SIGINT, 0.95, marks=pytest.mark.slow),
     (signal.SIGTERM, 0.4),
 ]
 
@@ -337,6 +337,7 @@ def test_a_signal_in_the_middle_then_again(cli: Cli, spawn: Spawn, number: signa
     assert (count(cli, "flights"), count(cli, "delays")) == (20_000, 20_000)
 
 
+@pytest.mark.slow  # the one before it has SIGTERM, which the demo handles alike; tests/client/test_signals.py has Ctrl-C
 def test_ctrl_c_twice_in_a_row_then_again(cli: Cli, spawn: Spawn) -> None:
     for share in (0.2, 0.6):
         process = start_and_wait(spawn, int(share * LOG_BYTES))

@@ -7,17 +7,16 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.broker import TopicSpec
-from eventbus.testing import RealKafka
+from tests.cluster_faults.cluster import Cluster
 from tests.cluster_faults.load import PATIENCE_SECONDS, until
-from tests.kafka.urls import bus_url
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
 
 
-async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafka) -> None:
+async def test_a_partition_without_a_leader_stops_nothing_else(parted: Cluster) -> None:
     """A service that started meanwhile raised HandlerError: 'No leaders found' had no translation."""
     handled: list[bytes] = []
-    bus = EventBus(bus_url(cluster.bootstrap))
+    bus = EventBus(parted.url)
 
     for topic in ("single", "alone", "replicated"):
 
@@ -27,7 +26,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
 
         assert handle is not None
 
-    async with EventBus(bus_url(cluster.bootstrap)) as admin:
+    async with EventBus(parted.url) as admin:
         unsafe = {"min.insync.replicas": "1"}
         specs = [
             TopicSpec("single", assignments=((1,), (3,)), configs=unsafe),
@@ -39,7 +38,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
             await admin.send("single", b"single-%d" % partition, partition=partition)
         for topic in ("alone", "replicated"):
             await admin.send(topic, topic.encode())
-        cluster.node(3).kill()
+        parted.kafka.node(3).kill()
         try:
             async with bus:
 
@@ -52,11 +51,11 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
                 await until(both_wait)
                 await admin.send("single", b"more", partition=0)
                 await until(lambda: b"more" in handled)
-                cluster.node(3).start()
+                parted.kafka.node(3).start()
                 await until(lambda: {b"single-1", b"alone"} <= set(handled))
                 with anyio.fail_after(PATIENCE_SECONDS):
                     await bus.drain()
                 assert len(handled) == 5
         finally:
-            if not cluster.node(3).is_running:
-                cluster.node(3).start()
+            if not parted.kafka.node(3).is_running:
+                parted.kafka.node(3).start()

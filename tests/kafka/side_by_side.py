@@ -13,7 +13,7 @@ from tests.kafka.targets import Node, on
 
 PATIENCE_SECONDS = 90
 """A broker that is started again takes seconds for it, and some promises do so several times."""
-AT_ONCE = 8
+AT_ONCE = 12
 """How many promises are tried at once. Most of their time is waiting, for the broker and for groups."""
 
 

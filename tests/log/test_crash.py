@@ -294,9 +294,9 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
-@pytest.mark.parametrize("block", quick(range(5), 1))
+@pytest.mark.parametrize("block", quick(range(10), 1))
 def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block):
-    run_seeds(range(block * 250, (block + 1) * 250))
+    run_seeds(range(block * 125, (block + 1) * 125))
 
 
 @pytest.mark.slow

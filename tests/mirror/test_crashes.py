@@ -61,7 +61,7 @@ async def assert_same_are_read(source: Backend, destination: Backend, group: str
     assert counts[0] == counts[1], (where, counts)
 
 
-@pytest.mark.parametrize("first", quick(range(0, 200, 25), 3))
+@pytest.mark.parametrize("first", quick(range(0, 200, 25), 2))
 async def test_a_mirror_killed_at_any_step_loses_and_doubles_nothing(first: int) -> None:
     for seed in range(first, first + 25):
         await lives(seed)

@@ -29,7 +29,7 @@ from tests.protocol.instances import instance
 from tests.server.batches import batch, make, produce, produce_request
 from tests.server.wire import PATIENCE_SECONDS, WireClient
 
-FRAMES = int(os.environ.get("EVENTBUS_HOSTILE_FRAMES", "8000"))
+FRAMES = int(os.environ.get("EVENTBUS_HOSTILE_FRAMES", "4000"))
 SEED = int(os.environ.get("EVENTBUS_HOSTILE_SEED", "0"))
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")
 TOPICS, GROUPS = ("t", "u", "__consumer_offsets"), ("g", "h")
@@ -184,7 +184,7 @@ async def test_mutated_requests(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_many_more_mutated_requests(caplog: pytest.LogCaptureFixture) -> None:
-    await storm(caplog, 25 * FRAMES, SEED + 1_000_000)
+    await storm(caplog, 50 * FRAMES, SEED + 1_000_000)
 
 
 async def test_mutated_requests_before_authentication(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +195,7 @@ async def test_mutated_requests_before_authentication(caplog: pytest.LogCaptureF
         early = [api for api in server.node.apis.values() if api.before_authentication]
         assert {api.name for api in early} == {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
         peer = Peer(server)
-        for number in range(FRAMES // 40):
+        for number in range(FRAMES // 20):
             await peer.send(frame_of(early[number % len(early)], chance))
         await peer.leave()
         assert not any(connection.is_authenticated for connection in server.node.connections)
@@ -222,7 +222,7 @@ async def test_every_record_batch_that_lies_is_refused() -> None:
     whole = bytes(batch(b"value", b"another", producer_id=-1))
     async with serving() as server, WireClient(server) as client:
         taken = 0
-        for _ in range(FRAMES // 20):
+        for _ in range(FRAMES // 10):
             data = changed(whole, chance)
             response = await client.call(produce_request({("t", 0): data}), 9)
             (answer,) = response.responses[0].partition_responses

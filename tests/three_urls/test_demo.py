@@ -21,7 +21,7 @@ from tests.clients.serving import Served
 
 pytestmark = pytest.mark.system
 
-FLIGHTS = 9_000
+FLIGHTS = 6_000
 
 
 class Demo(NamedTuple):

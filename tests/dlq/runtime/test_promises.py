@@ -19,6 +19,8 @@ from tests.kafka.targets import bus_url
 for _module in ("ladder", "orders", "restarts"):
     import_module(f"tests.dlq.runtime.{_module}")
 
+pytestmark = pytest.mark.xdist_group("kafka")
+
 ON_KAFKA = [promise for promise in PROMISES if promise.on_kafka]
 
 
@@ -30,7 +32,7 @@ def some(promises: list[Promise], step: int) -> list[Any]:
     ]
 
 
-AT_ONCE = 6
+AT_ONCE = 10
 """Promises side by side: most of their time is waiting."""
 _numbers = itertools.count()
 

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from eventbus import ConsumerRecord, EventBus, EventBusError
 from eventbus.errors import HandlerError
+from eventbus.testing import FakeClock
 from outbox import tries
 from tests.databases import THREE, Database
 from tests.outbox.inbox.given import (
@@ -457,8 +458,14 @@ async def test_another_database_that_is_away_is_waited_for(database: Database) -
         if record.offset == 3 and calls.count(3) < 3:
             raise OperationalError("SELECT 1", None, ConnectionResetError("could not connect to server"))
 
+    async def is_over() -> bool:
+        await clock.advance(seconds=1)
+        return len(calls) == 12
+
+    clock = FakeClock()
     async with log_of(partitions=1) as log:
-        async with service(log.url, ledger, ask_another, dead_letter=True) as bus:
+        async with service(log.url, ledger, ask_another, dead_letter=True, clock=clock) as bus:
+            await until(is_over)
             await bus.drain()
         assert calls == [0, 1, 2, 3, 3, *range(3, 10)] and ledger.rows() == all_rows(partitions=1)
         assert await dead_letters(log) == [] and (await group_of(log))[T0] == 10

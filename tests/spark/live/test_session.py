@@ -18,7 +18,7 @@ from tests.client.forked_children import in_child
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 
 def fake_java(home: Path, version: str) -> str:
