@@ -22,8 +22,8 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## the whole story on 336,776 real flights (ARGS="--quick": a slice, no Spark)
 	$(BIN)/eventbus demo $(ARGS)
 
-# The tiers are described in tests/tiers.py. One worker per core, unless ARGS selects tests or looks into them (-k, a path,
-# -s, --pdb): see tests/parallel.py.
+# The tiers are described in tests/tiers.py. Workers: tests/parallel.py (none if ARGS selects tests or looks into them: -k,
+# a path, -s, --pdb).
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 
 test: $(VENV)/.installed-dev ## the core and system tiers of the tests

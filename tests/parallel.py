@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 MOST_WORKERS = 4
+SPARE_WORKERS = 1
+"""More than cores: tests of brokers, databases and processes wait for most of their time."""
 
 
 def worker_count(config: pytest.Config) -> int:
-    """One worker per core; none (the tests run in this process) if few tests are selected, or -s or --pdb is given."""
+    """One worker per core and one more; none (the tests run in this process) if few tests are selected, or -s or --pdb is given."""
     option = config.option
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     few = not everything or option.keyword or option.lf or option.collectonly
     alone = option.capture == "no" or option.rewrite
-    return 0 if few or alone else min(os.cpu_count() or 1, MOST_WORKERS)
+    return 0 if few or alone else min((os.cpu_count() or 1) + SPARE_WORKERS, MOST_WORKERS)
 
 
 def unit_of(nodeid: str, root: Path) -> str:
