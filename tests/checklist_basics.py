@@ -271,7 +271,7 @@ CONCEPTS = Section(
             "eight clients, by their own tests; epochs are checked",
             (
                 "tests/server/test_list_offsets.py::test_leader_epochs_are_checked",
-                "tests/kafka/test_promises.py::test_served",
+                "tests/kafka/test_promises_when_served.py::test_served",
             ),
             (),
             "clients.md#the-clients-tried",

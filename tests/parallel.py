@@ -28,7 +28,10 @@ SPARE_WORKERS = 1
 
 
 def worker_count(config: pytest.Config) -> int:
-    """One worker per core and one more; none (the tests run in this process) if few tests are selected, or -s or --pdb is given."""
+    """One worker per core and one more, or none if few tests are selected, or -s or --pdb is given.
+
+    Without workers, the tests run in this process.
+    """
     option = config.option
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     few = not everything or option.keyword or option.lf or option.collectonly

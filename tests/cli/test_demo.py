@@ -337,7 +337,7 @@ def test_a_signal_in_the_middle_then_again(cli: Cli, spawn: Spawn, number: signa
     assert (count(cli, "flights"), count(cli, "delays")) == (20_000, 20_000)
 
 
-@pytest.mark.slow  # the one before it has SIGTERM, which the demo handles alike; tests/client/test_signals.py has Ctrl-C
+@pytest.mark.slow  # the test before it has SIGTERM; tests/client/test_signals.py has both signals
 def test_ctrl_c_twice_in_a_row_then_again(cli: Cli, spawn: Spawn) -> None:
     for share in (0.2, 0.6):
         process = start_and_wait(spawn, int(share * LOG_BYTES))

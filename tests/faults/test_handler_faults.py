@@ -153,9 +153,7 @@ def remembers_nothing(bus: EventBus, kind: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "kind", quick(["payload", "producer", "plain", "key", "manual", "batch"], ["producer", "key"])
-)
+@pytest.mark.parametrize("kind", quick(["payload", "producer", "plain", "key", "manual", "batch"], ["producer", "key"]))
 async def test_what_was_handled_leaves_nothing_behind(kind: str) -> None:
     """Objects that live after 10,000 records live after 50,000, and no more."""
     bus = TestBus(auto_create_topics=True)

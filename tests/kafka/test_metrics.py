@@ -14,7 +14,7 @@ from eventbus.backends.kafka.counts import Counts
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.system
 
 PATIENCE_SECONDS = 30
 

@@ -20,7 +20,7 @@ from eventbus.errors import ProducerClosed, RecordTooLarge, SerializationError, 
 from eventbus.types import TopicPartition
 from tests.kafka.targets import Node, bus_url
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.system
 
 PATIENCE_SECONDS = 20
 

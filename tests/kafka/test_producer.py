@@ -25,7 +25,7 @@ from eventbus.errors import BufferExhausted, KafkaError, RequestTimedOut, Unknow
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.system
 
 PATIENCE_SECONDS = 20
 

@@ -17,7 +17,7 @@ from eventbus.errors import EventBusError, TransactionAborted
 from eventbus.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.targets import Node, bus_url
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.system
 
 
 class Stuck:
