@@ -43,6 +43,7 @@ from eventbus.types import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from tests.support import examples
 from tests.tiers import quick
 
 pytestmark = pytest.mark.system
@@ -503,12 +504,12 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
 
-def run(directory: Path | None, fsync: str, examples: int) -> None:
+def run(directory: Path | None, fsync: str, most_examples: int) -> None:
     machine = type("Machine", (TransactionsAgainstLists,), {"directory": directory, "fsync": fsync})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples,
+            max_examples=most_examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -517,12 +518,12 @@ def run(directory: Path | None, fsync: str, examples: int) -> None:
 
 
 def test_in_memory() -> None:
-    run(None, "commit", 40)
+    run(None, "commit", examples(25, 40))
 
 
 @pytest.mark.parametrize("mode", quick(["commit", "os"], 1))
 def test_on_disk(tmp_path: Path, mode: str) -> None:
-    run(tmp_path, mode, 20)
+    run(tmp_path, mode, examples(12, 20))
 
 
 @pytest.mark.slow

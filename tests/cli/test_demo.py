@@ -74,9 +74,9 @@ LOG_BYTES = 1_800_000
 def without_bank_and_board(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take a second each: here only where a test is about them (and in demos that are a process)."""
     if "bank" not in request.node.name and "try_next" not in request.node.name:
-        monkeypatch.setattr(command, "run_bank", lambda *_: _bank())
+        monkeypatch.setattr(command, "run_bank", lambda *_: a_bank())
     if "board" not in request.node.name and "try_next" not in request.node.name:
-        monkeypatch.setattr(command, "run_board", lambda *_: _board())
+        monkeypatch.setattr(command, "run_board", lambda *_: a_board())
 
 
 def quick(cli: Cli, *args: str) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def demo_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(folder)
         patch.delenv("EVENTBUS_URL", raising=False)
-        patch.setattr(command, "run_bank", lambda *_: _bank())
-        patch.setattr(command, "run_board", lambda *_: _board())
+        patch.setattr(command, "run_bank", lambda *_: a_bank())
+        patch.setattr(command, "run_board", lambda *_: a_board())
         code = run_command_line(["demo", "--quick"])
     return folder / "demo-data", Result(code, out.getvalue(), err.getvalue())
 
@@ -475,7 +475,7 @@ def test_the_running_table_passes_over_what_it_has_seen() -> None:
     assert (table.flights, table.doubled) == (4, 3)
 
 
-def _bank() -> Bank:
+def a_bank() -> Bank:
     return Bank(
         transfers=3,
         killed_at=2,
@@ -490,7 +490,7 @@ def _bank() -> Bank:
     )
 
 
-def _board() -> Board:
+def a_board() -> Board:
     return Board(
         flights=3,
         ladder=[("posted at the first call", 3)],
@@ -527,7 +527,14 @@ def a_run() -> Iterator[Run]:
         steps=[("Spark: nothing", 0, 1.0)],
     )
     yield Run(
-        Places(Path("d")), table, Outcome(table=table, held=4), _bank(), _board(), landed, [Step("nothing", 0, 0.0)], []
+        Places(Path("d")),
+        table,
+        Outcome(table=table, held=4),
+        a_bank(),
+        a_board(),
+        landed,
+        [Step("nothing", 0, 0.0)],
+        [],
     )
 
 

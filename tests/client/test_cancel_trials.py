@@ -25,6 +25,7 @@ from eventbus.errors import EventBusError, RebalanceInProgress
 from eventbus.testing.clock import FakeClock
 from tests.client.trial_handlers import KINDS, Kind, Scene
 from tests.client.trials import LOGS, CommitWatch, Item, Ledger, run_the_same, turns
+from tests.support import examples
 from tests.tiers import quick
 
 TRIALS_PER_LOG = 6
@@ -367,8 +368,8 @@ def every_turn(step: int) -> list[tuple[str, Callable[[Trial], Awaitable[None]]]
 @pytest.mark.system
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_random(name: str) -> None:
-    run_the_same("asyncio", trials, KINDS[name], random_ends(range(8)))
-    run_the_same("trio", trials, KINDS[name], random_ends(range(40, 45)))
+    run_the_same("asyncio", trials, KINDS[name], random_ends(range(examples(4, 8))))
+    run_the_same("trio", trials, KINDS[name], random_ends(range(40, 40 + examples(3, 5))))
 
 
 @pytest.mark.system

@@ -30,6 +30,7 @@ from eventbus.errors import EventBusError, InvalidTxnState, LogPoisoned, Storage
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full
 from tests.client.reading import engine_of, values
+from tests.tiers import quick
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -391,8 +392,9 @@ async def test_a_flush_that_fails_at_any_place(only: str) -> None:
 
 
 @pytest.mark.system
-async def test_a_process_that_dies_at_any_call_leaves_no_half_transaction() -> None:
-    for n in range(1, 200):
+@pytest.mark.parametrize("every", quick([3, 1], 1))
+async def test_a_process_that_dies_at_any_call_leaves_no_half_transaction(every: int) -> None:
+    for n in range(1, 200, every):
         disk = CrashStorage()
         seen: list[Transaction] = []
         with suppress(SimulatedCrash):

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as At
 from tests.clients.conftest import Server
 from tests.clients.jars import LATEST, OLD
 from tests.clients.tools import Done, KafkaTools
+from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
@@ -199,20 +200,32 @@ def test_members_of_a_group_are_described(
     consumer.close()
 
 
+RESETS = [
+    (["--to-latest"], 10),
+    (["--shift-by", "-3"], 1),
+    (["--to-datetime", "YESTERDAY"], 5),
+    (["--from-file", "FILE"], 6),
+]
+"""In ``make test``: one that asks for the end, one that counts, one that asks for a time, and a plan."""
+
+
 @pytest.mark.parametrize(
     ("strategy", "offset"),
-    [
-        (["--to-earliest"], 0),
-        (["--to-latest"], 10),
-        (["--to-current"], 4),
-        (["--to-offset", "7"], 7),
-        (["--shift-by", "-3"], 1),
-        (["--shift-by", "3"], 7),
-        (["--shift-by", "100"], 10),
-        (["--by-duration", "P1D"], 5),
-        (["--to-datetime", "YESTERDAY"], 5),
-        (["--from-file", "FILE"], 6),
-    ],
+    quick(
+        [
+            (["--to-earliest"], 0),
+            (["--to-latest"], 10),
+            (["--to-current"], 4),
+            (["--to-offset", "7"], 7),
+            (["--shift-by", "-3"], 1),
+            (["--shift-by", "3"], 7),
+            (["--shift-by", "100"], 10),
+            (["--by-duration", "P1D"], 5),
+            (["--to-datetime", "YESTERDAY"], 5),
+            (["--from-file", "FILE"], 6),
+        ],
+        RESETS,
+    ),
     ids=lambda value: "".join(value) if isinstance(value, list) else "",
 )
 def test_reset_offsets(

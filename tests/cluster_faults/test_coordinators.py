@@ -106,6 +106,7 @@ async def test_what_commit_says_is_so(parted: Cluster, when: When) -> None:
         assert (await bus.admin.group_offsets(topic))[where].offset == 11
 
 
+@pytest.mark.slow  # a broker is killed under consumers and commits in test_partitioned.py too
 async def test_the_coordinator_of_a_group_dies_during_its_commit(parted: Cluster) -> None:
     """The commit waits for the next coordinator; what was committed stays so."""
     async with EventBus(parted.url) as bus:

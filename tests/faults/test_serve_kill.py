@@ -45,6 +45,7 @@ def test_kills_under_python_clients(tmp_path: Path) -> None:
     kill(tmp_path, 2, 1, *PYTHON_KINDS)
 
 
+@pytest.mark.slow  # the server that is killed under three other kinds is the same
 @pytest.mark.timeout(300)
 def test_kills_under_kafkajs(tmp_path: Path) -> None:
     kill(tmp_path, 1, 2, kafkajs())

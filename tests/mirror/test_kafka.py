@@ -16,6 +16,7 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.urls import bus_url
 from tests.mirror.dying import Killed, Life, dying
 from tests.mirror.logs import assert_copied, content, create, fill, opened, visible, write
+from tests.support import examples
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
@@ -59,7 +60,7 @@ async def test_killed_at_any_step_nothing_is_lost_or_doubled_on_kafka(real: Real
     here, there, random = f"memory://{topic}", bus_url(real.bootstrap), Random(3)
     async with opened(here) as source, opened(there) as cluster, EventBus(here) as bus:
         await create(source, topic, 2)
-        for _ in range(6):
+        for _ in range(examples(3, 6)):
             await fill(bus, topic, 2, random, 8)
             life = Life(random.randint(5, 90))
             sides = [dying(open_backend(url, {}), life) for url in (here, there)]

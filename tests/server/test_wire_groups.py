@@ -113,9 +113,7 @@ class Reader(threading.Thread):
             raise self.error
 
 
-@pytest.mark.parametrize(
-    "assignor", quick(["range", "roundrobin", "cooperative-sticky"], ["range", "cooperative-sticky"])
-)
+@pytest.mark.parametrize("assignor", quick(["range", "roundrobin", "cooperative-sticky"], ["cooperative-sticky"]))
 def test_librdkafka_members_come_and_go_and_each_record_is_read_once(server: KafkaServer, assignor: str) -> None:
     watched = Watched()
     option = {"partition.assignment.strategy": assignor}

@@ -17,6 +17,7 @@ from eventbus.demo import command
 from eventbus.demo.names import Places, places_of
 from eventbus.demo.report import next_commands
 from eventbus.testing import RealKafka
+from tests.cli.test_demo import a_bank, a_board
 from tests.clients.serving import Served
 
 pytestmark = pytest.mark.system
@@ -91,7 +92,10 @@ def test_in_a_directory_that_others_use(demo: Demo, on_its_own_log: list[str]) -
 
 
 def test_again_and_anew(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flights; tests/cli/test_demo.py runs the bank and the board again."""
     monkeypatch.setattr(command, "QUICK_FLIGHTS", 500)
+    monkeypatch.setattr(command, "run_bank", lambda *_: a_bank())
+    monkeypatch.setattr(command, "run_board", lambda *_: a_board())
     for options, published in (((), 500), ((), 0), (("--fresh",), 500)):
         told = json.loads(demo(f"file://{demo.folder}/shared", "--json", *options))
         assert (told["published"], told["delays_doubled"], told["equal"]) == (published, 0, True)

@@ -11,7 +11,11 @@ from tests.killed import kill
 pytestmark = pytest.mark.system
 
 PROGRAM = "tests.dlq.kill.kill_service"
-FEW = pytest.mark.parametrize(("kills", "promise"), [(7, ""), (4, "once:")], ids=["at-least", "exactly"])
+FEW = pytest.mark.parametrize(
+    ("kills", "promise"),
+    [pytest.param(7, "", marks=pytest.mark.slow, id="at-least"), pytest.param(4, "once:", id="exactly")],
+)
+"""At least once, ``make test`` ends lives in one process, at every third step (test_steps.py)."""
 PROMISES = pytest.mark.parametrize(("kills", "promise"), [(60, ""), (30, "once:")], ids=["at-least", "exactly"])
 
 

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.system
 FEW = quick(THREE, ["psycopg"])
 
 
-@pytest.mark.parametrize("stops", quick([2, 70], 1))
+@pytest.mark.slow  # tests/outbox/faults/test_sleepers.py stops relays at each step, in one process
+@pytest.mark.parametrize("stops", [2, 70])
 @pytest.mark.parametrize("database", FEW, indirect=True)
 @pytest.mark.timeout(900)
 def test_a_process_that_is_stopped_past_its_lease(database: Database, stops: int, tmp_path: Path) -> None:
-    """At two steps in the system tier: tests/outbox/faults/test_sleepers.py stops relays at each, in one process."""
     with Served(tmp_path / "log") as server:
         where = f"{database.kind}|{database.plain_url}|kafka://{server.bootstrap}"
         assert f"{stops} stops" in kill("tests.outbox.kill.stop_relay", where, stops, seed=1)

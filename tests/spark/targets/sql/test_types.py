@@ -21,6 +21,7 @@ from spark_sinks.targets.target import Batch, Founding
 from tests.databases import Database
 from tests.spark.targets.kit import NOW_MS
 from tests.spark.targets.sql.conftest import make_target, write
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
@@ -136,7 +137,10 @@ def _sorted_maps(value: Any) -> Any:
 def test_values_of_all_types_come_back(database: Database) -> None:
     schema = schema_of(**{name: kind for name, (kind, _) in KINDS.items()})
 
-    @settings(max_examples=40 if database.kind == "sqlite" else 12, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(20, 40) if database.kind == "sqlite" else examples(6, 12),
+        suppress_health_check=list(HealthCheck),
+    )
     @given(tables())
     def check(rows: list[dict[str, Any]]) -> None:
         table = table_of(schema, rows)
