@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import compileall
 import gc
 import importlib.util
@@ -125,14 +126,14 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_finish() -> None:
-    """Exclude what was collected from garbage collection, and start it for the tests."""
+    """Exclude what was collected from garbage collection, and start it for the tests.
+
+    The interpreter frees them at its exit: libraries in C warn about objects that are left. Not before pytest's own end,
+    which collects garbage twice.
+    """
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter free them at exit: libraries in C warn about objects that are left."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the ids, and before -m selects
