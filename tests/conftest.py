@@ -128,7 +128,7 @@ def pytest_make_collect_report(
 def pytest_collection_finish() -> None:
     """Exclude what was collected from garbage collection, and start it for the tests.
 
-    The interpreter frees them at its exit: libraries in C warn about objects that are left. Not before pytest's own end,
+    The interpreter frees them at its exit: libraries in C warn about objects that are left. Not before pytest ends,
     which collects garbage twice.
     """
     gc.freeze()
