@@ -44,7 +44,7 @@ class TestConformanceOfServers(Conformance):
         super().test_disk_full_at_every_step(rigs, long)
 
 
-@pytest.mark.parametrize("database", quick(BLOCKING, ["psycopg"]), indirect=True)
+@pytest.mark.parametrize("database", BLOCKING, indirect=True)
 class TestUpsertsOfServers(UpsertConformance):
     @pytest.mark.slow
     def test_crash_before_every_step_of_an_upsert(self, rigs: MakeRig) -> None:
