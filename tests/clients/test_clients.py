@@ -23,17 +23,18 @@ Create = Callable[..., str]
 
 
 LIBRDKAFKA, JAVA = "librdkafka 2.16", "4.3"
+ELSEWHERE = ("compression", "cooperative-sticky", "static", "consumer", "transactions")
+"""Proved in ``make test`` with librdkafka: in test_kcat.py, and in test_wire_*.py of tests/server."""
 SYSTEM_TIER = {
     "produce": {client.version for client in CLIENTS} - {"3.9"},
     "idempotent": {LIBRDKAFKA},
-    "compression": set(),
     "read_committed": {LIBRDKAFKA},
     "secure": {LIBRDKAFKA},
+    **{feature: set() for feature in ELSEWHERE},
 }
 """The versions of the clients that prove a feature in ``make test``: the Java client, unless named here.
 
-Every client produces and consumes there; the other pairs are in the slow tier. In tests/server, librdkafka is in groups
-and has transactions, and kcat, which is librdkafka too, compresses (test_kcat.py).
+Every client produces and consumes there; the other pairs are in the slow tier.
 """
 
 
