@@ -56,17 +56,27 @@ def forked(what: str, owner: str, process: int) -> ConfigError:
 def never_free(thing: Any) -> None:
     """Keep ``thing`` until the process ends, also while the interpreter shuts down.
 
-    For what would wait, when it is freed, for threads that only the parent has.
+    For what would wait, when it is freed, for threads that only the parent has; librdkafka aborts the process or hangs.
     """
     import ctypes  # for a forked child alone
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
+_held: list[Copied] = []
+"""The registered objects, during a fork. In the child, Python drops the state of all other threads before it calls us,
+and with it perhaps the last reference to one of them."""
+
+
+def _before_fork() -> None:
+    _held[:] = _copied.values()
+
+
 def _after_fork_in_child() -> None:
-    for thing in list(_copied.values()):
+    for thing in _held:
         thing.after_fork_in_child()
+    _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_held.clear, after_in_child=_after_fork_in_child)

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from eventbus.backends.kafka.settings import config_refused
 from eventbus.errors import ConfigError
+from eventbus.forks import never_free, watch_forks
 
 
 class AdminHandle:
@@ -27,6 +28,10 @@ class AdminHandle:
             self._client: AdminClient | None = AdminClient(settings)
         except KafkaException as failure:
             raise config_refused(failure) from None
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        never_free(self._client)
 
     @property
     def client(self) -> Any:

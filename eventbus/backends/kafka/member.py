@@ -23,6 +23,7 @@ from eventbus.backends.kafka.offset_text import read_text, to_commit
 from eventbus.backends.kafka.settings import config_refused
 from eventbus.backends.kafka.threads import Job, Loop, Worker
 from eventbus.errors import EventBusError, UnknownMemberId
+from eventbus.forks import never_free, watch_forks
 from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ class Member:
         self.on_lost: Callable[[list[TopicPartition]], object] = _ignore
         self.on_arrival: Callable[[Arrival], object] = _ignore
         self.on_group: Callable[[GroupMetadata], object] = _ignore
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        never_free(self.client)
 
     # what is read ----------------------------------------------------------------------------------------------------
 

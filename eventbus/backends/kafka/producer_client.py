@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException, Producer
 
 from eventbus.backends.kafka.failures import client_error
 from eventbus.backends.kafka.settings import config_refused
+from eventbus.forks import never_free, watch_forks
 
 logger = logging.getLogger("eventbus.producer")
 
@@ -47,6 +48,10 @@ class ProducerClient:
         self._when_gone: Callable[[], object] | None = None
         self.thread = threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True)
         self.thread.start()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        never_free(getattr(self, "handle", None))
 
     def __len__(self) -> int:
         """Records that nothing is known of yet; none once it is gone."""
