@@ -50,6 +50,7 @@ class Load:
         self.longest_wait_seconds = 0.0
         """Between two acknowledgements of one partition."""
         self._copied = 0
+        self.is_stopped = False
 
         # What was begun at a broker that is gone ends after ten seconds, not a minute: readers wait for that.
         @bus.consumer(self.source, group=name, exactly_once=True, start="earliest", transaction_timeout_ms=10_000)
@@ -60,7 +61,7 @@ class Load:
 
     async def send(self, partition: int) -> None:
         last = anyio.current_time()
-        while True:
+        while not self.is_stopped:
             await self.bus.send(self.source, b"%d/%d" % (partition, self.acked[partition]), partition=partition)
             self.acked[partition] += 1
             now = anyio.current_time()
@@ -72,6 +73,11 @@ class Load:
         """Return when so many more records of each partition were acknowledged, and about as many copied."""
         wanted, copied = [count + more for count in self.acked], self._copied + PARTITIONS * more
         await until(lambda: self._copied >= copied and all(map(int.__ge__, self.acked, wanted)))
+
+    async def stop(self) -> None:
+        """Send no more, and return when all that was sent is acknowledged."""
+        self.is_stopped = True
+        await self.bus.flush()
 
     async def check(self) -> None:
         """Raises AssertionError for what is lost, doubled, or out of order."""
@@ -112,7 +118,8 @@ async def load(url: str, name: str) -> AsyncGenerator[Load]:
             tasks.start_soon(work.send, partition)
         await work.goes_on()
         yield work
-        await work.goes_on()
+        if not work.is_stopped:
+            await work.goes_on()
         tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await work.check()
