@@ -303,7 +303,14 @@ class EmbeddedConsumer:
             if committed is not None:
                 return committed.offset
         topic_id, count = self._known.get(topic_partition.topic, ("", 0))
-        if topic_id != self._held[topic_partition] or topic_partition.partition >= count:
+        is_recreated = topic_id not in ("", self._held[topic_partition])
+        if is_recreated and self._config.start == "none":
+            raise NoCommittedOffset(
+                f'{topic_partition}: its topic was deleted and created again, and start="none" does not specify where '
+                'to begin. Seek, or use start="earliest"'
+            )
+        is_new = topic_id != self._held[topic_partition] or topic_partition.partition >= count
+        if is_new and not (is_recreated and self._config.start == "by_duration"):
             # It came into being while this consumer ran: all of it is new, whatever ``start`` says of old records.
             return self._engine.broker.list_offsets(topic_partition, EARLIEST).offset
         return self._reset_offset(topic_partition)

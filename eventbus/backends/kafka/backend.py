@@ -76,7 +76,7 @@ _CLOSE_DEAD_SECONDS = 0.5
 _PAUSE_SECONDS = 0.02
 _MARKER_PAUSE_SECONDS = 0.001
 _LOOK_SECONDS = 5.0
-"""How often topics in use are looked up. Until then a topic that was created again is read at an old offset."""
+"""How often topics in use are looked up."""
 _REFRESH_LOOKS = 6
 """Every sixth look also lists all topics, if a consumer reads by pattern, the brokers, and the limits of topics."""
 _LEADER_SECONDS = 2.0
@@ -279,6 +279,13 @@ class KafkaBackend:
         """Return the ids of topics that a consumer begins to read, and look them up from now on; in its thread."""
         self._identified.update(topics)
         return {name: topic.id for name, topic in self._topics.metadata.known(topics).items()}
+
+    async def verify(self, topics: Collection[str]) -> bool:
+        """Look up the ids of topics that a consumer reads. True if some of them were not found."""
+        found = await self._in_thread(partial(self._topics.metadata.known, topics))
+        counts = {name: topic.partitions for name, topic in found.items()}
+        self._know({**self.known_counts, **counts}, {name: topic.id for name, topic in found.items()})
+        return len(found) < len(topics)
 
     def _know(self, counts: Mapping[str, int], ids: Mapping[str, str]) -> None:
         ids = {**self.known_ids, **ids}

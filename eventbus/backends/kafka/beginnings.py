@@ -74,6 +74,28 @@ class Beginnings:
             error.topic_partition = where
         return result
 
+    def again(self, partitions: list[TopicPartition]) -> Beginning:
+        """Return where to begin in topics that were deleted and created again since this consumer began.
+
+        What the group has committed is about the old topics. All records were sent since this consumer began, so
+        ``start="latest"`` means all of them, as for a partition that was added.
+        """
+        result = Beginning({}, {})
+        match self._config.start:
+            case "none":
+                for where in partitions:
+                    result.errors[where] = NoCommittedOffset(
+                        f'{where}: its topic was deleted and created again, and start="none" does not specify where to '
+                        'begin. Seek, or use start="earliest"'
+                    )
+            case "by_duration":
+                self._reset(partitions, result)
+            case _:
+                self._list(dict.fromkeys(partitions, EARLIEST), result)
+        for where, error in result.errors.items():
+            error.topic_partition = where
+        return result
+
     def _is_new(self, where: TopicPartition) -> bool:
         """It came into being while this consumer runs: all of it is new, whatever ``start`` says of old records."""
         return where.partition >= self._known.get(where.topic, 0)

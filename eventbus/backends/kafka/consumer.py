@@ -44,6 +44,10 @@ _MOVING_SECONDS = 30.0
 _NO_TOPIC = "the topic does not exist, or this user may not describe it; it is read again when it is there"
 _KEPT_SECONDS = 1.0
 """How long after a new epoch of KIP-848 librdkafka would have called back if partitions of this member moved."""
+_FETCH_PAUSE_MS = 500
+"""librdkafka's default of ``fetch.error.backoff.ms``, how long it waits after a fetch that failed."""
+_VERIFICATIONS = 5
+"""How often a topic that is missing is looked up before its records are handed over."""
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
 
@@ -55,6 +59,9 @@ class KafkaConsumer:
         self._backend = backend
         self._config = config
         self._timers = backend.timers
+        settings = backend.settings
+        assignors, is_cooperative = librdkafka_assignors(config.assignors)
+        told = settings.consumer(config, assignors)
         self._topics: set[str] = set()
         self._pattern: str | None = None
         self._matched: set[str] = set()
@@ -80,7 +87,12 @@ class KafkaConsumer:
         self._ids_seen: Mapping[str, str] = {}
         """The backend's, when they were last compared."""
         self._recreated: set[TopicPartition] = set()
-        """Partitions of topics that were deleted and created again, to be read from their beginning."""
+        """Partitions of topics that were deleted and created again, to be read from where ``start`` specifies."""
+        self._arrived_at: dict[TopicPartition, float] = {}
+        """When something of a partition last arrived, in seconds of `time.monotonic`."""
+        self._silence_seconds = 0.0009 * int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
+        self._unverified: set[str] = set()
+        """Topics of which something has arrived after a silence, so they may have been created again."""
         self._doubts_ids = False
         """A position was out of range, so its topic may have been created again."""
         self._place_at = 0.0
@@ -105,9 +117,6 @@ class KafkaConsumer:
         self._lost_place = False
         self._event = anyio.Event()
         self._closed = False
-        assignors, is_cooperative = librdkafka_assignors(config.assignors)
-        settings = backend.settings
-        told = settings.consumer(config, assignors)
         self._inbox = Inbox(1024 * int(told["queued.max.messages.kbytes"]))
         self._group = GroupMetadata(config.group or "")
         self._group_at = 0.0
@@ -240,6 +249,7 @@ class KafkaConsumer:
         self._unplaced.pop(where, None)
         self._unchecked.discard(where)
         self._recreated.discard(where)
+        self._arrived_at.pop(where, None)
         if not any(topic == where.topic for topic, _ in self._held):
             self._ids.pop(where.topic, None)
         self._inbox.drop(where)
@@ -261,6 +271,7 @@ class KafkaConsumer:
         self._group, self._group_at = metadata, time.monotonic()
 
     def _on_arrival(self, arrival: Arrival) -> None:
+        self._note_silence(arrival)
         for records in arrival.records:
             where = TopicPartition(records.topic, records.partition)
             position = self._positions.get(where)
@@ -283,6 +294,33 @@ class KafkaConsumer:
         self._errors.extend(arrival.errors)
         self._keep_back(arrival)
         self._wake()
+
+    def _note_silence(self, arrival: Arrival) -> None:
+        """Have the topics of partitions verified of which nothing has arrived for a while.
+
+        librdkafka keeps its position when a topic is created again, and does not report it. But its fetch of the old
+        topic fails, and it does not fetch the partition again for ``fetch.error.backoff.ms``.
+        """
+        now = time.monotonic()
+        for where in (*(TopicPartition(one.topic, one.partition) for one in arrival.records), *arrival.ends):
+            if now - self._arrived_at.get(where, 0.0) >= self._silence_seconds:
+                self._unverified.add(where.topic)
+            self._arrived_at[where] = now
+
+    async def _verify(self) -> None:
+        """Drop what has arrived of topics that were created again."""
+        topics, self._unverified = self._unverified, set()
+        for _ in range(_VERIFICATIONS):
+            try:
+                is_missing = await self._backend.verify(topics)
+            except EventBusError as error:  # the next refresh does it
+                logger.debug("whether %s were created again is not known: %s", sorted(topics), error)
+                return
+            if not is_missing:
+                break
+            await self._timers.sleep(_STABLE_SECONDS)  # the broker that was asked does not know of a new topic yet
+        if self._ids_seen is not self._backend.known_ids:
+            await self._take_recreated()
 
     def _keep_back(self, arrival: Arrival) -> None:
         """Too much is put by: have librdkafka pause what nobody wants now."""
@@ -386,9 +424,9 @@ class KafkaConsumer:
         """Return where to begin; in the thread. What the group has committed is not about a topic created since."""
         self._identify(fresh)
         found = self._beginnings.offsets(self._member, [one for one in fresh if one not in recreated], passed)
-        offsets, errors = self._backend.offsets_in_thread(dict.fromkeys(recreated, EARLIEST), self._config.isolation)
-        found.offsets.update(offsets)
-        found.errors.update(errors)
+        again = self._beginnings.again(sorted(recreated))
+        found.offsets.update(again.offsets)
+        found.errors.update(again.errors)
         return found
 
     def _place_at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -398,7 +436,7 @@ class KafkaConsumer:
     def _identify(self, partitions: Iterable[TopicPartition]) -> None:
         """Note the ids of topics before their partitions are placed; in the thread.
 
-        The order matters: a topic that is created again in between is noticed, and read from its beginning.
+        The order matters: a topic that is created again in between is noticed.
         """
         topics = {topic for topic, _ in partitions} - self._ids.keys()
         if topics:
@@ -408,7 +446,7 @@ class KafkaConsumer:
                 logger.debug("the ids of %s are not known: %s", sorted(topics), error)
 
     async def _take_recreated(self) -> None:
-        """Read topics from their beginning that were deleted and created again since this consumer took them up."""
+        """Begin topics again that were deleted and created again since this consumer took them up."""
         self._ids_seen = known = self._backend.known_ids
         recreated: list[TopicPartition] = []
         for topic in {topic for topic, _ in self._held}:
@@ -419,8 +457,8 @@ class KafkaConsumer:
             if before is not None:
                 recreated += [where for where in self._held if where.topic == topic]
                 logger.warning(
-                    "Topic %r was deleted and created again (its id was %s and is %s). It is read from its beginning. "
-                    "Records of it that were read since at old offsets are read again", topic, before, now,
+                    "Topic %r was deleted and created again (its id was %s and is %s). It is read from where start=%r "
+                    "specifies, whatever the group has committed", topic, before, now, self._config.start,
                 )  # fmt: skip
         if recreated:
             await self._read_recreated(sorted(recreated))
@@ -461,6 +499,8 @@ class KafkaConsumer:
         while True:
             while self._steps:
                 await self._take(self._steps[0])
+            if self._unverified and (self._inbox or self._has_passed):
+                await self._verify()
             if self._inbox and self._has_enough():
                 break
             if self._errors:

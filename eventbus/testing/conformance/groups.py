@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from eventbus.errors import (
     ConfigError,
     EventBusError,
     GroupIdNotFound,
     GroupSubscribedToTopic,
+    NoCommittedOffset,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     UnknownMemberId,
@@ -136,6 +139,26 @@ async def a_topic_created_again_is_read_from_its_beginning(world: World) -> None
             assert [record.value for record in await world.take(consumer, 5)] == [b"3", b"4", b"5", b"6", b"7"]
         await member.commit()
         assert await world.admin.group_offsets(group) == {TopicPartition(topic, 0): OffsetAndMetadata(5)}
+
+
+@promise()
+async def a_topic_created_again_is_read_from_where_start_specifies(world: World) -> None:
+    """Records of it that are read by ``latest`` were all sent since the consumer began."""
+    now_ms = int((await world.bus.send(await world.topic(), b"now")).timestamp_ms)
+    for start, expected in (("latest", [b"old", b"new"]), (timedelta(days=1), [b"new"]), ("none", None)):
+        topic, group = await world.topic(), world.name("group")
+        await world.admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+        async with world.bus.new_consumer(topic, group=group, start=start) as consumer:
+            await world.send(topic, b"0")
+            assert len(await world.take(consumer, 1)) == 1
+            await world.admin.delete_topics(topic)
+            await world.admin.create_topic(topic)
+            await world.bus.send(topic, b"old", timestamp_ms=now_ms - 2 * DAY_MS)
+            await world.send(topic, b"new")
+            if expected is None:
+                await refused(NoCommittedOffset, world.take(consumer, 1))
+            else:
+                assert [record.value for record in await world.take(consumer, len(expected))] == expected
 
 
 @promise()
