@@ -277,6 +277,7 @@ class Consumer:
             raise
 
     async def _assign(self, partitions: list[TopicPartition]) -> None:
+        await self._tell_of_losses()  # they may be the same partitions, of a topic that was created again
         await tell(self._listener.on_assigned, partitions)
         self._until_assigned.cancel()  # `assigned` need not wait for records
 

@@ -76,6 +76,8 @@ class Schedules:
         self._beginning = anyio.Lock()
         self._scope: anyio.CancelScope | None = None
         self._trouble = ""
+        self._may_be_empty = False
+        """The topic may have been created again, so the next times of functions are to be written again."""
         self._drained = self.counts.records
         """What was delivered when `drain` returned last."""
         self._tenures.clear()
@@ -183,6 +185,7 @@ class Schedules:
             start="earliest",
             on_assigned=self._assigned,
             on_revoked=self._revoked,
+            on_lost=self._lost,
             enable_auto_commit=False,
         )
         async with consumer:
@@ -201,6 +204,14 @@ class Schedules:
         for partition in partitions:
             tenure = self._tenures[partition] = Tenure(partition, self)
             self._bus.start_soon(tenure.run)
+        if self._may_be_empty:
+            self._may_be_empty = False
+            self._bus.start_soon(self._declare_all)
+
+    async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give up partitions, perhaps because the topic was deleted and created again, without any function's times."""
+        self._may_be_empty = True
+        await self._revoked(partitions)
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:

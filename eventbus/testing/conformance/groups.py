@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from eventbus.errors import (
@@ -139,6 +140,25 @@ async def a_topic_created_again_is_read_from_its_beginning(world: World) -> None
             assert [record.value for record in await world.take(consumer, 5)] == [b"3", b"4", b"5", b"6", b"7"]
         await member.commit()
         assert await world.admin.group_offsets(group) == {TopicPartition(topic, 0): OffsetAndMetadata(5)}
+
+
+@promise()
+async def a_topic_created_again_is_lost_before_it_is_assigned(world: World) -> None:
+    """What a listener keeps of a partition is about the topic that it was assigned last."""
+    topic, heard = await world.topic(), list[str]()
+
+    def listener(word: str) -> Callable[[list[TopicPartition]], None]:
+        return lambda _: heard.append(word)
+
+    async with world.bus.new_consumer(group=world.name("group")) as consumer:
+        await consumer.subscribe(topic, on_assigned=listener("assigned"), on_lost=listener("lost"))
+        await world.send(topic, b"0")
+        assert len(await world.take(consumer, 1)) == 1
+        await world.admin.delete_topics(topic)
+        await world.admin.create_topic(topic)
+        await world.send(topic, b"1")
+        assert len(await world.take(consumer, 1)) == 1
+        assert heard[0] == heard[-1] == "assigned" and "lost" in heard
 
 
 @promise()

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from eventbus import ConsumerRecord, EventBus, ProducerRecord, Scheduled, Transaction
+from eventbus import ConsumerRecord, EventBus, Firing, ProducerRecord, Scheduled, Transaction
 from eventbus.client.scheduling import tenure
 from eventbus.client.scheduling.agenda import Agenda
 from eventbus.client.scheduling.entries import Entry, Every, encode, key_of
@@ -434,6 +434,33 @@ async def test_a_topic_that_is_gone_at_delivery_holds_nobody_up(
         assert "the scheduled record 'lost' for topic 'gone' cannot be delivered, and is kept" in caplog.text
         assert "1 cannot be delivered: eventbus schedule list --dead" in (await bus.health()).parts[0].reason
         assert await bus.cancel_scheduled("lost") is True
+
+
+async def test_a_schedule_topic_that_is_created_again_goes_on(make_bus: MakeBus) -> None:
+    """The new topic was given up as the old one, after it was taken up: nothing was delivered, with health "ok"."""
+    clock = FakeClock()
+    bus = make_bus(clock=clock, service="shop")
+    times: list[int] = []
+
+    @bus.every(seconds=10)
+    async def tick(firing: Firing) -> None:
+        times.append(firing.scheduled_ms)
+
+    async with bus:
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"lost", delay=30)
+        await clock.advance(seconds=10)
+        await bus.drain()
+        [topic] = await bus.admin.describe_topics(["_scheduled.shop"])
+        await bus.admin.delete_topics(topic.name)
+        await bus.admin.create_topic(topic.name, 1, configs={"cleanup.policy": "compact"})
+        await bus.send("t", b"kept", delay=15)
+        await bus.drain()
+        before = len(times)
+        await clock.advance(seconds=20)
+        await bus.drain()
+        assert [record.value for record in await stored(bus)] == [b"kept"]
+        assert len(times) > before
 
 
 NOW = Every(0, "t", "look", Timetable(interval_ms=1_000))
