@@ -7,16 +7,17 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.broker import TopicSpec
-from tests.cluster_faults.cluster import Cluster
+from eventbus.testing import RealKafka
 from tests.cluster_faults.load import PATIENCE_SECONDS, until
+from tests.kafka.urls import bus_url
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
 
 
-async def test_a_partition_without_a_leader_stops_nothing_else(parted: Cluster) -> None:
+async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafka) -> None:
     """A service that started meanwhile raised HandlerError: 'No leaders found' had no translation."""
     handled: list[bytes] = []
-    bus = EventBus(parted.url)
+    bus = EventBus(bus_url(cluster.bootstrap))
 
     for topic in ("single", "alone", "replicated"):
 
@@ -26,7 +27,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(parted: Cluster) 
 
         assert handle is not None
 
-    async with EventBus(parted.url) as admin:
+    async with EventBus(bus_url(cluster.bootstrap)) as admin:
         unsafe = {"min.insync.replicas": "1"}
         specs = [
             TopicSpec("single", assignments=((1,), (3,)), configs=unsafe),
@@ -38,7 +39,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(parted: Cluster) 
             await admin.send("single", b"single-%d" % partition, partition=partition)
         for topic in ("alone", "replicated"):
             await admin.send(topic, topic.encode())
-        parted.kafka.node(3).kill()
+        cluster.node(3).kill()
         try:
             async with bus:
 
@@ -51,11 +52,11 @@ async def test_a_partition_without_a_leader_stops_nothing_else(parted: Cluster) 
                 await until(both_wait)
                 await admin.send("single", b"more", partition=0)
                 await until(lambda: b"more" in handled)
-                parted.kafka.node(3).start()
+                cluster.node(3).start()
                 await until(lambda: {b"single-1", b"alone"} <= set(handled))
                 with anyio.fail_after(PATIENCE_SECONDS):
                     await bus.drain()
                 assert len(handled) == 5
         finally:
-            if not parted.kafka.node(3).is_running:
-                parted.kafka.node(3).start()
+            if not cluster.node(3).is_running:
+                cluster.node(3).start()
