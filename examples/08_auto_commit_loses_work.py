@@ -1,7 +1,6 @@
 """Automatic commits lose work: they cover the records that were *polled*, not those that were *processed*.
 
-The program crashes at the sixth of ten orders. With ``enable_auto_commit`` the next run starts after all ten, without
-any error.
+The program crashes at the sixth of ten orders. With ``enable_auto_commit`` the next run starts after all ten. No error.
 """
 
 from __future__ import annotations
