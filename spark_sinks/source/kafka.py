@@ -46,8 +46,8 @@ class Cluster:
         waiting = [each for each, partition in found.partitions.items() if partition.leader not in metadata.brokers]
         if waiting:
             raise CoordinatorNotAvailable(
-                f"the offsets of {topic}-{waiting[0]} of {self.url.shown()} are not known: it has no leader that can "
-                "be asked. Start the brokers of its replicas"
+                f"the offsets of {topic}-{waiting[0]} of {self.url.shown()} are not known: it has no leader now. "
+                "Start the brokers of its replicas"
             )
         from confluent_kafka.admin._listoffsets import OffsetSpec
 

@@ -39,7 +39,7 @@ NO_LEADER, NOT_LEADER = 5, 6
 
 
 class Brokers:
-    """A cluster of which `NEW` leads orders-0, or no broker. `OLD` did, and says so or does not answer."""
+    """A cluster of which `NEW` leads orders-0, or no broker. `OLD` did, and returns an error or no answer."""
 
     def __init__(self, old: int | EventBusError = NOT_LEADER, leader_id: int = 2, version: int = 11) -> None:
         self.leaders = {ORDERS: OLD}

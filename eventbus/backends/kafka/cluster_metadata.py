@@ -41,7 +41,7 @@ class KnownTopic(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """What a broker knows of some topics."""
+    """Topics as a broker describes them."""
 
     found: dict[str, Any]
     """Topics by name, each a MetadataResponseTopic."""
@@ -147,7 +147,7 @@ class ClusterMetadata:
         topics = self.topics(names)
         for error in topics.errors.values():
             if error.retriable and error.code != UnknownTopicOrPartition.code:
-                raise error  # it is there, as far as anybody knows
+                raise error  # the topic may exist
         found = topics.found.items()
         return {name: KnownTopic(len(topic.partitions), id_text(topic.topic_id)) for name, topic in found}
 

@@ -36,7 +36,7 @@ _GRACE_SECONDS = 1.0
 """How long a leader may take longer than the timeout that it was given."""
 _UNKNOWN_SERVER_ERROR, _LEADER_NOT_AVAILABLE = -1, 5
 _WITH_MAX_TIMESTAMP = 7
-"""The version of ListOffsets that knows MAX_TIMESTAMP."""
+"""The first version of ListOffsets with MAX_TIMESTAMP."""
 _ISOLATION = {
     IsolationLevel.READ_COMMITTED: ClientIsolation.READ_COMMITTED,
     IsolationLevel.READ_UNCOMMITTED: ClientIsolation.READ_UNCOMMITTED,
@@ -95,16 +95,16 @@ class OffsetAdmin:
         A leader that has just died would be waited for as long as for any request. So a leader that does not answer is
         given up soon, and looked up before the next try.
         """
-        asked = (
+        requests = (
             (EARLIEST, IsolationLevel.READ_UNCOMMITTED),
             (LATEST, IsolationLevel.READ_COMMITTED),
             (LATEST, IsolationLevel.READ_UNCOMMITTED),
         )
-        found: list[dict[TopicPartition, int]] = [{} for _ in asked]
+        found: list[dict[TopicPartition, int]] = [{} for _ in requests]
         left = list(partitions)
         for seconds in _PATIENCE_SECONDS:
             failed: Errors = {}
-            for offsets, (at, isolation) in zip(found, asked, strict=True):
+            for offsets, (at, isolation) in zip(found, requests, strict=True):
                 wanted = dict.fromkeys((one for one in left if one not in offsets and one not in failed), at)
                 answers, errors = self._list(wanted, isolation, min(seconds, self._seconds))
                 offsets.update({where: answer.offset for where, answer in answers.items()})
@@ -132,7 +132,7 @@ class OffsetAdmin:
             answer = self._wire.call(request, at=leader, timeout_seconds=self._seconds + _GRACE_SECONDS)
             return _results(answer)
 
-        self._forget(before)  # a topic may have been created again since, and the old leaders know nothing of it
+        self._forget(before)  # a topic may have been created again since, on other brokers
         what = "no record of {} was deleted"
         try:
             found, errors = self._from_leaders(before, request, what)
@@ -272,7 +272,7 @@ class OffsetAdmin:
     def _prepare_librdkafka(
         self, partitions: Iterable[TopicPartition], what: str
     ) -> tuple[list[TopicPartition], Errors]:
-        """Have librdkafka learn the leaders of partitions. Return those that it may be asked about, and errors.
+        """Have librdkafka learn the leaders of partitions. Return those that have one, and errors.
 
         Its ListOffsets and DeleteRecords (2.16) may only be called for leaders in its metadata cache. For others the
         calling thread registers the request with the cache, and goes on using it. When a metadata response arrives just
@@ -312,7 +312,7 @@ def _of(where: TopicPartition, error: KafkaError, what: str) -> KafkaError:
 
 
 def _no_leader(what: str) -> KafkaError:
-    return error_for_code(_LEADER_NOT_AVAILABLE, f"{what}: it has no leader that can be asked")
+    return error_for_code(_LEADER_NOT_AVAILABLE, f"{what}: it has no leader now")
 
 
 def _results(answer: Any) -> dict[TopicPartition, Any]:
