@@ -88,6 +88,8 @@ class KafkaConsumer:
         """The backend's, when they were last compared."""
         self._recreated: set[TopicPartition] = set()
         """Partitions of topics that were deleted and created again, to be read from where ``start`` specifies."""
+        self._identified_at: dict[str, float] = {}
+        """When the id of a topic was looked up before it was read, in seconds of `time.monotonic`."""
         self._arrived_at: dict[TopicPartition, float] = {}
         """When something of a partition last arrived, in seconds of `time.monotonic`."""
         self._silence_seconds = 0.0009 * int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
@@ -252,6 +254,7 @@ class KafkaConsumer:
         self._arrived_at.pop(where, None)
         if not any(topic == where.topic for topic, _ in self._held):
             self._ids.pop(where.topic, None)
+            self._identified_at.pop(where.topic, None)
         self._inbox.drop(where)
         self.on_revoked(where)
 
@@ -303,7 +306,8 @@ class KafkaConsumer:
         """
         now = time.monotonic()
         for where in (*(TopicPartition(one.topic, one.partition) for one in arrival.records), *arrival.ends):
-            if now - self._arrived_at.get(where, 0.0) >= self._silence_seconds:
+            since = self._arrived_at.get(where, self._identified_at.get(where.topic, 0.0))
+            if now - since >= self._silence_seconds:
                 self._unverified.add(where.topic)
             self._arrived_at[where] = now
 
@@ -440,8 +444,10 @@ class KafkaConsumer:
         """
         topics = {topic for topic, _ in partitions} - self._ids.keys()
         if topics:
+            now = time.monotonic()
             try:
                 self._ids.update(self._backend.identify(topics))
+                self._identified_at.update(dict.fromkeys(topics, now))
             except EventBusError as error:  # the next refresh has them
                 logger.debug("the ids of %s are not known: %s", sorted(topics), error)
 
