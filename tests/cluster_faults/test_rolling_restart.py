@@ -18,11 +18,13 @@ from tests.cluster_faults.load import PARTITIONS, PATIENCE_SECONDS, Load, load, 
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 REPLICAS, ROUNDS = 3, 2
-FAILS_EVERY = 10
+FAILS_EVERY = 100
+DRAIN_SECONDS = 2 * PATIENCE_SECONDS
+"""A record that fails ends a transaction and waits, while the senders go on: the handler is behind at the end."""
 
 
 class Retrying:
-    """Handlers of the records of `Load`: one fails with each tenth record at first, one only counts what it gets."""
+    """Handlers of the records of `Load`: one fails with each hundredth at first, one only counts what it gets."""
 
     def __init__(self, bus: EventBus, source: str) -> None:
         self.bus = bus
@@ -48,13 +50,13 @@ class Retrying:
 
     async def check(self) -> None:
         """Raises AssertionError for records that are lost, or whose results are not there exactly once."""
-        with anyio.fail_after(PATIENCE_SECONDS):
+        with anyio.fail_after(DRAIN_SECONDS):
             await self.bus.drain()
         sent, results = [Counter(await self._read(topic)) for topic in (self.source, self.target)]
         assert results == sent, f"lost {sent - results}, doubled {results - sent}"
         assert self.handled.keys() == sent.keys()
         retried = [value for value, calls in self.calls.items() if calls > 1]
-        assert len(retried) >= len(sent) // FAILS_EVERY
+        assert len(retried) >= len(sent) // FAILS_EVERY > 0
 
     async def _read(self, topic: str) -> list[bytes]:
         async with self.bus.new_consumer(topic) as consumer:
