@@ -10,16 +10,17 @@ from msgspec import UNSET, UnsetType
 
 from dlq.editing import check_edit
 from dlq.following import Following
+from dlq.group_reads import Groups
 from dlq.payloads import payload_gone, source_records
+from dlq.redriven_record import Redriving
 from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, Step, with_step
-from dlq.state_writer import Writes
-from dlq.targets import REASONS, Target, Targets, id_of, redrive_headers
+from dlq.state_writer import StateWriter, Writes
+from dlq.targets import REASONS, Target, Targets, id_of
 from dlq.views import row_of
 from eventbus import EventBus
 from eventbus.client.consuming.restoring import CLAIM_CHECK
-from eventbus.client.ledger_writer import LedgerRecord
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ class Edit:
         self._letter = letter
         self._id = id_of(letter)
         self._step = step
-        self._record: LedgerRecord | None = None
-        self.sent: RecordMetadata | None = None
-        """Where it landed."""
+        self._redriving = Redriving(step.at_ms, step.by, edited=True)
+        self._target: Target | None = None
+        self._content: DeadLetter | None = None
+        self._timestamp_ms: int | None = None
+        self._sent: RecordMetadata | None = None
 
     async def prepare(
         self,
@@ -82,14 +85,19 @@ class Edit:
         headers: Headers | UnsetType,
         *,
         to: str | None,
+        whole_topic: bool,
         allow: Collection[str] | None,
     ) -> None:
         """Work out what is to be sent. Raises ConfigError, SerializationError, PayloadGone."""
         letter = self._letter
         await self._following.catch_up()
-        following = self._following
-        topics = await self._bus.admin.describe_topics()
-        target = Targets(topics, following.indexes, following.state_topic, to=to, allow=allow).of(letter)
+        following, groups = self._following, Groups(self._bus)
+        await groups.look_up([letter.group] if letter.group and letter.family == "eventbus" else ())
+        targets = Targets(
+            await self._bus.admin.describe_topics(), following.indexes, following.state_topic, groups.known,
+            to=to, whole_topic=whole_topic, allow=allow,
+        )  # fmt: skip
+        target = targets.of(letter)
         if not isinstance(target, Target):
             raise ConfigError(f"dead letter {self._id} cannot be sent: {REASONS[target]}")
         record = letter if letter.has_payload else (await source_records(self._bus, [letter])).get(self._id)
@@ -97,27 +105,43 @@ class Edit:
             raise payload_gone(letter)
         before = None if record is None else record.value
         new_value = before if isinstance(value, UnsetType) else value
-        old_headers = letter.headers if record is None else record.headers
+        new_headers = letter.headers if record is None else record.headers
         if not isinstance(value, UnsetType):
             # The old value was a reference to a claim check's store, say. Readers would take the new one for such.
             marks = self._bus.restoring.marks | {CLAIM_CHECK}
-            old_headers = tuple(header for header in old_headers if header[0] not in marks)
-        new_headers = redrive_headers(
-            old_headers if isinstance(headers, UnsetType) else headers,
-            self._id, hops=letter.hops + 1, at_ms=self._step.at_ms, by=self._step.by, edited=True,
-        )  # fmt: skip
-        await check_edit(self._bus, target.topic, before, new_value, new_headers)
+            new_headers = tuple(header for header in new_headers if header[0] not in marks)
+        if not isinstance(headers, UnsetType):
+            new_headers = headers
+        # Who reads the retry topic reads the record as one of the topic that it came from.
+        read_as = target.topic if target.group is None or letter.source is None else letter.source.topic
+        await check_edit(self._bus, read_as, before, new_value, new_headers)
         new_key = (letter if record is None else record).key if isinstance(key, UnsetType) else key
-        # Another key may belong into another partition.
-        partition = target.partition if isinstance(key, UnsetType) else None
-        self._record = LedgerRecord(target.topic, partition, new_key, new_value, new_headers)
+        self._content = msgspec.structs.replace(letter, key=new_key, value=new_value, headers=new_headers)
+        if target.group is None:
+            self._timestamp_ms = targets.timestamp_of(letter, target.topic, self._step.at_ms)
+            if key is not UNSET:  # another key may belong into another partition
+                target = msgspec.structs.replace(target, partition=None)
+        self._target = target
+
+    async def write(self, writer: StateWriter) -> RecordMetadata:
+        """Store the record and what became of the letter. Return the place of the record."""
+        assert self._target is not None
+        while self._sent is None:
+            try:
+                await writer.write(self.decide)
+            except EventBusError as error:
+                smaller = self._redriving.smaller(error, self._target)
+                if smaller is None:
+                    raise
+                self._redriving = smaller
+        return self._sent
 
     async def decide(self) -> Writes:
         following = self._following
         row = row_of(following.indexes, self._id)
         before = (await following.states([self._id])).get(self._id)
-        assert self._record is not None
-        step = msgspec.structs.replace(self._step, to=self._record.topic)
+        assert self._target is not None and self._content is not None
+        step = msgspec.structs.replace(self._step, to=self._target.topic)
         if row is None:
             raise ConfigError(f"there is no dead letter {self._id} any more: retention has removed it")
         status = STATUSES[row.status]
@@ -127,7 +151,7 @@ class Edit:
                 f"first: eventbus dlq reopen {self._id} --status {status}"
             )
         return Writes(
-            [self._record],
+            [self._redriving.record(self._letter, self._target, self._content, self._timestamp_ms)],
             [state_after(following, self._id, before, step)],
-            lambda sent: setattr(self, "sent", sent[0]),
+            lambda sent: setattr(self, "_sent", sent[0]),
         )

@@ -212,32 +212,33 @@ class DeadLetters:
         key: bytes | UnsetType | None = UNSET,
         headers: Headers | UnsetType = UNSET,
         to: str | None = None,
+        whole_topic: bool = False,
         allow: Collection[str] | None = None,
         by: str = "",
         note: str = "",
     ) -> RecordMetadata:
-        """Send a letter with another content, to the topic it came from or ``to`` another; where it landed.
+        """Send a letter with another content to the group that failed, through its retry topic. Return its place.
 
-        What is not given stays as it is; ``value=None`` is a tombstone. The letter itself stays too, and says what
-        became of it. Raises ConfigError for a letter that was dealt with already, and where `redrive` would leave it
-        out; SerializationError for a value that names its schema and cannot be read by it; PayloadGone.
+        All groups that read the topic get it with ``whole_topic``, which sends it to the topic it came from, or ``to``
+        another topic. What is not given stays as it is; ``value=None`` is a tombstone. The letter itself stays too, and
+        says what became of it. Raises ConfigError for a letter that was dealt with already, and where `redrive` would
+        leave it out; SerializationError for a value that names its schema and cannot be read by it; PayloadGone.
         """
         step = new_step("edited", self._clock(), by=by, note=note)
         letter = await self.get(id)
         edit = Edit(self._bus, self._following, letter, step)
-        await edit.prepare(value, key, headers, to=to, allow=allow)
+        await edit.prepare(value, key, headers, to=to, whole_topic=whole_topic, allow=allow)
         async with self._writer:
-            await self._writer.write(edit.decide)
-        assert edit.sent is not None
-        return edit.sent
+            return await edit.write(self._writer)
 
     def start_redrive(self, selection: Selection, **options: Unpack[RedriveOptions]) -> Redrive:
         """A redrive that can be paused and cancelled: ``async with letters.start_redrive(...) as run:``.
 
-        The selected letters are sent to the topics they came from, or all of them to another one, as they were but for
-        headers that say where they come from. Each is sent in one transaction with the record that says so: a second
-        redrive, one at the same time, or one that was killed and begun again, sends none twice. For the options see
-        `RedriveOptions`.
+        Each selected letter is sent to the group that failed, through its retry topic, as it was but for headers that
+        state where it comes from. With ``whole_topic`` it is sent to the topic it came from, and with ``to`` to another
+        one; then all groups that read this topic get it. Each is sent in one transaction with the record that says so:
+        a second redrive, one at the same time, or one that was killed and begun again, sends none twice. For the
+        options see `RedriveOptions`.
         """
         return Redrive(self._bus, self._following, self._writer, self._clock, selection, **options)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from dlq.texts import MAX_INT32, MAX_INT64, number_of, text_bytes
+from eventbus.recovery import REDRIVE_BITS, REDRIVE_HOPS, redrive_number
 from eventbus.types import ConsumerRecord, Header, Record
 
 PREFIX: Final = "eb-retry-"
@@ -25,7 +26,9 @@ DONE: Final = "eb-retry-done"
 OWNER: Final = "eb-retry-group"
 """The group that wrote the record. Set in a topic that `Retry.topic` names, because several services may share that."""
 REDRIVE: Final = "eb-redrive-"
-HOPS: Final = "eb-redrive-hops"
+REDRIVE_OF: Final = "eb-redrive-of"
+"""The dead letter that the record was: JSON ``[topic, partition, offset]``."""
+HOPS: Final = REDRIVE_HOPS
 """How often the record came back from the dead letters."""
 
 MOST_ERROR_BYTES: Final = 1024
@@ -129,6 +132,16 @@ def read_root(data: bytes | None) -> Root | None:
         and 0 <= kind <= 1
     )
     return root if is_place else None
+
+
+def place_of(offset: int, headers: Mapping[str, bytes | None]) -> int:
+    """Return the place of a record in its line, as one number that sorts by the record's offset.
+
+    A redriven record has a place of its own, just after the record that failed. It may have another content, also than
+    an earlier redrive of the same letter. With the same place, the newer entry would count as a copy of the older one,
+    and would be dropped.
+    """
+    return offset << REDRIVE_BITS | redrive_number(headers)
 
 
 def _entry(record: ConsumerRecord, attempt: int, due_ms: int, headers: Iterable[Header] = ()) -> Record:

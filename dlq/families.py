@@ -50,6 +50,7 @@ class Told(NamedTuple):
     first_failed_ms: int | None = None
     last_failed_ms: int | None = None
     hops: int = 0
+    retry_topic: str = ""
 
 
 # each family ---------------------------------------------------------------------------------------------------------
@@ -67,6 +68,7 @@ def _eventbus(found: Found) -> Told:
         first_failed_ms=number_of(found.get(ours.FIRST_FAILED)),
         last_failed_ms=number_of(found.get(ours.LAST_FAILED)),
         hops=number_of(found.get(ours.DEAD_HOPS), MAX_INT32) or 0,
+        retry_topic=_name(found, ours.RETRY_TOPIC),
     )
 
 

@@ -33,6 +33,8 @@ SERVICE: Final = "eb-dlq-service"
 REASON: Final = "eb-dlq-reason"
 DEAD_HOPS: Final = "eb-dlq-hops"
 """How often the record was a dead letter before."""
+RETRY_TOPIC: Final = "eb-dlq-retry-topic"
+"""The retry topic that the handler read; absent if it read none."""
 PAYLOAD: Final = "eb-dlq-payload"
 """``source``: the letter did not fit its topic; key, value and headers are to be read where the record stood."""
 
@@ -63,6 +65,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     first_failed_ms: int
     now_ms: int
+    retry_topic: str | None = None
+    """The one that the handler reads."""
 
 
 def dead_letter_record(record: ConsumerRecord, cause: Cause, *, max_bytes: int, redact: Redact | None = None) -> Record:
@@ -108,6 +112,8 @@ def _of_the_record(record: ConsumerRecord, cause: Cause) -> Iterator[Header]:
     yield LAST_FAILED, b"%d" % cause.now_ms
     yield ORIGINAL_TIMESTAMP, b"%d" % record.timestamp_ms
     yield DEAD_HOPS, b"%d" % (redriven if dead is None else max(redriven, dead + 1))
+    if cause.retry_topic is not None:
+        yield RETRY_TOPIC, cause.retry_topic.encode()
 
 
 def _of_the_error(cause: Cause, redact: Redact | None) -> Headers:

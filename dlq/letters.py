@@ -7,8 +7,10 @@ from hashlib import blake2b
 
 import msgspec
 
+from dlq.entries import REDRIVE_OF
 from dlq.families import Family, read_headers
 from dlq.headers import PAYLOAD
+from dlq.selection import LetterId
 from eventbus.types import ConsumerRecord, Headers, TopicPartition
 
 _VARYING = re.compile(r"[0-9a-fA-F-]{8,}|\d+")
@@ -52,11 +54,22 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     has_payload: bool
     """False: key, value and headers are to be read where the record stood, in ``source``."""
     all_headers: Headers
+    retry_topic: str = ""
+    """The retry topic that the handler read."""
 
     @property
     def id(self) -> str:
         """Where it stands, which is its name."""
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @property
+    def former_id(self) -> str:
+        """The id of the letter that the record was before it was redriven; "" if it was none, or does not tell."""
+        try:
+            found = msgspec.json.decode(dict(self.all_headers).get(REDRIVE_OF) or b"", type=tuple[str, int, int])
+        except (msgspec.MsgspecError, UnicodeError):
+            return ""
+        return str(LetterId(*found))
 
     @property
     def case(self) -> str:

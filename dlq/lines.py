@@ -46,7 +46,8 @@ class WaitingEntry(msgspec.Struct, gc=False, eq=False):
     attempt: int
     state: int
     source: TopicPartition
-    source_offset: int
+    place: int
+    """In its line, see `dlq.entries.place_of`."""
     key: bytes | None
     packed: bytes
     """Value and headers: one object in the place of a dozen."""
@@ -72,7 +73,7 @@ class WaitingEntry(msgspec.Struct, gc=False, eq=False):
 
 
 class Source:
-    """A source partition: the places of its records that wait, by their offsets there.
+    """A source partition: the places of its records that wait, which sort by their offsets there.
 
     Places of one key form a line. The head may go; the others are behind it. A place without an entry is kept for one
     that is on its way.
@@ -92,23 +93,23 @@ class Source:
         self.is_watched = False
         """Somebody has a view of the heads."""
 
-    def join(self, key: bytes | None, offset: int) -> None:
-        """Into the line, by the offset; ahead of one that is at work nobody gets any more."""
+    def join(self, key: bytes | None, place: int) -> None:
+        """Put a place into the line of a key. None gets ahead of a head that is in flight."""
         head = self.heads.get(key)
         if head is None:
-            self.heads[key] = offset
+            self.heads[key] = place
             return
         entry = self.places[head]
-        if offset < head and (entry is None or entry.state != AT_WORK):
-            self.heads[key], offset = offset, head
+        if place < head and (entry is None or entry.state != AT_WORK):
+            self.heads[key], place = place, head
             if entry is not None:
                 entry.state = BEHIND
-        heappush(self.behind.setdefault(key, []), offset)
+        heappush(self.behind.setdefault(key, []), place)
 
-    def leave(self, key: bytes | None, offset: int) -> WaitingEntry | None:
-        """The place is free; the entry that is the head because of it, where there is one."""
-        del self.places[offset]
-        if self.heads.get(key) != offset:
+    def leave(self, key: bytes | None, place: int) -> WaitingEntry | None:
+        """Free a place. Return the entry that is the head of the line because of it, if there is one."""
+        del self.places[place]
+        if self.heads.get(key) != place:
             return None
         line = self.behind.get(key, [])
         while line and line[0] not in self.places:

@@ -137,7 +137,8 @@ class Policy(msgspec.Struct, frozen=True):
     prefix: str = ""
     """Before the topics that are named here."""
     old_retry_topic: str | None = None
-    """The retry topic of an earlier release, read to its end while ``retry`` has no later tries."""
+    """The retry topic that is read while ``retry`` has no later tries: redriven records come through it, and records of
+    an earlier release wait there."""
     keeps_order: bool = True
     """True if later records of a key can wait until entries of ``old_retry_topic`` are handled."""
 
@@ -146,6 +147,12 @@ class Policy(msgspec.Struct, frozen=True):
         if not self.retry.tries_later:
             return self.old_retry_topic
         return self.prefix + self.retry.topic if self.retry.topic else retry_topic_of(group)
+
+    def is_redriven(self, group: str) -> bool:
+        """See `DrainsRetries`."""
+        topic = retry_topic_of(group)
+        named = f"{self.prefix}{self.dead_letter}" if isinstance(self.dead_letter, str) else None
+        return self.dead_letter is not False and checks.is_topic(topic) and named != topic
 
     def draining(self, topic: str, *, keeps_order: bool) -> Policy:
         """See `DrainsRetries`."""

@@ -226,6 +226,7 @@ class PolicyRecovery:
             attempts=failed.attempts,
             first_failed_ms=failed.first_failed_ms or 0,
             now_ms=now_ms,
+            retry_topic=self.retry_topic,
         )
         max_bytes = self._max_message_bytes.get(topic, _NO_LIMIT)
         letter = dead_letter_record(record, cause, max_bytes=max_bytes, redact=self._policy.redact)

@@ -16,12 +16,14 @@ import msgspec
 
 from dlq.changes import state_after
 from dlq.following import Following
+from dlq.group_reads import Groups
 from dlq.payloads import source_records
 from dlq.reading import selected
+from dlq.redriven_record import Redriving
 from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, new_step
 from dlq.state_writer import StateWriter, Writes
-from dlq.targets import Target, Targets, id_of, redrive_headers
+from dlq.targets import Target, Targets, id_of
 from dlq.views import offsets_of, row_of
 from eventbus import EventBus
 from eventbus.client.ledger_writer import LedgerRecord
@@ -55,6 +57,13 @@ class Redriven(msgspec.Struct, kw_only=True):
     """Sent; of a dry run: that would be."""
     topics: dict[str, int] = {}
     """Where to."""
+    groups: dict[str, int] = {}
+    """The groups that alone get them, through their retry topics."""
+    idle_groups: tuple[str, ...] = ()
+    """Those of these groups that do not run. Their letters wait in their retry topics."""
+    other_groups: dict[str, tuple[str, ...]] = {}
+    """By topic the other groups that read it, and get the letters too: with ``whole_topic``, or ``to``. Readers that
+    are in no group, such as Spark, are not known."""
     left_out: dict[str, int] = {}
     """By reason, see `dlq.targets.REASONS`."""
     samples: dict[str, tuple[str, ...]] = {}
@@ -76,17 +85,30 @@ class Redriven(msgspec.Struct, kw_only=True):
         if len(samples) < _SAMPLES:
             self.samples[reason] = (*samples, str(letter))
 
-    def sent(self, topic: str) -> None:
+    def sent(self, target: Target) -> None:
         self.seen += 1
         self.redriven += 1
-        self.topics[topic] = self.topics.get(topic, 0) + 1
+        self.topics[target.topic] = self.topics.get(target.topic, 0) + 1
+        if target.group is not None:
+            self.groups[target.group] = self.groups.get(target.group, 0) + 1
+
+    def reaches(self, target: Target, failed: str, groups: Groups) -> None:
+        """Note which groups besides the one that failed get a letter, and whether that one runs."""
+        if target.group is None:
+            others = {*self.other_groups.get(target.topic, ()), *groups.readers(target.topic)} - {failed}
+            if others:
+                self.other_groups[target.topic] = tuple(sorted(others))
+        elif not groups.known[target.group].members and target.group not in self.idle_groups:
+            self.idle_groups = tuple(sorted((*self.idle_groups, target.group)))
 
 
 class RedriveOptions(TypedDict, total=False):
     """How letters are redriven."""
 
     to: str | None
-    """Where to; None: to the topic each came from."""
+    """To this topic, and all groups that read it. None: each to the group that failed, through its retry topic."""
+    whole_topic: bool
+    """Each to the topic it came from, where all groups that read it get it again."""
     rate: float | None
     """Records a second; None: as fast as it goes."""
     dry_run: bool
@@ -137,6 +159,7 @@ class Redrive:
         selection: Selection,
         *,
         to: str | None = None,
+        whole_topic: bool = False,
         rate: float | None = None,
         dry_run: bool = False,
         max_hops: int | None = MAX_HOPS,
@@ -154,7 +177,9 @@ class Redrive:
         self._selection = selection
         self._now_ms = now_ms
         self._to = to
+        self._whole_topic = whole_topic
         self._allow = allow
+        self._groups = Groups(bus)
         self._max_hops = max_hops
         self._pace = Pace(rate)
         self._on_progress = on_progress
@@ -259,9 +284,13 @@ class Redrive:
             await self._bus.admin.describe_topics(),
             following.indexes,
             following.state_topic,
+            self._groups.known,
             to=self._to,
+            whole_topic=self._whole_topic,
             allow=self._allow,
         )
+        if self._whole_topic or self._to is not None:
+            await self._groups.look_up_all()
 
     async def _send_all(self, letters: AsyncIterable[list[DeadLetter]]) -> None:
         batch: list[DeadLetter] = []
@@ -305,12 +334,14 @@ class Redrive:
             await wait()
             tasks.cancel_scope.cancel()
 
-    async def _send(self, batch: Sequence[DeadLetter]) -> None:
+    async def _send(self, batch: Sequence[DeadLetter], redriving: Redriving | None = None) -> None:
         """In one transaction; where one of them is refused, the others apart from it."""
         sources = await source_records(self._bus, [letter for letter in batch if not letter.has_payload])
+        await self._groups.look_up(letter.group for letter in batch if letter.group and letter.family == "eventbus")
+        redriving = redriving or Redriving(self._now_ms(), self._step.by)
 
         async def decide() -> Writes:
-            return await self._decide(batch, sources)
+            return await self._decide(batch, sources, redriving)
 
         if self.done.dry_run:
             (await decide()).committed(())
@@ -327,18 +358,27 @@ class Redrive:
                 await self._send(batch[:half])
                 await self._send(batch[half:])
                 return
+            assert self._targets is not None
+            target = self._targets.of(batch[0])
+            smaller = redriving.smaller(error, target) if isinstance(target, Target) else None
+            if smaller is not None:
+                await self._send(batch, smaller)
+                return
             letter = id_of(batch[0])
             logger.warning("dead letter %s cannot be redriven: %s", letter, error)
             self.done.leave_out(letter, "refused")
             if len(self.done.errors) < _SAMPLES:
                 self.done.errors[str(letter)] = str(error)
 
-    async def _decide(self, batch: Sequence[DeadLetter], sources: Mapping[LetterId, ConsumerRecord]) -> Writes:
+    async def _decide(
+        self, batch: Sequence[DeadLetter], sources: Mapping[LetterId, ConsumerRecord], redriving: Redriving
+    ) -> Writes:
+        assert self._targets is not None
         states = await self._following.states(map(id_of, batch))
-        now_ms = self._now_ms()
+        at_ms = redriving.at_ms
         records: list[LedgerRecord] = []
         written: list[tuple[LetterId, LetterState]] = []
-        sent: list[str] = []
+        sent: list[tuple[Target, str]] = []
         left_out: list[tuple[LetterId, str]] = []
         for letter in batch:
             id = id_of(letter)
@@ -346,16 +386,19 @@ class Redrive:
             source = sources.get(id)
             target = self._target_of(letter, id, before, source)
             if isinstance(target, Target):
-                records.append(self._record(letter, id, source, target, now_ms))
-                step = msgspec.structs.replace(self._step, at_ms=now_ms, to=target.topic)
+                timestamp_ms = None if target.group else self._targets.timestamp_of(letter, target.topic, at_ms)
+                records.append(redriving.record(letter, target, source or letter, timestamp_ms))
+                step = msgspec.structs.replace(self._step, at_ms=at_ms, to=target.topic)
                 written.append(state_after(self._following, id, before, step))
-                sent.append(target.topic)
+                sent.append((target, letter.group))
             else:
                 left_out.append((id, target))
 
         def committed(_: Sequence[RecordMetadata]) -> None:
-            for topic in sent:
-                self.done.sent(topic)
+            for target, _group in sent:
+                self.done.sent(target)
+            for target, group in dict.fromkeys(sent):
+                self.done.reaches(target, group, self._groups)
             for id, reason in left_out:
                 self.done.leave_out(id, reason)
 
@@ -377,11 +420,3 @@ class Redrive:
         if not letter.has_payload and source is None:
             return "no-payload"
         return self._targets.of(letter)
-
-    def _record(
-        self, letter: DeadLetter, id: LetterId, source: ConsumerRecord | None, target: Target, now_ms: int
-    ) -> LedgerRecord:
-        """The letter as it goes back."""
-        record = letter if source is None else source
-        headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=now_ms, by=self._step.by)
-        return LedgerRecord(target.topic, target.partition, record.key, record.value, headers)

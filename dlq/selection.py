@@ -35,8 +35,12 @@ that others run allow as much."""
 
 def looks_like_retries(topic: str, configs: Mapping[str, str]) -> bool:
     """Return whether a topic may hold records that wait: by its name, or by the configs that it was created with."""
-    is_made_for_it = configs.get("max.message.bytes") == str(RETRY_TOPIC_BYTES) and configs.get("retention.ms") == "-1"
-    return topic.startswith(retry_topic_of("")) or is_made_for_it
+    return topic.startswith(retry_topic_of("")) or is_made_for_retries(configs)
+
+
+def is_made_for_retries(configs: Mapping[str, str]) -> bool:
+    """Return whether a topic has the configs with which a handler creates its retry topic."""
+    return configs.get("max.message.bytes") == str(RETRY_TOPIC_BYTES) and configs.get("retention.ms") == "-1"
 
 
 class LetterId(NamedTuple):

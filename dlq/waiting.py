@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
-from dlq.entries import ATTEMPT, DONE, DUE, FIRST_FAILED, OWNER, ROOT, done_mark, read_mark, read_root
+from dlq.entries import ATTEMPT, DONE, DUE, FIRST_FAILED, OWNER, ROOT, done_mark, place_of, read_mark, read_root
 from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, WaitingEntry, packed, rank_of
 from dlq.texts import MAX_INT32, number_of
 from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
@@ -103,7 +103,7 @@ class WaitingEntries:
                     1 if attempt is None else attempt,
                     BEHIND,
                     source.topic_partition,
-                    root.offset,
+                    place_of(root.offset, found),
                     records.keys[index],
                     packed(records.values[index], given, self._buffer),
                     due_ms - since_ms,
@@ -123,7 +123,7 @@ class WaitingEntries:
         self._next = max(self._next, records.next_offset)
 
     def _enter(self, source: Source, entry: WaitingEntry) -> None:
-        place, key = entry.source_offset, entry.key
+        place, key = entry.place, entry.key
         earlier = source.places.get(place)
         kept_for = source.coming.pop(place, None)
         if earlier is not None:
@@ -281,7 +281,7 @@ class WaitingEntries:
 
     def hold(self, record: ConsumerRecord) -> None:
         source = self._source(record.topic_partition)
-        place, key = record.offset, record.key
+        place, key = _place_of(record), record.key
         source.coming[place] = key
         if place not in source.places:
             source.places[place] = None
@@ -290,8 +290,8 @@ class WaitingEntries:
 
     def unhold(self, record: ConsumerRecord) -> None:
         source = self._source(record.topic_partition)
-        if record.offset in source.coming:
-            self._do_not_wait_for(source, record.offset)
+        if (place := _place_of(record)) in source.coming:
+            self._do_not_wait_for(source, place)
         self._drop_empty(source)
 
     def release(self, source: TopicPartition) -> None:
@@ -335,7 +335,7 @@ class WaitingEntries:
     def _close(self, entry: WaitingEntry) -> None:
         """It is finished: whoever is behind it may go, unless it comes again."""
         self._shut(entry)
-        source, place = self._sources[entry.source], entry.source_offset
+        source, place = self._sources[entry.source], entry.place
         if place in source.coming:
             source.places[place] = None
         else:
@@ -362,6 +362,10 @@ class WaitingEntries:
     def _ready_at(self, rank: int) -> WaitingEntry | None:
         entry = self._open.get(rank & _OFFSET_MASK)
         return entry if entry is not None and entry.state == READY else None
+
+
+def _place_of(record: ConsumerRecord) -> int:
+    return place_of(record.offset, dict(record.headers))
 
 
 def _among(offsets: range, known: Collection[int]) -> list[int]:

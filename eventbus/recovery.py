@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,15 @@ from eventbus.types import ConsumerRecord, FetchedRecords, Record, TopicPartitio
 
 RetryOrder = Literal["none", "partition", "key"]
 """Which later records wait for one that waits for its next try: none, those of its partition, or those of its key."""
+
+REDRIVEN_AT: Final = "eb-redrive-at"
+"""The header of a redriven record with the time of the redrive, in milliseconds."""
+REDRIVE_HOPS: Final = "eb-redrive-hops"
+"""The header of a redriven record that counts its redrives."""
+REDRIVE_BITS: Final = 48
+"""The size of `redrive_number`."""
+_TIME_DIGITS = 13
+_HOPS_BITS = 4
 
 
 class Handling(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,6 +319,10 @@ class DrainsRetries(Protocol):
         """Return the topic in which failed records of a group wait, or None without later tries."""
         ...
 
+    def is_redriven(self, group: str) -> bool:
+        """Return whether dead letters of a group may come back through a retry topic named after it."""
+        ...
+
     def draining(self, topic: str, *, keeps_order: bool) -> FailurePolicy:
         """Return the policy with ``topic`` as its retry topic, for a policy without later tries.
 
@@ -320,6 +333,19 @@ class DrainsRetries(Protocol):
     def entries(self, group: str, partition: int) -> Waiting:
         """Return an empty `Waiting` that takes up the entries of a group, to count them."""
         ...
+
+
+def redrive_number(headers: Mapping[str, bytes | None]) -> int:
+    """Return 0 for a record that was not redriven, and a number that rises with each redrive of the same record.
+
+    A redriven record in a retry topic has the place of the record that failed, but it is another record: the place may
+    be handled already, and an edited letter has another content.
+    """
+    at_ms, hops = headers.get(REDRIVEN_AT), headers.get(REDRIVE_HOPS)
+    if at_ms is None or len(at_ms) > _TIME_DIGITS or not at_ms.isdigit():
+        return 0
+    count = int(hops) if hops is not None and len(hops) < _TIME_DIGITS and hops.isdigit() else 0
+    return int(at_ms) << _HOPS_BITS | count % (1 << _HOPS_BITS)
 
 
 def retry_topic_of(group: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from eventbus.recovery import redrive_number
 from eventbus.types import ConsumerRecord, TopicPartition
 from outbox.offsets import offsets_table, stored_offsets
 
@@ -184,8 +185,10 @@ def _pieces(ids: Sequence[str]) -> list[Sequence[str]]:
 
 
 def id_of_record(record: ConsumerRecord) -> str:
-    """Names a record by its place."""
-    return f"record:{record.topic}:{record.partition}:{record.offset}"
+    """Name a record by its place. A redrive of it is another record, which is handled although the place is known."""
+    place = f"record:{record.topic}:{record.partition}:{record.offset}"
+    number = redrive_number(dict(record.headers))
+    return f"{place}:redriven:{number}" if number else place
 
 
 def id_of_message(text: str) -> str:

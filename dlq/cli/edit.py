@@ -1,4 +1,4 @@
-"""``eventbus dlq edit``: a letter with another content, as a new record to where it came from."""
+"""``eventbus dlq edit``: a letter with another content, as a new record to the group that failed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 from collections.abc import Iterator
 from difflib import unified_diff
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from msgspec import UNSET, UnsetType
 
-from dlq.cli.choosing import add_who, is_sure, letter_id, who, with_letters
+from dlq.cli.choosing import UNDONE, add_who, is_sure, letter_id, who, with_letters
 from dlq.cli.new_content import add_content, bytes_of, changes_anything, changes_value, new_headers, new_value
 from dlq.cli.payloads import show_payload
+from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
 from dlq.cli.registry import add_registry, registry_of
 from dlq.cli.screen import Screen
+from dlq.selection import Selection
+from dlq.targets import REASONS
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import ConfigError
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from dlq.cli.registry import Registry
     from dlq.dead_letters import DeadLetters
     from dlq.letters import DeadLetter
+    from dlq.redrive import Redriven
     from eventbus import EventBus
     from eventbus.types import Headers
 
@@ -31,8 +35,9 @@ _EPILOG = """\
   eventbus dlq edit dlq.billing/0/17 --editor
   eventbus dlq edit dlq.billing/0/17 --value '{"id": 7, "cents": 250}' --header tenant=acme
 
-The letter itself stays as it is, and says what became of it; the new record's headers name the letter. A payload that
-names a schema is edited as JSON, and written in the latest schema of its subject.
+The letter itself stays as it is, and says what became of it; the new record's headers name the letter. It goes to the
+group that failed alone, as with redrive. A payload that names a schema is edited as JSON, and written in the latest
+schema of its subject.
 """
 
 
@@ -40,7 +45,7 @@ def add(actions: Subcommands) -> None:
     parser = actions.add_parser("edit", help="send one letter with another content", epilog=_EPILOG)
     parser.add_argument("letter", metavar="LETTER", help="topic/partition/offset, as list --letters shows it")
     add_content(parser)
-    parser.add_argument("--to", metavar="TOPIC", help="to this topic instead")
+    add_targets(parser)
     add_registry(parser)
     add_who(parser)
     parser.set_defaults(run=edit)
@@ -70,26 +75,50 @@ def edit(args: argparse.Namespace) -> int:
             if (value, headers, key) == (UNSET, UNSET, UNSET):
                 out.note("nothing is changed, so nothing is sent")
                 return 0
+            target: TargetOptions = {"to": args.to, "whole_topic": args.whole_topic}
+            plan = await _plan(letters, str(id), target)
+            for reason in plan.left_out.keys() - {"no-payload"}:  # which the new content may be instead
+                raise ConfigError(f"dead letter {id} cannot be sent: {as_options(REASONS[reason])}")
             if not out.json:
                 screen = Screen(out)
-                screen.heading(
-                    f"{id} to {args.to or (letter.source.topic if letter.source else 'no topic that it names')}"
-                )
+                screen.heading(f"{id}{where_to(plan)}")
                 for line in await _changes(letter, before, registry, value, headers, key):
                     screen.line(line)
-            if not is_sure(args, out, "Send it?"):
+                for note in reach_notes(plan):
+                    out.note(note)
+            if not is_sure(args, out, f"Send it{also_to(plan)}?"):
                 return 1
         try:
             sent = await letters.edit(
-                str(id), value=value, key=key, headers=headers, to=args.to, by=who(args), note=args.note
+                str(id), value=value, key=key, headers=headers, **target, by=who(args), note=args.note
             )
-        except ConfigError as error:  # there is no --allow: one letter has one target
-            raise ConfigError(str(error).replace("to='", "--to '").partition("; name it in allow=")[0]) from None
+        except ConfigError as error:
+            raise ConfigError(_without_allow(error)) from None
         where = f"{sent.topic}/{sent.partition}/{sent.offset}"
         out.answer({"letter": str(id), "sent": where}, f"sent as {where}; {id} is edited")
         return 0
 
     return with_letters(args, work, topics={id.topic})
+
+
+class TargetOptions(TypedDict):
+    """Where a letter goes, as the arguments of `DeadLetters.edit` and `DeadLetters.redrive`."""
+
+    to: str | None
+    whole_topic: bool
+
+
+async def _plan(letters: DeadLetters, id: str, target: TargetOptions) -> Redriven:
+    """Return where the letter would go. A redrive goes to the same topic, and needs no new content for a dry run."""
+    try:
+        return await letters.redrive(Selection(ids={id}, status=UNDONE), dry_run=True, max_hops=None, **target)
+    except ConfigError as error:
+        raise ConfigError(_without_allow(error)) from None
+
+
+def _without_allow(error: ConfigError) -> str:
+    """The message without --allow, which this command has not: one letter has one target."""
+    return as_options(str(error).partition("; name it in allow=")[0])
 
 
 async def _changes(

@@ -1,4 +1,4 @@
-"""``eventbus dlq redrive``: dead letters back to where they came from, or elsewhere."""
+"""``eventbus dlq redrive``: dead letters back to the groups that failed, or to whole topics."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dlq.cli.choosing import (
     who,
     with_letters,
 )
+from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
 from dlq.cli.screen import Screen
 from dlq.cli.words import count_of
 from dlq.targets import REASONS
@@ -40,16 +41,19 @@ _EPILOG = """\
   eventbus dlq redrive --handler bill --rate 500
   eventbus dlq redrive dlq.billing/0/17 --to orders-fixed
 
+A letter goes to the group that failed alone, through the retry topic of this group. With --whole-topic or --to, all
+groups that read the topic get it; --dry-run and the question name them.
+
 Each letter is sent once: begin the same redrive again after Ctrl-C, or while another one runs, and it goes on with the
 rest. Headers say where a record comes from; one that failed again and comes back is left out after --max-hops.
 """
 
 
 def add(actions: Subcommands) -> None:
-    parser = actions.add_parser("redrive", help="send letters back to the topics they came from", epilog=_EPILOG)
+    parser = actions.add_parser("redrive", help="send letters back to the groups that failed", epilog=_EPILOG)
     add_letters(parser, OPEN)
     parser.add_argument("--all", action="store_true", help="all there are, where nothing else is chosen")
-    parser.add_argument("--to", metavar="TOPIC", help="to this topic instead")
+    add_targets(parser)
     parser.add_argument("--allow", action="append", metavar="TOPIC", help="send to these alone; repeatable")
     parser.add_argument(
         "--rate", type=_rate, metavar="N", help="records a second at most (default: as fast as it goes)"
@@ -86,8 +90,8 @@ def redrive(args: argparse.Namespace) -> int:
         if args.to is not None:
             await bus.admin.describe_topics([args.to])  # a wrong name fails here, with the nearest one
         start = partial(
-            letters.start_redrive, selection, to=args.to, max_hops=args.max_hops, allow=args.allow, by=who(args),
-            note=args.note,
+            letters.start_redrive, selection, to=args.to, whole_topic=args.whole_topic, max_hops=args.max_hops,
+            allow=args.allow, by=who(args), note=args.note,
         )  # fmt: skip
         if args.dry_run or not args.yes:
             plan = await start(dry_run=True).run()
@@ -99,7 +103,7 @@ def redrive(args: argparse.Namespace) -> int:
                 await say_what_is_there(letters, selection, out)
             if args.dry_run or not plan.redriven:
                 return 0
-            if not is_sure(args, out, f"Redrive {count_of(plan.redriven, 'letter')}?"):
+            if not is_sure(args, out, f"Redrive {count_of(plan.redriven, 'letter')}{also_to(plan)}?"):
                 return 1
         with _progress(out) as on_progress:
             async with start(rate=args.rate, on_progress=on_progress) as run:
@@ -114,7 +118,7 @@ def redrive(args: argparse.Namespace) -> int:
         try:
             return await send(letters, bus)
         except ConfigError as error:
-            raise ConfigError(_as_options(str(error))) from None
+            raise ConfigError(as_options(str(error))) from None
 
     return with_letters(args, work, topics=topics_of(selection))
 
@@ -136,22 +140,16 @@ def _show(done: Redriven, out: Output) -> None:
     """What it has done, or would do."""
     if len(done.topics) > 1:
         Screen(out).table(("to", "letters"), sorted(done.topics.items()))
-    to = f" to {next(iter(done.topics))}" if len(done.topics) == 1 else ""
     how_fast = "" if done.dry_run else f" in {done.seconds:.1f} s, {done.per_second:,.0f} a second"
     what = "would be redriven" if done.dry_run else "redriven"
-    out.line(f"{count_of(done.redriven, 'letter')} {what}{to}{how_fast if done.redriven else ''}")
+    out.line(f"{count_of(done.redriven, 'letter')} {what}{where_to(done)}{how_fast if done.redriven else ''}")
+    for note in reach_notes(done):
+        out.note(note)
     for reason, count in sorted(done.left_out.items()):
         samples = ", ".join(done.samples.get(reason, ()))
-        out.note(f"left out, {count_of(count, 'letter')}: {_as_options(REASONS.get(reason, reason))} ({samples})")
+        out.note(f"left out, {count_of(count, 'letter')}: {as_options(REASONS.get(reason, reason))} ({samples})")
     for letter, error in done.errors.items():
         out.note(f"  {letter}: {one_line(error)}")
-
-
-def _as_options(text: str) -> str:
-    """The words of the API as those of the command line."""
-    for of_api, ours in (("to='", "--to '"), ("to=", "--to"), ("allow=", "--allow"), ("max_hops", "--max-hops")):
-        text = text.replace(of_api, ours)
-    return text
 
 
 # while it runs --------------------------------------------------------------------------------------------------------

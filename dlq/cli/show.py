@@ -129,7 +129,8 @@ def _show_story(letter: DeadLetter, status: str, alike: int, screen: Screen) -> 
     screen.field("failed", f"{when(failed_ms)}, {age(failed_ms, round(time.time() * 1000))} ago")
     screen.field("tries", _tries(letter))
     screen.field("reason", letter.reason)
-    screen.field("redriven", f"{count_of(letter.hops, 'time')} before" if letter.hops else "")
+    last = f", last as {letter.former_id}" if letter.former_id else ""
+    screen.field("redriven", f"{count_of(letter.hops, 'time')} before{last}" if letter.hops else "")
     screen.field("error", ": ".join(one for one in (letter.error_class, letter.message) if one))
     screen.field("at", letter.top_frame)
 

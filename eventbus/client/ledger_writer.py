@@ -52,6 +52,8 @@ class LedgerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    timestamp_ms: int | None = None
+    """None: the time of the write."""
 
 
 class LedgerBatch(msgspec.Struct, frozen=True):
@@ -216,8 +218,9 @@ async def _send(producer: Producer, record: LedgerRecord) -> Delivery:
     while True:
         try:
             return producer.send_nowait(
-                record.topic, record.value, key=record.key, headers=record.headers, partition=record.partition
-            )
+                record.topic, record.value, key=record.key, headers=record.headers, partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+            )  # fmt: skip
         except BufferExhausted:
             await producer.wait_for_room()
 

@@ -1,7 +1,8 @@
-"""Find the retry topics that an earlier release of a service has written to, and have its handlers read them.
+"""Have handlers without later tries read the retry topic of their group.
 
 An entry of a retry topic belongs to a group, and the name of the topic to an option of the code. When a release changes
-that option, the entries must still be handled, or the release refused.
+that option, the entries must still be handled, or the release refused. Dead letters that are redriven come through the
+retry topic too, because other groups do not read it. So a handler that writes dead letters always has one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     """Return ``members``, and give handlers without later tries a policy that reads the group's old retry topic.
 
     ``retry.<group>`` is read even when it is empty: during a rolling deployment members of the earlier release still
-    write to it after this member has started. Groups that look like former names of handlers are logged.
+    write to it after this member has started. A handler with dead letters gets the topic if it does not exist. Groups
+    that look like former names of handlers are logged.
 
     ``topics``: those of the log. A group that the log does not let us look at is logged.
     Raises ConfigError when records wait in a topic that no handler of the group can read.
@@ -112,8 +114,6 @@ class _OldRetries:
         found = dict.fromkeys((default, *(partition.topic for partition in offsets)))
         sources = {name for handler, _, _ in self._members for name in self._topics if reads(handler, name)}
         names = [name for name in found if name in self._topics and name not in sources]
-        if not names:
-            return {}
         policies = list(self._policies())
         if len(policies) < len(self._members):
             return {}  # a policy that somebody else wrote has its own topics
@@ -124,7 +124,8 @@ class _OldRetries:
         handler, _, config = self._members[0]
         if len(self._members) == 1 and None in read and handler.spec.delivery != "at-most-once":
             topic = next(iter(counts), default)
-            if topic in self._topics:
+            is_redriven = policies[0].is_redriven(self._group) and not reads(handler, default)
+            if topic in self._topics or is_redriven:
                 changed[handler] = self._draining(handler, policies[0], topic, config)
                 counts.pop(topic, None)
                 for other, count in counts.items():  # refused, the handler could never empty the first one

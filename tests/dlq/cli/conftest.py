@@ -18,10 +18,11 @@ from eventbus import ConsumerRecord, EventBus, Record, TimestampType
 from eventbus.cli import main
 from tests.cli.conftest import Cli, Result, Spawn, cli, spawn
 
-__all__ = ["Cli", "Dlq", "Letter", "OnTerminal", "Spawn", "cli", "letter", "spawn", "write"]
+__all__ = ["RETRY_TOPIC", "Cli", "Dlq", "Letter", "OnTerminal", "Spawn", "cli", "letter", "spawn", "write"]
 
 HOUR_MS = 3_600_000
 TOPIC = "dlq.billing"
+RETRY_TOPIC = "retry.billing"
 Dlq = Callable[..., Result]
 Letter = tuple[str, int, Record]
 """Topic, partition and record of a dead letter."""
@@ -54,7 +55,7 @@ def letter(
     record = ConsumerRecord(source, offset % 2, offset, now_ms, TimestampType.CREATE_TIME, key, value, tuple(headers))
     cause = Cause(
         error=failed(error), reason=reason, group="billing", handler=handler, service="shop", attempts=5,
-        first_failed_ms=now_ms - 600_000, now_ms=now_ms,
+        first_failed_ms=now_ms - 600_000, now_ms=now_ms, retry_topic=RETRY_TOPIC,
     )  # fmt: skip
     return topic, offset % 2, dead_letter_record(record, cause, max_bytes=max_bytes)
 
@@ -88,8 +89,8 @@ def dlq(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dlq:
 
 @pytest.fixture
 def shop(dlq: Dlq, cli: Cli) -> Dlq:
-    """Topics orders and payments; three letters of one case, one of another, one of another handler."""
-    for topic in ("orders", "payments"):
+    """Topics of orders, payments and retries; three letters of one case, one of another, one of another handler."""
+    for topic in ("orders", "payments", RETRY_TOPIC):
         assert cli("topics", "create", topic, "--partitions", "2").code == 0
     write(
         letter(10, ValueError("price is negative"), hours_ago=3),

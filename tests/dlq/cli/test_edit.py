@@ -12,14 +12,14 @@ import pytest
 
 from eventbus import EventBus, TopicPartition
 from serdes import Avro
-from tests.dlq.cli.conftest import TOPIC, Cli, Dlq, letter, write
+from tests.dlq.cli.conftest import RETRY_TOPIC, TOPIC, Cli, Dlq, letter, write
 
 pytestmark = pytest.mark.system
 
 ID = f"{TOPIC}/0/0"
 
 
-def sent(cli: Cli, topic: str = "orders") -> list[dict[str, object]]:
+def sent(cli: Cli, topic: str = RETRY_TOPIC) -> list[dict[str, object]]:
     lines = cli("consume", topic, "--from-beginning", "--timeout-ms", "50", "--json").lines
     return [json.loads(line) for line in lines]
 
@@ -38,7 +38,7 @@ def test_a_new_payload_shows_what_changes_asks_and_is_linked_to_the_letter(shop:
     ]  # fmt: skip
     assert "Send it? (y/n)" in refused.err
     result = shop("edit", ID, *change, "--note", "typo", stdin=b"y\n")
-    assert result.code == 0 and result.lines[-1].startswith("sent as orders/0/0; "), result.err
+    assert result.code == 0 and result.lines[-1].startswith(f"sent as {RETRY_TOPIC}/0/0; "), result.err
     [record] = sent(cli)
     assert record["value"] == '{"cents":5}' and record["key"] == "k"
     headers = headers_of(record)
@@ -150,6 +150,6 @@ def test_a_payload_of_a_schema_is_edited_as_json_and_written_in_it(dlq: Dlq, cli
     [id] = write(letter(0, ValueError("x"), value=framed, source="prices"))
     wrong = dlq("edit", id, "--value", '{"sku":"A-1","cents":"five"}', "--yes")
     assert wrong.code == 1 and "does not fit the latest schema of 'prices'" in wrong.err
-    assert dlq("edit", id, "--value", '{"sku":"A-1","cents":5}', "--yes").code == 0
+    assert dlq("edit", id, "--value", '{"sku":"A-1","cents":5}', "--whole-topic", "--yes").code == 0
     read = cli("consume", "prices", "--from-beginning", "--timeout-ms", "50", "--schema", "log").lines
     assert read == ['{"sku":"A-1","cents":-5}', '{"sku":"A-1","cents":5}']

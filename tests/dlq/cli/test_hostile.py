@@ -115,13 +115,14 @@ def test_nor_does_what_is_done_about_it(on_terminal: OnTerminal) -> None:
     anyio.run(fill, letters)
     evil = "\x1b[31m\x9b1m\u202e"
     edits = ("--value", f"new {evil}", "--header", f"{evil}=1", "--key", evil, "--note", evil, "--by", evil)
-    assert on_terminal("edit", f"{TOPIC}/0/0", *edits, answer="y\n").code == 0
+    assert on_terminal("edit", f"{TOPIC}/0/0", "--whole-topic", *edits, answer="y\n").code == 0
     assert on_terminal("edit", f"{TOPIC}/0/1", "--no-header", evil).code == 2
     assert on_terminal("park", f"{TOPIC}/0/1", "--note", evil, "--by", evil).code == 0
     assert evil[0] not in on_terminal("show", f"{TOPIC}/0/1").out
     assert on_terminal("redrive", TOPIC, "--to", evil).code == 1
     assert on_terminal("redrive", TOPIC, "--dry-run").code == 0
-    assert on_terminal("redrive", TOPIC, "--yes", "--by", evil, "--note", evil).code == 0
+    for options in ((), ("--whole-topic",)):
+        assert on_terminal("redrive", TOPIC, *options, "--yes", "--by", evil, "--note", evil).code == 0
     assert on_terminal("resolve", "--all", "--status", "all", answer="y\n").code == 0
     for no_text in ("--note", "--by", "--contains", "--handler"):
         assert on_terminal("park", TOPIC, no_text, "\udcff").code == 0, "a byte of the shell's that is no UTF-8"

@@ -23,7 +23,7 @@ PARTITIONS = 4
 
 async def prepare(url: str, count: int) -> None:
     async with EventBus(url) as bus:
-        await topics(bus, TOPIC, "orders", partitions=PARTITIONS)
+        await topics(bus, TOPIC, "retry.billing", partitions=PARTITIONS)
         for begin in range(0, count, 1_000):
             some = [letter(n, key=b"%d" % n) for n in range(begin, min(begin + 1_000, count))]
             await put(bus, *some, partition=begin // 1_000 % PARTITIONS)
@@ -39,7 +39,8 @@ async def send(url: str, writable: int) -> None:
 async def check(url: str, count: int) -> None:
     async with EventBus(url) as bus:
         ids = Counter(
-            tuple(json.loads(record.header("eb-redrive-of") or b"")) for record in await records_of(bus, "orders")
+            tuple(json.loads(record.header("eb-redrive-of") or b""))
+            for record in await records_of(bus, "retry.billing")
         )
         assert len(ids) == count, f"{count - len(ids)} letters were not sent"
         assert set(ids.values()) == {1}, f"sent more than once: {ids.most_common(3)}"

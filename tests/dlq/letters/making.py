@@ -30,7 +30,7 @@ def letter(
     cause = Cause(
         error=ValueError("no price") if error is None else error,
         reason=reason, group=group, handler=handler, service="test", attempts=3, first_failed_ms=NOW_MS,
-        now_ms=NOW_MS + number,
+        now_ms=NOW_MS + number, retry_topic=f"retry.{group}",
     )  # fmt: skip
     return dead_letter_record(record, cause, max_bytes=max_bytes)
 

@@ -65,7 +65,7 @@ async def test_letters_go_back_as_they_were(bus: TestBus, clock: FakeClock) -> N
             letter(1, key=None, value=None, source=TopicPartition("orders", 1)),
             letter(2, key=b"k", source=TopicPartition("orders", 9)),
         )
-        done = await letters_of(bus).redrive(Selection(), by="ann", run_id="r-1")
+        done = await letters_of(bus).redrive(Selection(), whole_topic=True, by="ann", run_id="r-1")
         assert (done.run_id, done.total, done.seen, done.redriven, done.topics) == ("r-1", 3, 3, 3, {"orders": 3})
         assert (done.left_out, done.cancelled, done.dry_run) == ({}, False, False)
         by_offset = {json.loads(one.header("eb-redrive-of") or b"")[2]: one for one in await records_of(bus, "orders")}
@@ -77,6 +77,7 @@ async def test_letters_go_back_as_they_were(bus: TestBus, clock: FakeClock) -> N
             ("eb-redrive-of", b'["dlq.billing",0,0]'),
             ("eb-redrive-hops", b"2"),
             ("eb-redrive-at", b"%d" % clock()),
+            ("eb-redrive-group", b"billing"),
             ("eb-redrive-by", b"ann"),
         )
         assert first.timestamp_ms == clock()  # the original time may be older than the topic keeps records
@@ -91,11 +92,13 @@ async def test_letters_of_other_systems_go_back_without_their_error_headers(bus:
         await bus.send("orders-dlq", b"v", key=b"k", headers=(("own", b"1"), *CONNECT))
         await bus.send("orders-dlq", b"v", headers={"who": "knows"})
         letters = letters_of(bus)
-        done = await letters.redrive(Selection())
+        done = await letters.redrive(Selection(), whole_topic=True)
         assert (done.redriven, done.left_out, done.samples) == (1, {"no-source": 1}, {"no-source": ("orders-dlq/0/1",)})
         (record,) = await records_of(bus, "orders")
         assert (record.partition, record.key, record.value) == (1, b"k", b"v")
-        assert [name for name, _ in record.headers] == ["own", "eb-redrive-of", "eb-redrive-hops", "eb-redrive-at"]
+        assert [name for name, _ in record.headers] == [
+            "own", "eb-redrive-of", "eb-redrive-hops", "eb-redrive-at", "eb-redrive-group",
+        ]  # fmt: skip
         done = await letters.redrive(Selection(), to="orders")
         assert (done.redriven, done.left_out) == (1, {})
 
@@ -106,7 +109,7 @@ async def test_letter_without_payload_is_sent_as_it_stands_in_its_source(bus: Te
         await bus.send("orders", b"x" * 5_000, key=b"k", headers={"own": "1"})
         gone = letter(5, key=b"k", value=b"x" * 5_000, max_bytes=4_000)
         await put(bus, letter(0, key=b"k", value=b"x" * 5_000, max_bytes=4_000), gone)
-        done = await letters_of(bus).redrive(Selection())
+        done = await letters_of(bus).redrive(Selection(), whole_topic=True)
         assert (done.redriven, done.left_out) == (1, {"no-payload": 1})
         _, record = await records_of(bus, "orders")
         assert (record.key, record.value, record.headers[0]) == (b"k", b"x" * 5_000, ("own", b"1"))
@@ -121,13 +124,13 @@ async def test_letters_that_may_not_go_where_they_say(bus: TestBus) -> None:
         letters = letters_of(bus)
         assert await letters.park(Selection(limit=1)) == await letters.reopen(Selection(status={"parked"})) == 1
         before = {name: len(await records_of(bus, name)) for name in (TOPIC, "retry.billing", "_private")}
-        done = await letters.redrive(Selection(), allow=["orders", "absent", "_dlq_state"])
+        done = await letters.redrive(Selection(), whole_topic=True, allow=["orders", "absent", "_dlq_state"])
         assert (done.topics, done.left_out) == ({"orders": 1}, {"not-allowed": 4, "no-topic": 1, "internal": 2})
-        done = await letters.redrive(Selection())
+        done = await letters.redrive(Selection(), whole_topic=True)
         assert (done.topics, done.left_out) == ({"other": 1}, {"no-topic": 1, "internal": 2, "delicate": 3})
         assert done.samples["delicate"] == (f"{TOPIC}/0/5", f"{TOPIC}/0/6", f"{TOPIC}/0/7")
         assert {name: len(await records_of(bus, name)) for name in before} == before
-        done = await letters.redrive(Selection(), allow=[TOPIC])
+        done = await letters.redrive(Selection(), whole_topic=True, allow=[TOPIC])
         assert done.topics == {TOPIC: 1}
         for to, message in [
             ("absent", "no such topic"),
@@ -148,10 +151,10 @@ async def test_topic_that_is_deleted_waits_for_another_of_the_name(bus: TestBus)
         await put(bus, letter(0, source=TopicPartition("other", 0)), letter(1))
         letters = letters_of(bus)
         await bus.admin.delete_topics("other")
-        done = await letters.redrive(Selection())
+        done = await letters.redrive(Selection(), whole_topic=True)
         assert (done.redriven, done.left_out) == (1, {"no-topic": 1})
         await topics(bus, "other")
-        assert (await letters.redrive(Selection())).topics == {"other": 1}
+        assert (await letters.redrive(Selection(), whole_topic=True)).topics == {"other": 1}
 
 
 async def test_loop_is_ended_by_counting_hops(bus: TestBus) -> None:
@@ -161,24 +164,24 @@ async def test_loop_is_ended_by_counting_hops(bus: TestBus) -> None:
         await put(bus, letter(0))
         letters = letters_of(bus)
         for hop in (1, 2, 3):
-            assert (await letters.redrive(Selection())).redriven == 1
+            assert (await letters.redrive(Selection(), whole_topic=True)).redriven == 1
             record = (await records_of(bus, "orders"))[-1]
             assert record.header("eb-redrive-hops") == b"%d" % hop
             await put(bus, letter(record.offset, headers=record.headers))  # it fails again
         (case,) = await letters.groups(selection=Selection(status=None))
         assert (case.count, case.statuses) == (4, {"redriven": 3, "open": 1})
-        done = await letters.redrive(Selection())
+        done = await letters.redrive(Selection(), whole_topic=True)
         assert (done.redriven, done.left_out) == (0, {"hops": 1})
-        assert (await letters.redrive(Selection(), max_hops=4)).redriven == 1
+        assert (await letters.redrive(Selection(), whole_topic=True, max_hops=4)).redriven == 1
         await put(bus, letter(9, headers=(("eb-redrive-hops", b"1000"),)))
-        assert (await letters.redrive(Selection(), max_hops=None)).redriven == 1
+        assert (await letters.redrive(Selection(), whole_topic=True, max_hops=None)).redriven == 1
 
 
 async def test_dry_run_sends_nothing(bus: TestBus) -> None:
     async with bus:
         letters = await started(bus, 5)
         await put(bus, letter(0, source=TopicPartition("absent", 0)))
-        done = await letters.redrive(Selection(), dry_run=True)
+        done = await letters.redrive(Selection(), whole_topic=True, dry_run=True)
         assert (done.redriven, done.topics, done.left_out, done.dry_run) == (5, {"orders": 5}, {"no-topic": 1}, True)
         assert await records_of(bus, "orders") == []
         assert (await letters.groups())[0].statuses == {"open": 6}
@@ -189,8 +192,8 @@ async def test_audit_says_who_sent_what_and_where(bus: TestBus, clock: FakeClock
     async with bus:
         letters = await started(bus, 2)
         await letters.park(Selection(), by="ann", note="wait")
-        assert (await letters.redrive(Selection())).total == 0  # parked is not open
-        await letters.redrive(Selection(status={"parked"}), by="bob", note="go", run_id="r")
+        assert (await letters.redrive(Selection(), whole_topic=True)).total == 0  # parked is not open
+        await letters.redrive(Selection(status={"parked"}), whole_topic=True, by="bob", note="go", run_id="r")
         parked, sent = await letters.history(f"{TOPIC}/0/1")
         assert (parked.status, parked.by, parked.note) == ("parked", "ann", "wait")
         assert (sent.status, sent.by, sent.note, sent.to, sent.run) == ("redriven", "bob", "go", "orders", "r")
@@ -204,15 +207,15 @@ async def test_second_redrive_sends_nothing(bus: TestBus) -> None:
     async with bus:
         letters = await started(bus, 10)
         ids = {f"{TOPIC}/0/{n}" for n in range(10)}
-        assert (await letters.redrive(Selection(ids=ids))).redriven == 10
+        assert (await letters.redrive(Selection(ids=ids), whole_topic=True)).redriven == 10
         for one in (letters, letters_of(bus)):
-            done = await one.redrive(Selection(ids=ids))
+            done = await one.redrive(Selection(ids=ids), whole_topic=True)
             assert (done.total, done.redriven) == (0, 0)
         assert Counter(await linked(bus)) == links(10)
         # Whoever says that letters shall go once more may, but one run sends each once.
         again = Selection(status={"redriven"})
-        assert (await letters.redrive(again, run_id="again")).redriven == 10
-        assert (await letters.redrive(again, run_id="again")).left_out == {"status": 10}
+        assert (await letters.redrive(again, whole_topic=True, run_id="again")).redriven == 10
+        assert (await letters.redrive(again, whole_topic=True, run_id="again")).left_out == {"status": 10}
 
 
 async def test_two_at_once_send_each_once(bus: TestBus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +225,7 @@ async def test_two_at_once_send_each_once(bus: TestBus, monkeypatch: pytest.Monk
         done: list[Redriven] = []
 
         async def run(which: DeadLetters) -> None:
-            done.append(await which.redrive(Selection()))
+            done.append(await which.redrive(Selection(), whole_topic=True))
 
         async with anyio.create_task_group() as tasks:
             for which in (letters, letters, letters_of(bus)):  # two that share a pen, and one that takes it from them
@@ -248,7 +251,7 @@ async def test_view_beside_a_redrive_is_always_whole(bus: TestBus, monkeypatch: 
         await letters.groups()
         monkeypatch.setattr("dlq.following.TopicIndex", lambda *_: pytest.fail("the index is made anew"))
         redriven: list[int] = []
-        async with letters.start_redrive(Selection()) as run:
+        async with letters.start_redrive(Selection(), whole_topic=True) as run:
             while run.done.redriven < 100:
                 (case,) = await letters.groups()
                 assert sum(case.statuses.values()) == case.count == 100
@@ -267,7 +270,7 @@ async def test_letters_dealt_with_meanwhile_are_left_out(bus: TestBus) -> None:
         async def resolve_some() -> None:
             await other.resolve(Selection(ids={f"{TOPIC}/0/4", f"{TOPIC}/0/5"}))
 
-        run = letters.start_redrive(Selection())
+        run = letters.start_redrive(Selection(), whole_topic=True)
         run.pause()
         async with run:
             await others_wait()
@@ -291,13 +294,13 @@ async def test_commit_whose_outcome_is_unknown(bus: TestBus, monkeypatch: pytest
     async with bus:
         letters = await started(bus, 5)
         monkeypatch.setattr(Producer, "commit", answer_is_lost)
-        done = await letters.redrive(Selection(), run_id="r")
+        done = await letters.redrive(Selection(), whole_topic=True, run_id="r")
         assert (done.redriven, done.topics, done.left_out) == (5, {"orders": 5}, {})
         assert Counter(await linked(bus)) == links(5)
         lost.append(True)
         assert await letters.reopen(Selection(status={"redriven"})) == 5
         lost.append(True)
-        sent = await letters.edit(f"{TOPIC}/0/0", value=b"new")
+        sent = await letters.edit(f"{TOPIC}/0/0", value=b"new", whole_topic=True)
         assert sent.topic == "orders"
         assert len(await records_of(bus, "orders")) == 6
         assert lost == []
@@ -317,12 +320,12 @@ async def test_log_that_does_not_answer_is_asked_again_then_told(bus: TestBus, m
     async with bus:
         letters = await started(bus, 5)
         monkeypatch.setattr(Producer, "commit", answers_late)
-        assert (await letters.redrive(Selection(limit=2))).redriven == 2
+        assert (await letters.redrive(Selection(limit=2), whole_topic=True)).redriven == 2
         failures = 1_000
         with pytest.raises(RequestTimedOut):
-            await letters.redrive(Selection())
+            await letters.redrive(Selection(), whole_topic=True)
         failures = 0
-        assert (await letters.redrive(Selection())).redriven == 3
+        assert (await letters.redrive(Selection(), whole_topic=True)).redriven == 3
         assert Counter(await linked(bus)) == links(5)
 
 
@@ -333,7 +336,7 @@ async def test_record_that_its_topic_refuses_does_not_keep_the_others(bus: TestB
         large = {3, 8}
         await put(bus, *[letter(n, value=b"x" * (5_000 if n in large else 10)) for n in range(10)])
         letters = letters_of(bus)
-        done = await letters.redrive(Selection())
+        done = await letters.redrive(Selection(), whole_topic=True)
         assert (done.redriven, done.left_out) == (8, {"refused": 2})
         assert done.errors.keys() == {f"{TOPIC}/0/{n}" for n in large}
         assert "max.message.bytes" in done.errors[f"{TOPIC}/0/3"]
@@ -349,8 +352,8 @@ async def test_full_disk_is_told(bus: TestBus, monkeypatch: pytest.MonkeyPatch) 
         with monkeypatch.context() as patch:
             patch.setattr(Producer, "commit", refuses)
             with pytest.raises(StorageFull):
-                await letters.redrive(Selection())
-        assert (await letters.redrive(Selection())).redriven == 3
+                await letters.redrive(Selection(), whole_topic=True)
+        assert (await letters.redrive(Selection(), whole_topic=True)).redriven == 3
         assert Counter(await linked(bus)) == links(3)
 
 
@@ -368,11 +371,11 @@ async def test_cancelled_run_is_gone_on_with(bus: TestBus, monkeypatch: pytest.M
             if len(seen) == 3:
                 run.cancel()
 
-        async with letters.start_redrive(Selection(), on_progress=stop_at_third) as run:
+        async with letters.start_redrive(Selection(), whole_topic=True, on_progress=stop_at_third) as run:
             done = await run.wait()
         assert (seen, done.redriven, done.cancelled) == ([10, 20, 30], 30, True)
         assert Counter(await linked(bus)) == links(30)
-        done = await letters_of(bus).redrive(Selection())
+        done = await letters_of(bus).redrive(Selection(), whole_topic=True)
         assert (done.total, done.redriven, done.cancelled) == (70, 70, False)
         assert Counter(await linked(bus)) == links(100)
 
@@ -381,7 +384,7 @@ async def test_cancelled_run_is_gone_on_with(bus: TestBus, monkeypatch: pytest.M
 async def test_cancel_ends_every_wait(bus: TestBus, is_paused: bool) -> None:
     async with bus:
         letters = await started(bus, 10)
-        async with letters.start_redrive(Selection(), rate=0.001) as run:
+        async with letters.start_redrive(Selection(), whole_topic=True, rate=0.001) as run:
             while not run.done.redriven:
                 await anyio.lowlevel.checkpoint()
             if is_paused:
@@ -401,10 +404,10 @@ async def test_cancel_interrupts_a_log_that_hangs(bus: TestBus, monkeypatch: pyt
         letters = await started(bus, 10)
         with monkeypatch.context() as patch:
             patch.setattr(Producer, "commit", hangs)
-            async with letters.start_redrive(Selection()) as run:
+            async with letters.start_redrive(Selection(), whole_topic=True) as run:
                 pass
         assert (run.done.redriven, run.done.cancelled) == (0, True)
-        assert (await letters.redrive(Selection())).redriven == 10
+        assert (await letters.redrive(Selection(), whole_topic=True)).redriven == 10
         assert Counter(await linked(bus)) == links(10)
 
 
@@ -418,9 +421,9 @@ async def test_caller_who_is_cancelled_leaves_nothing_half_done(bus: TestBus, mo
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            await letters.redrive(Selection(), on_progress=stop)
+            await letters.redrive(Selection(), whole_topic=True, on_progress=stop)
         assert Counter(await linked(bus)) == links(20)
-        assert (await letters.redrive(Selection())).redriven == 30
+        assert (await letters.redrive(Selection(), whole_topic=True)).redriven == 30
         assert Counter(await linked(bus)) == links(50)
 
 
@@ -428,9 +431,9 @@ async def test_error_in_the_block_ends_the_run(bus: TestBus) -> None:
     async with bus:
         letters = await started(bus, 5)
         with pytest.raises(KeyError):
-            async with letters.start_redrive(Selection(), rate=0.001):
+            async with letters.start_redrive(Selection(), whole_topic=True, rate=0.001):
                 raise KeyError
-        assert (await letters.redrive(Selection())).redriven >= 4
+        assert (await letters.redrive(Selection(), whole_topic=True)).redriven >= 4
 
 
 def test_pace_is_kept() -> None:
@@ -456,7 +459,7 @@ def test_pace_is_kept() -> None:
 async def test_options_that_mean_nothing(bus: TestBus, wrong: dict[str, object]) -> None:
     async with bus:
         with pytest.raises(ConfigError):
-            letters_of(bus).start_redrive(Selection(), **wrong)
+            letters_of(bus).start_redrive(Selection(), whole_topic=True, **wrong)
 
 
 # those who read ------------------------------------------------------------------------------------------------------
@@ -473,7 +476,7 @@ async def test_consumers_that_are_down_find_what_was_sent_when_they_come_back(bu
         async with bus:
             await topics(bus, TOPIC)
             await put(bus, *[letter(n) for n in range(3)])
-            assert (await letters_of(bus).redrive(Selection())).redriven == 3
+            assert (await letters_of(bus).redrive(Selection(), whole_topic=True)).redriven == 3
     handled.clear()
     async with bus:
         await bus.log.drain()

@@ -414,7 +414,7 @@ class Runner(RuleBasedStateMachine):
         order: dict[bytes | None, list[int]] = {}
         while taken := self.waiting.take(10**9, 3):
             for entry in taken:
-                order.setdefault(entry.key, []).append(entry.source_offset)
+                order.setdefault(entry.key, []).append(entry.record.offset)
                 self.waiting.finish(entry)
         assert sorted(place for run in order.values() for place in run) == sorted(self.durable.waiting)
         if self.order == "key":
