@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from dlq import DeadLetters, Retry, Selection
 from eventbus import EventBus, Transaction
 from eventbus.errors import ConfigError, HandlerError
 from tests.mistakes.kit import At, Section, heard
@@ -190,3 +191,43 @@ async def send_in_a_database_transaction(at: At) -> str:
 
 
 SECTIONS = (HANDLING,)
+
+
+def failing_bus() -> EventBus:
+    """Its handler has a dead letter as soon as there is an order."""
+    bus = EventBus("memory://")
+    bus.topic("orders")
+
+    @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=None))
+    async def bill(order: str) -> None:
+        raise ValueError("no price")
+
+    return bus
+
+
+@HANDLING.mistake(
+    '`redrive(to="retry.billing")`', "leave `to=` out", "'retry.billing'", "is a retry topic", "Leave to= out",
+)  # fmt: skip
+async def redriven_to_a_retry_topic(at: At) -> None:
+    async with failing_bus() as bus:
+        await DeadLetters(bus).redrive(Selection(), to="retry.billing")
+
+
+@HANDLING.mistake(
+    "`redrive(to=..., whole_topic=True)`", "one of them", "to='orders'", "exclude each other", "Leave one of them out",
+)  # fmt: skip
+async def redriven_to_two_places(at: At) -> None:
+    async with failing_bus() as bus:
+        await DeadLetters(bus).redrive(Selection(), to="orders", whole_topic=True)
+
+
+@HANDLING.mistake(
+    "the retry topic is deleted, and a dead letter edited", "start the handler again: it creates the topic",
+    "dlq.billing/0/0", "the group that failed has no retry topic", "Start its handler once",
+)  # fmt: skip
+async def edited_without_a_retry_topic(at: At) -> None:
+    async with failing_bus() as bus:
+        await bus.send("orders", "o-1")
+        await bus.drain()
+        await bus.admin.delete_topics("retry.billing")
+        await DeadLetters(bus).edit("dlq.billing/0/0", value=b"o-2")
