@@ -31,12 +31,13 @@ def failures() -> list[Any]:
 
 
 async def written(bus: Any, n: int) -> None:
-    """Two topics: the empty ``log`` and its dead letters, as our own handlers write them."""
+    """The topics of a handler: the empty ``log``, its dead letters as a handler writes them, and its retry topic."""
     from dlq.headers import Cause, dead_letter_record
     from eventbus.types import ConsumerRecord, TimestampType
 
     await bus.admin.create_topic("log", partitions=PARTITIONS)
     await bus.admin.create_topic("dlq.bench", partitions=PARTITIONS)
+    await bus.admin.create_topic("retry.bench", partitions=PARTITIONS)
     pool, now_ms = values(100), time.time_ns() // 1_000_000
     letters: list[Any] = []
     for error in failures():
@@ -49,6 +50,7 @@ async def written(bus: Any, n: int) -> None:
             attempts=6,
             first_failed_ms=now_ms - 60_000,
             now_ms=now_ms,
+            retry_topic="retry.bench",
         )
         record = ConsumerRecord("log", 0, 0, now_ms, TimestampType.CREATE_TIME, b"", b"", (("traceparent", b"x" * 55),))
         letters.append(dead_letter_record(record, cause, max_bytes=1 << 20).headers)

@@ -1,4 +1,4 @@
-"""What consumer groups of a log read: the topics of their members, and those with committed offsets."""
+"""Look up which topics the consumer groups of a log read: by their members, and by their committed offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class GroupReads(NamedTuple):
     """The topics of one group."""
 
     members: tuple[frozenset[str], ...] = ()
-    """By member, what it reads. Empty if nothing of the group runs, and while it rebalances."""
+    """The topics of each member. Empty if nothing of the group runs, and while it rebalances."""
     committed: frozenset[str] = frozenset()
     """Topics in which the group has offsets."""
 

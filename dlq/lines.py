@@ -47,7 +47,7 @@ class WaitingEntry(msgspec.Struct, gc=False, eq=False):
     state: int
     source: TopicPartition
     place: int
-    """In its line, see `dlq.entries.place_of`."""
+    """The number by which it is sorted in its line, see `dlq.entries.place_of`."""
     key: bytes | None
     packed: bytes
     """Value and headers: one object in the place of a dozen."""

@@ -62,7 +62,7 @@ class Redriven(msgspec.Struct, kw_only=True):
     idle_groups: tuple[str, ...] = ()
     """Those of these groups that do not run. Their letters wait in their retry topics."""
     other_groups: dict[str, tuple[str, ...]] = {}
-    """By topic the other groups that read it, and get the letters too: with ``whole_topic``, or ``to``. Readers that
+    """The other groups that get the letters, by the topic that they read: with ``whole_topic``, or ``to``. Readers that
     are in no group, such as Spark, are not known."""
     left_out: dict[str, int] = {}
     """By reason, see `dlq.targets.REASONS`."""
@@ -93,7 +93,7 @@ class Redriven(msgspec.Struct, kw_only=True):
             self.groups[target.group] = self.groups.get(target.group, 0) + 1
 
     def reaches(self, target: Target, failed: str, groups: Groups) -> None:
-        """Note which groups besides the one that failed get a letter, and whether that one runs."""
+        """Note which groups get a letter besides the group that failed, or that this group does not run."""
         if target.group is None:
             others = {*self.other_groups.get(target.topic, ()), *groups.readers(target.topic)} - {failed}
             if others:

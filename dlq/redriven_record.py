@@ -27,7 +27,7 @@ _NONE: Final = 0
 
 
 class Redriving(msgspec.Struct, frozen=True):
-    """What all records of one redrive, or one edit, have in common."""
+    """The common part of the records of a redrive or an edit."""
 
     at_ms: int
     by: str = ""

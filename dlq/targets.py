@@ -1,10 +1,10 @@
-"""Where a dead letter may be sent. Pure.
+"""Decide where a dead letter may be sent. Pure.
 
 A letter goes to the group that failed: through the retry topic that only this group reads. All other groups of the
 topic it came from get it too if it is sent there, which is an option.
 
-A letter's headers state where it came from, and whoever wrote them may have lied. Nothing is sent to a topic that does
-not exist, is the log's own, or holds dead letters itself, unless the operator names it.
+A letter's headers state where it came from, and they may be forged. Nothing is sent to a topic that does not exist, is
+the log's own, or holds dead letters itself, unless the operator names it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Shop:
         return EventBus(self.url, clock=self.clock)
 
     async def fail(self, bus: EventBus, *orders: str, key: str | None = None) -> None:
-        """Have orders become dead letters, then mend what made them fail."""
+        """Have orders become dead letters, then fix what made them fail."""
         self.is_mended = False
         for order in orders:
             await bus.send("orders", order, key=key or order)
@@ -182,7 +182,7 @@ async def test_a_group_without_a_retry_topic_gets_nothing_and_the_reason_is_name
 
 
 async def test_handlers_that_share_a_group_do_not_get_each_others_letters() -> None:
-    """Only one of them has a retry topic. The letters of the other one would be called with the wrong function."""
+    """Only one handler has a retry topic. Letters of the other handler would call the wrong function there."""
     shop, refunds = Shop(), list[str]()
 
     def two_handlers() -> EventBus:
@@ -258,7 +258,7 @@ async def test_redriven_letters_of_a_key_are_handled_in_their_order_and_before_l
 
 
 async def test_two_edits_of_a_letter_are_two_records_although_the_first_still_waits() -> None:
-    """With the place of the record that failed, the second would count as a copy of the first, and be dropped."""
+    """If both had the place of the record that failed, the second would count as a copy and be dropped."""
     shop = Shop()
     async with shop.keeper() as keeper:
         async with shop.bus(retry=ALONE) as bus:

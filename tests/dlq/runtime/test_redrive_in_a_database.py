@@ -45,7 +45,7 @@ async def test_each_redrive_of_a_letter_is_one_row_and_other_groups_write_none(t
         assert (await letters.redrive(Selection())).redriven == 1
         await bus.drain()
         assert (rows("bills"), rows("parcels")) == (["o-1"], ["o-1"])
-        # Somebody has deleted the bill, and wants it once more. The place of the record is known as handled.
+        # An operator has deleted the bill, and wants it once more. The place of the record is known as handled.
         assert (await letters.redrive(Selection(status={"redriven"}))).redriven == 1
         await bus.drain()
         assert (rows("bills"), rows("parcels")) == (["o-1", "o-1"], ["o-1"])
