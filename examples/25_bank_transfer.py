@@ -80,7 +80,7 @@ def bank(engine: Engine, url: str, *, temporary: bool = False, **relay: Any) -> 
         if not session.execute(select(accounts)).first():
             session.execute(insert(accounts), [{"name": name, "cents": CENTS} for name in CUSTOMERS])
     bus = EventBus(url)
-    for topic in ("transfers", "credits", "receipts", "dlq.ledger"):
+    for topic in ("transfers", "credits", "receipts", "dlq.ledger", "retry.ledger"):
         bus.topic(topic, partitions=2, temporary=temporary)
     bus.include(outbox.relay(engine, **relay))
 

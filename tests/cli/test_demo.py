@@ -173,8 +173,8 @@ def test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven(
         assert "0 are open, a second redrive sent 0. All 1,914 late arrivals" in first.out
         rows = cli("dlq", "list", "dlq.board-maker", "--status", "all", "--json", *url).json
         assert [row["statuses"] for row in rows] == [{"redriven": 7}, {"redriven": 3}]
-        # Redriven in one transaction, which leaves a mark in each partition; those of an earlier demo are gone.
-        assert count(cli, "arrivals") == 1_914 + 10 + 3
+        # Redriven letters come through the retry topic, and those of an earlier demo are gone.
+        assert count(cli, "arrivals") == 1_914
         lines = cli("consume", "board", "--from-beginning", "--timeout-ms", "50", *url).lines
         assert Counter(json.loads(line)["landed"] for line in lines)["00:00"] == 7
         assert len(lines) == len({json.loads(line)["number"] for line in lines}) == 1_914
