@@ -207,6 +207,19 @@ async def test_handlers_that_share_a_group_do_not_get_each_others_letters() -> N
     assert (shop.billed, refunds) == ([], ["r-1"])
 
 
+async def test_a_handler_whose_pattern_takes_in_its_own_retry_topic_has_none() -> None:
+    shop = Shop()
+    async with shop.keeper() as keeper:
+        await keeper.admin.create_topic("orders")
+        bus = EventBus(shop.url, clock=shop.clock)
+
+        @bus.consumer(pattern="orders|retry[.].*", group="billing", dead_letter=True)
+        async def bill(order: str) -> None: ...
+
+        async with bus:
+            assert "retry.billing" not in await bus.admin.list_topics()
+
+
 async def test_a_stopped_group_with_two_retry_topics_is_not_guessed_about() -> None:
     shop, moved = Shop(), Retry(immediate=0, delays=["1s"], topic="later")
     async with shop.keeper() as keeper:

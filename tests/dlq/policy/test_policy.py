@@ -120,3 +120,19 @@ def test_it_shows_itself_as_it_is_written() -> None:
     assert repr(Retry(delays=[90, "2h", 0.25])) == "Retry(immediate=2, delays=['90s', '2h', '250ms'])"
     assert repr(Retry(delays=None)) == "Retry(immediate=2, delays=None)"
     assert repr(Retry(delays=lambda attempt, error: None)) == "Retry(immediate=2, delays=<lambda>)"
+
+
+@pytest.mark.parametrize(
+    ("dead_letter", "group", "is_redriven"),
+    [
+        (True, "billing", True),
+        ("dlq.shared", "billing", True),
+        (False, "billing", False),
+        (True, "no topic's name", False),
+        ("retry.billing", "billing", False),
+    ],
+)
+def test_only_a_handler_with_dead_letters_is_redriven_to(
+    dead_letter: bool | str, group: str, is_redriven: bool
+) -> None:
+    assert policy(Retry(delays=None), dead_letter).is_redriven(group) is is_redriven
