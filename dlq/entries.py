@@ -137,9 +137,8 @@ def read_root(data: bytes | None) -> Root | None:
 def place_of(offset: int, headers: Mapping[str, bytes | None]) -> int:
     """Return the place of a record in its line, as one number that sorts by the record's offset.
 
-    A redriven record has a place of its own, just after the record that failed. It may have another content, also than
-    an earlier redrive of the same letter. With the same place, the newer entry would count as a copy of the older one,
-    and would be dropped.
+    A redriven record has a separate place, just after the record that failed. Its content may differ from that of an
+    earlier redrive. If both had one place, the newer entry would count as a copy of the older entry, and be dropped.
     """
     return offset << REDRIVE_BITS | redrive_number(headers)
 

@@ -102,7 +102,7 @@ def edit(args: argparse.Namespace) -> int:
 
 
 class TargetOptions(TypedDict):
-    """Where a letter goes, as the arguments of `DeadLetters.edit` and `DeadLetters.redrive`."""
+    """The arguments of `DeadLetters.edit` and `DeadLetters.redrive` that select the target of a letter."""
 
     to: str | None
     whole_topic: bool
@@ -117,7 +117,7 @@ async def _plan(letters: DeadLetters, id: str, target: TargetOptions) -> Redrive
 
 
 def _without_allow(error: ConfigError) -> str:
-    """The message without --allow, which this command has not: one letter has one target."""
+    """Return the message without the advice to use --allow, which this command does not have."""
     return as_options(str(error).partition("; name it in allow=")[0])
 
 
