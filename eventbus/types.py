@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import msgspec
 
 from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which typing has from Python 3.13 on
+
+    KeyT = TypeVar("KeyT", default=Any)
+    ValueT = TypeVar("ValueT", default=Any)
+    ReadKeyT = TypeVar("ReadKeyT", default=bytes)
+    ReadValueT = TypeVar("ReadValueT", default=bytes)
+else:
+    from typing import TypeVar
+
+    KeyT = TypeVar("KeyT")
+    ValueT = TypeVar("ValueT")
 
 Header = tuple[str, bytes | None]
 """One record header: a name and a value. A name may occur more than once; order is kept."""
@@ -65,11 +78,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int = NO_TIMESTAMP
 
 
-class ConsumerRecord(msgspec.Struct, gc=False):
+class ConsumerRecord(msgspec.Struct, Generic[KeyT, ValueT], gc=False):
     """What is read: a record and where it stands.
 
     ``key`` and ``value`` are the stored bytes, or what a consumer's deserializers made of them. A null key or value is
-    ``None`` and never confused with an empty one.
+    ``None`` and never confused with an empty one. ``ConsumerRecord[str | None, Order | None]`` names their types for a
+    type checker.
     """
 
     topic: str
@@ -77,8 +91,8 @@ class ConsumerRecord(msgspec.Struct, gc=False):
     offset: int
     timestamp_ms: int
     timestamp_type: TimestampType
-    key: Any
-    value: Any
+    key: KeyT
+    value: ValueT
     headers: Headers = ()
 
     @property

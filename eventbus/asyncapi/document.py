@@ -127,7 +127,7 @@ class _Writer:
         channel.setdefault("bindings", {"kafka": binding})
         return channel
 
-    def sends(self, function: ProducerFunction[Any, Any]) -> None:
+    def sends(self, function: ProducerFunction[..., Any, Any]) -> None:
         topic, name = function.spec.topic, function.__name__
         self.declare(topic)
         payloads: list[Payload] = []

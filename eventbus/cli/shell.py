@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from eventbus.backends.masking import shown_url
@@ -40,18 +40,18 @@ def run_async(main: Callable[[], Awaitable[int | None]]) -> int:
 
 
 def open_bus(
-    args: argparse.Namespace, *, create: bool = False, properties: Mapping[str, str] | None = None, **config: Any
+    args: argparse.Namespace, *, create: bool = False, properties: Mapping[str, str] | None = None
 ) -> EventBus:
     """The bus that ``--url`` names. Unless ``create``, a directory that holds no log is an error and is not made.
 
     ``properties``: settings of the connection to a Kafka; by default those that go with every command. A log in this
     process has no connection.
     """
-    return open_log(args, create=create, properties=properties, **config)[0]
+    return open_log(args, create=create, properties=properties)[0]
 
 
 def open_log(
-    args: argparse.Namespace, *, create: bool = False, properties: Mapping[str, str] | None = None, **config: Any
+    args: argparse.Namespace, *, create: bool = False, properties: Mapping[str, str] | None = None
 ) -> tuple[EventBus, Backend]:
     """As `open_bus`, with the log that the bus is on."""
     from eventbus import EventBus
@@ -61,13 +61,13 @@ def open_log(
 
     given = connection_settings(properties_of(args) if properties is None else properties)
     url = url_of(args, given)
-    outside = configure({"url": url, "client_id": "eventbus-cli"}, {}, None).settings.log
+    outside = configure({"url": url, "client_id": "eventbus-cli"}).settings.log
     try:
         scheme, rest, _ = split_url(url)
         connection = {key: value for key, value in given.items() if key != BOOTSTRAP}
         own = {**outside, **{as_keyword(key): value for key, value in connection.items()}}
         backend = open_backend(url, own if scheme == "kafka" else outside, system_clock)
-        bus = EventBus(url, client_id="eventbus-cli", backend=backend, **config)
+        bus = EventBus(url, client_id="eventbus-cli", backend=backend)
     except ConfigError as error:
         raise UsageError(str(error) if url.startswith("kafka://") else f"--url: {error}") from error
     if scheme == "file" and not create and rest and not Path(unquote(rest)).expanduser().exists():

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.from_thread
@@ -29,12 +29,16 @@ from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
 from eventbus.forks import ForkLock, never_free, watch_forks
-from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
+from eventbus.types import ConsumerRecord, KeyT, RecordMetadata, TopicPartition, ValueT
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
+    from eventbus.client.consuming.reading import ConsumerRecords
+    from eventbus.client.keywords import ConsumerOptions, ProducerOptions
+    from eventbus.types import ReadKeyT, ReadValueT
 
 R = TypeVar("R")
+T = TypeVar("T")
 P = ParamSpec("P")
 
 BridgeOf = Callable[[str], Bridge | None]
@@ -239,7 +243,7 @@ class BlockingProducer(_BlockingSending):
             self.close()
 
 
-class BlockingConsumer(_Asked):
+class BlockingConsumer(_Asked, Generic[KeyT, ValueT]):
     """`Consumer` for threads: ``with b.new_consumer("orders", group="audit") as consumer:``.
 
     One thread polls it at a time. Iterating asks the loop for each record; `poll` brings many at once. Listeners and
@@ -252,7 +256,6 @@ class BlockingConsumer(_Asked):
     assign = _Asked._waits(Consumer.assign)
     assignment = _Asked._asks(Consumer.assignment)
     assigned = _Asked._waits(Consumer.assigned)
-    poll = _Asked._waits(Consumer.poll)
     position = _Asked._waits(Consumer.position)
     positions = _Asked._waits(Consumer.positions)
     seek = _Asked._asks(Consumer.seek)
@@ -273,6 +276,7 @@ class BlockingConsumer(_Asked):
     committed = _Asked._waits(Consumer.committed)
     group_metadata = _Asked._asks(Consumer.group_metadata)
     close = _Asked._waits(Consumer.aclose)
+    _poll = _Asked._waits(Consumer.poll)
     _open = _Asked._waits(Consumer.__aenter__)
     _next = _Asked._waits(Consumer.__anext__)
 
@@ -286,10 +290,14 @@ class BlockingConsumer(_Asked):
         if not self._bridge("close").is_closed:  # else it went with its bus
             self.close()
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
+        """Return up to ``max_records`` records, or an empty list after ``timeout_ms``; see `Consumer.poll`."""
+        return self._poll(timeout_ms, max_records)
+
+    def __iter__(self) -> Iterator[ConsumerRecord[KeyT, ValueT]]:
         return self
 
-    def __next__(self) -> ConsumerRecord:
+    def __next__(self) -> ConsumerRecord[KeyT, ValueT]:
         return self._next()
 
 
@@ -426,6 +434,44 @@ class BlockingBus(_BlockingScheduling):
         """Return when every record sent by the bus so far is stored or has failed."""
         self._bridge("flush").call(self._bus.flush, "flush")
 
+    @overload
+    def request(
+        self, topic: str, value: Any, *, timeout: float | timedelta = 30.0, **options: Unpack[SendOptions]
+    ) -> ConsumerRecord[bytes | None, bytes | None]: ...
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: None,
+        timeout: float | timedelta = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> None: ...
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: type[T],
+        timeout: float | timedelta = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> T: ...
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: Any,
+        timeout: float | timedelta = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> Any: ...
+
     def request(
         self,
         topic: str,
@@ -473,11 +519,47 @@ class BlockingBus(_BlockingScheduling):
         )
         return BlockingTransaction(lambda _: bridge, transactional_id, opened)
 
-    def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> BlockingProducer:
+    def new_producer(
+        self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Unpack[ProducerOptions]
+    ) -> BlockingProducer:
         """A producer with settings of its own; see `EventBus.new_producer`."""
         bridge = self._bridge("new_producer")
         one = bridge.ask(lambda: self._bus.new_producer(interceptors=interceptors, **config), "new_producer")
         return BlockingProducer(lambda _: bridge, lambda: one)
+
+    @overload
+    def new_consumer(
+        self,
+        *names: str,
+        topics: str | Sequence[str] = (),
+        group: str | None = None,
+        pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        key: type[ReadKeyT] = bytes,
+        value: type[ReadValueT] = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        **config: Unpack[ConsumerOptions],
+    ) -> BlockingConsumer[ReadKeyT | None, ReadValueT | None]: ...
+
+    @overload
+    def new_consumer(
+        self,
+        *names: str,
+        topics: str | Sequence[str] = (),
+        group: str | None = None,
+        pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        key: Any = bytes,
+        value: Any = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        **config: Unpack[ConsumerOptions],
+    ) -> BlockingConsumer[Any, Any]: ...
 
     def new_consumer(
         self,
@@ -492,8 +574,8 @@ class BlockingBus(_BlockingScheduling):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Any,
-    ) -> BlockingConsumer:
+        **config: Unpack[ConsumerOptions],
+    ) -> BlockingConsumer[Any, Any]:
         """A consumer for a loop of one's own, opened by ``with``; see `EventBus.new_consumer`."""
         bridge = self._bridge("new_consumer")
         one = bridge.ask(

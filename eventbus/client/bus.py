@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 import msgspec
 
@@ -48,6 +48,8 @@ from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
+    from eventbus.client.keywords import BusOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+    from eventbus.types import ReadKeyT, ReadValueT
 
 logger = logging.getLogger("eventbus")
 
@@ -81,37 +83,28 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self,
         url: str | msgspec.UnsetType = msgspec.UNSET,
         *,
-        service: str | msgspec.UnsetType = msgspec.UNSET,
-        client_id: str | msgspec.UnsetType = msgspec.UNSET,
         serde: Serde | None = None,
         serdes: Mapping[type, Serde] | None = None,
         clock: Callable[[], int] = system_clock,
         backend: Backend | None = None,
         middleware: Sequence[Middleware] = (),
         interceptors: Sequence[ProducerInterceptor] = (),
-        drain_timeout_ms: int | msgspec.UnsetType = msgspec.UNSET,
-        wedged_after_ms: int | msgspec.UnsetType = msgspec.UNSET,
-        slow_loop_ms: int | msgspec.UnsetType | None = msgspec.UNSET,
         config_file: str | None = None,
-        **config: Any,
+        **config: Unpack[BusOptions],
     ) -> None:
-        said = {
-            "url": url, "service": service, "client_id": client_id, "drain_timeout_ms": drain_timeout_ms,
-            "wedged_after_ms": wedged_after_ms, "slow_loop_ms": slow_loop_ms,
-        }  # fmt: skip
-        self.configuration: Configuration = configure(said, config, config_file)
+        given: dict[str, Any] = {} if url is msgspec.UNSET else {"url": url}
+        self.configuration: Configuration = configure({**given, **config}, config_file)
         """What it goes by, and where each setting stands."""
         chosen, settings = self.configuration, self.configuration.settings
-        url, client_id = chosen.url, chosen.client_id
-        super().__init__(chosen.service, client_id)
-        self.url = url
+        super().__init__(chosen.service, chosen.client_id)
+        self.url = chosen.url
         self._clock = clock
         self._serdes = serdes_given(serde, serdes)
         self._producer_config = settings.producers
-        self._consumer_config = {"client_id": client_id, **settings.consumers}
+        self._consumer_config = {"client_id": chosen.client_id, **settings.consumers}
         self.log_settings: Mapping[str, Any] = settings.log
         """Those of the keywords that are the log's, and what a Kafka's clients are told."""
-        self._backend = open_backend(url, settings.log, clock) if backend is None else backend
+        self._backend = open_backend(chosen.url, settings.log, clock) if backend is None else backend
         self.log_is_durable: bool = is_durable(self._backend.url)
         """True if the bus's own log outlives the process. A test that runs the bus in memory does not change it: what
         production refuses fails in the test too."""
@@ -208,7 +201,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
         def __exit__(self, *error: object) -> None: ...
 
-    async def __aenter__(self) -> EventBus:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -401,7 +394,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             life.home.check("flush")
             await life.producers.flush()
 
-    async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
+    async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None:
         if value is not None:
             spec = function.spec
             one = self._alive(function.__name__).producers.of(function)
@@ -417,7 +410,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     # clients ---------------------------------------------------------------------------------------------------------
 
-    def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> Producer:
+    def new_producer(
+        self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Unpack[ProducerOptions]
+    ) -> Producer:
         """A producer with settings of its own: ``async with bus.new_producer(linger_ms=5) as producer:``.
 
         ``interceptors`` see its records after the bus's own. It sends from now on; leave it with `Producer.aclose`, or
@@ -425,7 +420,41 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """
         life = self._running("new_producer")
         life.restoring.check_known(interceptors)
-        return life.producers.open(config, interceptors)
+        return life.producers.open({**config}, interceptors)
+
+    @overload
+    def new_consumer(
+        self,
+        *names: str,
+        topics: str | Sequence[str] = (),
+        group: str | None = None,
+        pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        key: type[ReadKeyT] = bytes,
+        value: type[ReadValueT] = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        **config: Unpack[ConsumerOptions],
+    ) -> Consumer[ReadKeyT | None, ReadValueT | None]: ...
+
+    @overload
+    def new_consumer(
+        self,
+        *names: str,
+        topics: str | Sequence[str] = (),
+        group: str | None = None,
+        pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        key: Any = bytes,
+        value: Any = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        **config: Unpack[ConsumerOptions],
+    ) -> Consumer[Any, Any]: ...
 
     def new_consumer(
         self,
@@ -440,8 +469,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Any,
-    ) -> Consumer:
+        **config: Unpack[ConsumerOptions],
+    ) -> Consumer[Any, Any]:
         """A consumer for a loop of one's own: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
 
         ``partitions`` in place of topics are read as they are, whoever else reads them. ``key`` and ``value`` are the
@@ -461,7 +490,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             interceptors=tuple(interceptors), restoring=life.restoring,
         )  # fmt: skip
 
-    def reader(self, **config: Any) -> BackendConsumer:
+    def reader(self, **config: Unpack[ReaderOptions]) -> BackendConsumer:
         """A consumer without a group that gives records in columns: for a `Part`, which closes it."""
         self._running("reader")
         return self._backend.consumer(consumer_settings({**self._consumer_config, **config}))

@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Self
 
 import anyio
 
@@ -33,9 +33,11 @@ from eventbus.forks import watch_forks
 from eventbus.types import (
     ConsumerRecord,
     GroupMetadata,
+    KeyT,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
+    ValueT,
 )
 from serdes import Serde
 
@@ -49,7 +51,7 @@ OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
 """The *next* offset to read per partition, with a text beside it or without."""
 
 
-class Consumer:
+class Consumer(Generic[KeyT, ValueT]):
     """Reads records in a loop of the caller's.
 
     Offsets are committed by `commit` alone (unless ``enable_auto_commit`` is set): what is not committed is read again
@@ -116,7 +118,7 @@ class Consumer:
         self._home.check_thread("a consumer's method")
         return self._opened
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         if self._opened is not None:
             raise ConfigError("this consumer is open already: give the second one a `bus.new_consumer(...)` of its own")
         self._home.check("opening a consumer")
@@ -288,7 +290,7 @@ class Consumer:
 
     # reading ---------------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> ConsumerRecords:
+    async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
         """Up to ``max_records`` records, a list; an empty one when none came within ``timeout_ms``.
 
         Empty and earlier when only a position has moved: past aborted records, or a transaction's marker (KAFKA-12980).
@@ -320,10 +322,10 @@ class Consumer:
             records = passed_through(records, self._on_consume)
         return records
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord[KeyT, ValueT]]:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[KeyT, ValueT]:
         ahead = self._ahead
         if (
             not ahead

@@ -60,7 +60,7 @@ class Declarations(Declares, TableDeclarations):
         self.service = service
         self.client_id = client_id
         self._handlers: list[Handler[Any, Any]] = []
-        self._functions: list[ProducerFunction[Any, Any]] = []
+        self._functions: list[ProducerFunction[..., Any, Any]] = []
         self._topics: dict[str, TopicSpec] = {}
         self._temporary: set[str] = set()
         self._parts: list[Part | Surrounds] = []
@@ -79,7 +79,7 @@ class Declarations(Declares, TableDeclarations):
         """The custom serdes by type, and those of topics with a declared type."""
 
     @abstractmethod
-    async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
+    async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None:
         """Publish what a producer function returned and wait for the ack; nothing for None."""
 
     def _declare_topic(self, spec: TopicSpec, is_temporary: bool) -> None:
@@ -157,7 +157,7 @@ class Declarations(Declares, TableDeclarations):
         if handler.producer is not None and handler.producer not in self._functions:
             self._declare_function(handler.producer)
 
-    def _declare_function(self, function: ProducerFunction[Any, Any]) -> None:
+    def _declare_function(self, function: ProducerFunction[..., Any, Any]) -> None:
         if function in self._functions:
             return
         if function.bus is not None and function.bus is not self:
@@ -188,7 +188,7 @@ class Declarations(Declares, TableDeclarations):
         return tuple(self._handlers)
 
     @property
-    def producer_functions(self) -> tuple[ProducerFunction[Any, Any], ...]:
+    def producer_functions(self) -> tuple[ProducerFunction[..., Any, Any], ...]:
         """What is declared to publish, in its order."""
         return tuple(self._functions)
 

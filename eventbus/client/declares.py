@@ -5,19 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Unpack
 
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
-from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.handling.handlers import (
+    ConsumerDecorator,
+    Handler,
+    ProducerDecorator,
+    ProducerFunction,
+    calling_frame,
+    consumer_spec,
+    marking,
+)
 from eventbus.client.lifespan import Hook, When
-from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 
-P = ParamSpec("P")
-R = TypeVar("R")
-AnyHandler = Handler[Any, Any]
-AnyFunction = ProducerFunction[Any, Any]
+if TYPE_CHECKING:
+    from eventbus.client.keywords import HandlerOptions, ProducerFunctionOptions
+
+AnyHandler = Handler[..., Any]
+AnyFunction = ProducerFunction[..., Any, Any]
 
 
 def check_topic(name: Any, partitions: Any, configs: Any) -> None:
@@ -51,12 +59,12 @@ class Declares(ABC):
     @abstractmethod
     def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None: ...
 
-    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+    def consumer(self, topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]) -> ConsumerDecorator:
         """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
         spec = consumer_spec(topics, {**self._defaults, **options})
         frame = calling_frame()
 
-        def register(function: Callable[P, R]) -> Handler[P, R]:
+        def register(function: Callable[..., Any]) -> AnyHandler:
             handler = Handler(function, spec, frame)
             self._declare_handler(handler)
             return handler
@@ -64,17 +72,12 @@ class Declares(ABC):
         return register
 
     def producer(
-        self,
-        topic: str,
-        *,
-        key: Callable[[Any], Any] | None = None,
-        partitioner: str | PartitionFunction | None = None,
-        **config: Any,
-    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+        self, topic: str, *, key: Callable[[Any], Any] | None = None, **config: Unpack[ProducerFunctionOptions]
+    ) -> ProducerDecorator:
         """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
-        mark = marking(topic, key, partitioner, config, calling_frame())
+        mark = marking(topic, key, {**config}, calling_frame())
 
-        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
+        def register(function: Callable[..., Any]) -> AnyFunction:
             marked = mark(function)
             self._declare_function(marked)
             return marked

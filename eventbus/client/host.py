@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.consuming.restoring import Restoring
+from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.producer import Producer
+from eventbus.client.rebalance import Listener
 from eventbus.client.sending import HeadersLike
 from eventbus.types import RecordMetadata, TopicPartition
 from serdes.choose import Serdes
+
+if TYPE_CHECKING:
+    from eventbus.client.keywords import ConsumerOptions, ProducerOptions, ReaderOptions
 
 
 @runtime_checkable
@@ -77,12 +82,27 @@ class Host(Protocol):
 
     def main_producer(self) -> Producer: ...
 
-    # The settings are those of `EventBus`, which checks their names.
-    def new_producer(self, **config: Any) -> Producer: ...
+    def new_producer(
+        self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Unpack[ProducerOptions]
+    ) -> Producer: ...
 
-    def new_consumer(self, *names: str, partitions: Iterable[TopicPartition] = (), **config: Any) -> Consumer: ...
+    def new_consumer(
+        self,
+        *names: str,
+        topics: str | Sequence[str] = (),
+        group: str | None = None,
+        pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        key: Any = bytes,
+        value: Any = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        **config: Unpack[ConsumerOptions],
+    ) -> Consumer: ...
 
-    def reader(self, **config: Any) -> BackendConsumer: ...
+    def reader(self, **config: Unpack[ReaderOptions]) -> BackendConsumer: ...
 
     def has_begun(self, part: Part) -> None: ...
 

@@ -15,7 +15,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -34,6 +34,9 @@ from eventbus.errors import (
 )
 from eventbus.ledger import ends_of, read_partitions
 from eventbus.types import Headers, IsolationLevel, RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.keywords import ProducerOptions
 
 logger = logging.getLogger("eventbus.ledger")
 
@@ -98,7 +101,13 @@ class LedgerWriter:
         """
         self._bus = bus
         self._id = transactional_id
-        self._options = {} if transaction_timeout_ms is None else {"transaction_timeout_ms": transaction_timeout_ms}
+        self._options: ProducerOptions = {
+            "transactional_id": transactional_id,
+            "acks": "all",
+            "batch_size": _BATCH_BYTES,
+        }
+        if transaction_timeout_ms is not None:
+            self._options["transaction_timeout_ms"] = transaction_timeout_ms
         self._taken = taken
         self._deciding = deciding
         self._final = (StorageError, *final)
@@ -162,9 +171,7 @@ class LedgerWriter:
                 batch.stored(())
 
     async def _take(self) -> Producer:
-        producer = self._bus.new_producer(
-            transactional_id=self._id, acks="all", batch_size=_BATCH_BYTES, **self._options
-        )
+        producer = self._bus.new_producer(**self._options)
         try:
             await producer.init()
             await self._taken()

@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     backend: Backend
     clock: Clock
     members: Members
-    functions: Sequence[ProducerFunction[Any, Any]]
+    functions: Sequence[ProducerFunction[..., Any, Any]]
     topics: Mapping[str, TopicSpec]
     temporary: Collection[str]
     """Which of them are this run's alone."""

@@ -65,7 +65,7 @@ class Producers:
         self._home = Home()
         self._own: dict[int | None, Producer] = {}
         """By the identity of their partitioner; None: the bus's."""
-        self._of_functions: dict[ProducerFunction[Any, Any], Producer] = {}
+        self._of_functions: dict[ProducerFunction[..., Any, Any], Producer] = {}
         """Of those with settings, or serdes, of their own."""
         self._open: list[Producer] = []
         self._schedules = schedules
@@ -101,7 +101,7 @@ class Producers:
         """What the bus itself sends with."""
         return self._own.get(None) or self._with_partitioner(None)
 
-    def of(self, function: ProducerFunction[Any, Any]) -> Producer:
+    def of(self, function: ProducerFunction[..., Any, Any]) -> Producer:
         """Whom a producer function sends with: one for all of a partitioner with nothing else of their own."""
         if function.spec.config or function.serdes:
             return self._of_functions.get(function) or self._of_its_own(function)
@@ -114,7 +114,7 @@ class Producers:
         self._own[None if partitioner is None else id(partitioner)] = one
         return one
 
-    def _of_its_own(self, function: ProducerFunction[Any, Any]) -> Producer:
+    def _of_its_own(self, function: ProducerFunction[..., Any, Any]) -> Producer:
         one = self._of_functions[function] = self.open(_config_of(function), serdes=function.serdes)
         one.joins = True
         return one
@@ -149,7 +149,7 @@ class Producers:
             serdes={bytes: Bytes},
         )
 
-    async def enqueue(self, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
+    async def enqueue(self, function: ProducerFunction[..., Any, Any], value: Any) -> Delivery | None:
         """Send an output of a handler; nothing for None. Its ack is awaited per fetch, not per record."""
         if value is None:
             return None
@@ -208,7 +208,7 @@ class Producers:
                 tasks.start_soon(one.aclose)
 
 
-def _config_of(function: ProducerFunction[Any, Any]) -> dict[str, Any]:
+def _config_of(function: ProducerFunction[..., Any, Any]) -> dict[str, Any]:
     """What its producer has that the bus's has not."""
     spec = function.spec
     return {**spec.config, **({} if spec.partitioner is None else {"partitioner": spec.partitioner})}

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_origin, overload
 from uuid import uuid4
 
 import anyio
@@ -38,6 +38,8 @@ from serdes.choose import likely_cause
 
 if TYPE_CHECKING:
     from eventbus.client.life import Life
+
+T = TypeVar("T")
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
@@ -137,7 +139,7 @@ class Requests:
         return decode(waiting.reply)
 
     def _decoder(self, returns: Any) -> Callable[[ConsumerRecord], Any]:
-        if returns is ConsumerRecord:
+        if ConsumerRecord in (returns, get_origin(returns)):
             return lambda record: record
         annotation, takes_null = split_optional(returns)
         if annotation in (None, type(None)):
@@ -212,6 +214,44 @@ class Asking(ABC):
 
     @abstractmethod
     def _running(self, what: str) -> Life: ...
+
+    @overload
+    async def request(
+        self, topic: str, value: Any, *, timeout: float | timedelta = 30.0, **options: Unpack[SendOptions]
+    ) -> ConsumerRecord[bytes | None, bytes | None]: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: None,
+        timeout: float | timedelta = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> None: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: type[T],
+        timeout: float | timedelta = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> T: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: Any,
+        timeout: float | timedelta = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> Any: ...
 
     async def request(
         self,

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import msgspec
 
@@ -19,6 +19,9 @@ from eventbus.client.lifespan import When, check_hook
 from eventbus.errors import ConfigError
 from eventbus.recovery import NamesTopics
 from eventbus.topic_patterns import prefixed
+
+if TYPE_CHECKING:
+    from eventbus.client.keywords import HandlerDefaults
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]*")
 _OF_THE_ROUTER = ("topics", "pattern", "name", "middleware")
@@ -72,16 +75,16 @@ class Router(Declares):
         prefix: str = "",
         group_prefix: str | None = None,
         middleware: Sequence[Middleware] = (),
-        **defaults: Any,
+        **defaults: Unpack[HandlerDefaults],
     ) -> None:
         """Raises ConfigError for a prefix that is no part of a topic's name, and for defaults that are no options."""
         self._placement = placement(prefix, group_prefix, middleware, f"Router(prefix={prefix!r})")
         for name in _OF_THE_ROUTER:
             if name in defaults:
                 raise ConfigError(f"Router({name}=...): that is said for each handler")
+        self._defaults = {**defaults}
         if defaults:
-            consumer_spec("topic", defaults)
-        self._defaults = defaults
+            consumer_spec("topic", self._defaults)
         self._handlers: list[AnyHandler] = []
         self._functions: list[AnyFunction] = []
         self._topics: dict[str, tuple[TopicSpec, bool]] = {}

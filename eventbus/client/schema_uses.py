@@ -44,7 +44,7 @@ Members = Sequence[tuple[Handler[Any, Any], str]]
 
 
 def uses_of(
-    members: Members, functions: Sequence[ProducerFunction[Any, Any]], serdes: Mapping[type, Serde]
+    members: Members, functions: Sequence[ProducerFunction[..., Any, Any]], serdes: Mapping[type, Serde]
 ) -> list[SchemaUse]:
     """What is declared: payloads of handlers, what producer functions return, and the types that have a serde."""
     found: list[SchemaUse] = []

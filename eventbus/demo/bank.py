@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import anyio
 import anyio.to_thread
@@ -23,6 +23,7 @@ import msgspec
 
 from eventbus import EventBus, IsolationLevel, Transaction
 from eventbus.cli.shell import run_async
+from eventbus.client.keywords import BusOptions
 from eventbus.demo.display import Display
 from eventbus.demo.names import Names, Places
 from eventbus.errors import ConfigError, EventBusError
@@ -76,10 +77,13 @@ class Bank(msgspec.Struct, kw_only=True):
         )
 
 
-def build_bank(url: str, names: Names, between: Callable[[Transfer], Awaitable[None]], **config: Any) -> EventBus:
+def build_bank(
+    url: str, names: Names, between: Callable[[Transfer], Awaitable[None]], **config: Unpack[BusOptions]
+) -> EventBus:
     """The service: what the handler sends, and that it has handled the transfer, is one transaction."""
     # What a dead service has left open holds up readers for as long at most, whatever becomes of it.
-    bus = EventBus(url, service="demo", transaction_timeout_ms=10_000, **config)
+    options: BusOptions = {"service": "demo", "transaction_timeout_ms": 10_000, **config}
+    bus = EventBus(url, **options)
     for topic in names.of_the_bank:
         bus.topic(topic, partitions=_PARTITIONS)
 
@@ -191,7 +195,7 @@ class _Story:
         )
 
 
-def _stuck_half_way(url: str, names: Names, then: Callable[[], None], **config: Any) -> EventBus:
+def _stuck_half_way(url: str, names: Names, then: Callable[[], None], **config: Unpack[BusOptions]) -> EventBus:
     """The service as it is cut off: it calls ``then`` when one half of a transfer is stored, and sends no more."""
 
     async def between(transfer: Transfer) -> None:

@@ -130,6 +130,7 @@ async def _last_flights(bus: EventBus, topic: str, held: dict[int, int]) -> dict
             try:
                 while partition not in found:
                     for record in await consumer.poll(timeout_ms=1_000):
+                        assert record.value is not None  # every flight was sent with a value
                         found[partition] = record.value
             except SerializationError:
                 raise _foreign(topic, partition) from None

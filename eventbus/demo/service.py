@@ -108,6 +108,7 @@ class CarrierTable:
         async with bus.new_consumer(delays, start="earliest", value=Delay) as consumer:
             while not self._finished():
                 for record in await consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS):
+                    assert record.value is not None  # the service publishes no null
                     self.add(record.value)
                     self._position[record.topic_partition] = record.next_offset
                 on_progress(self.flights)

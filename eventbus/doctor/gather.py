@@ -61,7 +61,7 @@ def _acks(config: Mapping[str, Any]) -> str:
     return {-1: "all"}.get(acks := producer_settings(config).config.acks, str(acks))
 
 
-def _producer(function: ProducerFunction[Any, Any], config: Mapping[str, Any]) -> ProducerFacts:
+def _producer(function: ProducerFunction[..., Any, Any], config: Mapping[str, Any]) -> ProducerFacts:
     spec = function.spec
     return ProducerFacts(
         name=function.__name__,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from eventbus.backends.clock import Clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
@@ -10,17 +10,17 @@ from eventbus.backends.engine import Engine
 from eventbus.backends.urls import broker_config, new_id, system_clock
 from eventbus.client.bus import EventBus
 from eventbus.client.config import LOG_KEYS
+from eventbus.client.keywords import BusOptions
 from eventbus.log.storage import Storage
 
 
-def bus_on(storage: Storage, **config: Any) -> EventBus:
+def bus_on(storage: Storage, *, clock: Clock = system_clock, **config: Unpack[BusOptions]) -> EventBus:
     """A bus on ``storage``; the keywords are those of `EventBus`. The engine is the one every bus has."""
     settings = broker_config({key: value for key, value in config.items() if key in LOG_KEYS})
     name = storage.describe()
-    clock: Clock = config.get("clock", system_clock)
 
     def engine() -> Engine:
         return Engine(name, storage, settings, clock, new_id)
 
-    rest = {key: value for key, value in config.items() if key not in LOG_KEYS}
-    return EventBus(name, backend=EmbeddedBackend(name, engine, timers_of(clock)), **rest)
+    rest: dict[str, Any] = {key: value for key, value in config.items() if key not in LOG_KEYS}
+    return EventBus(name, backend=EmbeddedBackend(name, engine, timers_of(clock)), clock=clock, **rest)

@@ -12,10 +12,11 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from eventbus.backends.urls import broker_config
 from eventbus.client.bus import EventBus
+from eventbus.client.keywords import LogOptions
 from eventbus.errors import ConfigError
 from eventbus.testing.clock import FakeClock
 from eventbus.testing.crash_disk import Disk
@@ -54,7 +55,7 @@ async def crash_points(
     seed: int = 0,
     clock: FakeClock | None = None,
     limit_seconds: float = 300,
-    **config: Any,
+    **config: Unpack[LogOptions],
 ) -> CrashReport:
     """Run the handlers of ``app``, ending the process at every step, and report what each end has cost.
 

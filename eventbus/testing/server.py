@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from typing import Any
+from typing import Unpack
 
 from eventbus.client.bus import EventBus
+from eventbus.client.keywords import BusOptions, LogOptions
 from eventbus.errors import ConfigError
 from eventbus.server import Listener, Server, ServerConfig
 
@@ -24,8 +25,10 @@ class KafkaServer(Server):
 
     __test__ = False
 
-    def __init__(self, url: str | None = None, config: ServerConfig | None = None, **settings: Any) -> None:
-        self._settings: dict[str, Any] = {"auto_create_topics": True, "group_min_session_timeout_ms": 10, **settings}
+    def __init__(
+        self, url: str | None = None, config: ServerConfig | None = None, **settings: Unpack[LogOptions]
+    ) -> None:
+        self._settings: LogOptions = {"auto_create_topics": True, "group_min_session_timeout_ms": 10, **settings}
         super().__init__(
             url or f"memory://kafka-server-{next(_numbers)}",
             config or ServerConfig(listeners=(Listener(port=0),)),
@@ -33,7 +36,7 @@ class KafkaServer(Server):
         )
         self._thread: _ServerThread | None = None
 
-    def bus(self, **options: Any) -> EventBus:
+    def bus(self, **options: Unpack[BusOptions]) -> EventBus:
         """A bus on the same log, not started: topics, groups and transactions are shared with the server's clients.
 
         For a server in the test's own event loop: a log belongs to one. Raises ConfigError for one in a thread.
@@ -43,7 +46,8 @@ class KafkaServer(Server):
                 "this server runs in a thread, and a log belongs to one event loop: share it with `async with "
                 f'KafkaServer() as server:`, or be its client: EventBus("kafka://{self.bootstrap}")'
             )
-        return EventBus(self.url, **{**self._settings, **options})
+        both: BusOptions = {**self._settings, **options}
+        return EventBus(self.url, **both)
 
     def __enter__(self) -> KafkaServer:
         self._thread = _ServerThread(self)

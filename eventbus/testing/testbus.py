@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from eventbus.backends.urls import split_url
 from eventbus.client.bus import EventBus
@@ -18,6 +18,8 @@ from serdes import Serde
 
 if TYPE_CHECKING:
     from eventbus.client.handling.middleware import Middleware
+    from eventbus.client.interceptors import ProducerInterceptor
+    from eventbus.client.keywords import BusOptions, LogOptions
 
 
 class TestBus(EventBus):
@@ -33,20 +35,23 @@ class TestBus(EventBus):
         self,
         *,
         clock: FakeClock | None = None,
+        serde: Serde | None = None,
         serdes: Mapping[type, Serde] | None = None,
         middleware: Sequence[Middleware] = (),
-        drain_timeout_ms: int = 30_000,
-        **config: Any,
+        interceptors: Sequence[ProducerInterceptor] = (),
+        **config: Unpack[BusOptions],
     ) -> None:
         self.clock = FakeClock() if clock is None else clock
         memory = MemoryLog(self.clock, _log_config(config))
+        config.setdefault("drain_timeout_ms", 30_000)
         super().__init__(
             memory.backend.url,
+            serde=serde,
             serdes=serdes,
             clock=self.clock,
             backend=memory.backend,
             middleware=middleware,
-            drain_timeout_ms=drain_timeout_ms,
+            interceptors=interceptors,
             **config,
         )
         self.log = TestLog(self, memory)
@@ -54,7 +59,7 @@ class TestBus(EventBus):
         self._own_task: AbstractAsyncContextManager[None] | None = None
         """What it lives in when a fixture has started it."""
 
-    async def __aenter__(self) -> TestBus:
+    async def __aenter__(self) -> Self:
         if not needs_own_task():
             await super().__aenter__()
             return self
@@ -87,7 +92,9 @@ class TestBus(EventBus):
 
 
 @asynccontextmanager
-async def in_memory(bus: EventBus, clock: FakeClock | None = None, **config: Any) -> AsyncGenerator[TestLog]:
+async def in_memory(
+    bus: EventBus, clock: FakeClock | None = None, **config: Unpack[LogOptions]
+) -> AsyncGenerator[TestLog]:
     """Run an application's own bus on a new log in memory: ``async with in_memory(app.bus) as log:``.
 
     Its handlers, topics, serdes, middleware and settings stay; its URL and clock are put back at the end. ``config``

@@ -83,7 +83,7 @@ def test_a_keyword_with_the_default_value_takes_precedence_too(name: str, monkey
 
     def value_of(**keywords: Any) -> Any:
         own, config = (keywords, {}) if of_the_bus else ({}, keywords)
-        chosen = choose.configure(own, config, None)
+        chosen = choose.configure({**own, **config})
         parts = chosen.settings
         found = {**parts.log, **parts.producers, **parts.consumers}
         found |= {one: getattr(chosen, one) for one in choose.OF_THE_BUS}

@@ -532,6 +532,7 @@ WRONG_FORMS: dict[str, tuple[Any, str]] = {
     "misspelt": (misspelt, "'Ordr' is not known where the handler is defined; did you mean 'Order'"),
     "unfinished": (spelt(order="list[Order"), "'handle' of orders: an annotation is no type: .*list.Order"),
     "record of a type": (spelt(order="ConsumerRecord[Order]"), r"take both, \(order: Order, record: ConsumerRecord\)"),
+    "record of types": (spelt(order="ConsumerRecord[str, Order]"), r"take both, \(order: Order, record: Consumer"),
     "a number": (spelt(order=5), f"'order' is annotated 5, no type; write e.g. {RIGHT}"),
     "keywords": (stars, rf"\*\*order says nothing about the payload; write e.g. {RIGHT}"),
     "two payloads": (second, f"'rest' is a second payload .*{RIGHT}.*by Depends: rest: Shipment = Depends"),

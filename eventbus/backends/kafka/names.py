@@ -8,47 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import MappingProxyType
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+from eventbus.backends.kafka.keywords import ClientOptions, ConsumerClientOptions, ProducerClientOptions
 
 
-FOR_ALL = _names("""
-    client.id client.rack client.dns.lookup debug log.connection.close message.max.bytes receive.message.max.bytes
-    max.in.flight.requests.per.connection metadata.max.age.ms topic.metadata.refresh.interval.ms
-    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.sparse topic.metadata.propagation.max.ms
-    topic.blacklist socket.timeout.ms socket.send.buffer.bytes socket.receive.buffer.bytes socket.keepalive.enable
-    socket.nagle.disable socket.max.fails socket.connection.setup.timeout.ms broker.address.ttl broker.address.family
-    connections.max.idle.ms reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
-    statistics.interval.ms api.version.request.timeout.ms enable.metrics.push metadata.recovery.strategy
-    metadata.recovery.rebootstrap.trigger.ms
-    security.protocol ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.key.location ssl.key.password ssl.key.pem
-    ssl.certificate.location ssl.certificate.pem ssl.ca.location ssl.ca.pem ssl.ca.certificate.stores ssl.crl.location
-    ssl.keystore.location ssl.keystore.password ssl.providers ssl.engine.location ssl.engine.id https.ca.location
-    https.ca.pem enable.ssl.certificate.verification ssl.endpoint.identification.algorithm
-    sasl.mechanisms sasl.mechanism sasl.kerberos.service.name sasl.kerberos.principal sasl.kerberos.kinit.cmd
-    sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin sasl.username sasl.password
-    sasl.oauthbearer.config enable.sasl.oauthbearer.unsecure.jwt sasl.oauthbearer.method sasl.oauthbearer.client.id
-    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
-    sasl.oauthbearer.client.secret sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.grant.type
-    sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.sub.claim.name sasl.oauthbearer.assertion.algorithm
-    sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
-    sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
-    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
-    sasl.oauthbearer.assertion.jwt.template.file sasl.oauthbearer.assertion.private.key.file
-    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem
-    sasl.oauthbearer.metadata.authentication.type
-""")
+def _names(options: type) -> frozenset[str]:
+    return frozenset(keyword.replace("_", ".") for keyword in options.__annotations__)
+
+
+FOR_ALL = _names(ClientOptions) | {"client.id"}
 """librdkafka's settings of every client."""
-FOR_CONSUMERS = _names("""
-    group.protocol group.remote.assignor coordinator.query.interval.ms queued.min.messages
-    queued.max.messages.kbytes fetch.queue.backoff.ms fetch.max.bytes fetch.error.backoff.ms
-""")
-FOR_PRODUCERS = _names("""
-    queue.buffering.max.messages message.send.max.retries retries delivery.timeout.ms message.timeout.ms
-    request.timeout.ms batch.num.messages enable.gapless.guarantee compression.level message.copy.max.bytes
-    sticky.partitioning.linger.ms queue.buffering.backpressure.threshold
-""")
+FOR_CONSUMERS = _names(ConsumerClientOptions)
+FOR_PRODUCERS = _names(ProducerClientOptions)
 JAVA_NAMES = MappingProxyType(
     {
         "send.buffer.bytes": "socket.send.buffer.bytes",

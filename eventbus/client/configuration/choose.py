@@ -83,8 +83,8 @@ class Configuration(msgspec.Struct, frozen=True):
         return self.outside.handlers.get(handler, {})
 
 
-def configure(keywords: Mapping[str, Any], config: Mapping[str, Any], config_file: str | None) -> Configuration:
-    """Of a bus. ``keywords``: those of `OF_THE_BUS`, msgspec.UNSET where nothing was said; ``config``: the others.
+def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Configuration:
+    """Return what the keyword arguments of a bus, its URL, the environment and the file amount to.
 
     Raises ConfigError for a wrong key or value, naming where it stands.
     """
@@ -93,7 +93,8 @@ def configure(keywords: Mapping[str, Any], config: Mapping[str, Any], config_fil
         if variable not in _warned:
             _warned.add(variable)
             logger.warning("%s", problem)
-    own = {key: value for key, value in keywords.items() if value is not msgspec.UNSET}
+    own = {key: value for key, value in keywords.items() if key in OF_THE_BUS}
+    config = {key: value for key, value in keywords.items() if key not in OF_THE_BUS}
     said = {**own, **{canonical(key): value for key, value in config.items()}}
     if not found.said:
         given: dict[str, Said] = {}

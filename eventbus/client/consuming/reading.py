@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from eventbus.errors import ConfigError, EventBusError, SerializationError
-from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
+from eventbus.types import ConsumerRecord, FetchedRecords, KeyT, OffsetAndMetadata, TopicPartition, ValueT
 from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
 from serdes.choose import likely_cause
 from serdes.framing import with_prefix
@@ -30,7 +30,7 @@ def partition_of(given: Any) -> TopicPartition:
     raise ConfigError(f"{given!r} is no partition: write TopicPartition({given!r}, 0)")
 
 
-class ConsumerRecords(list[ConsumerRecord]):
+class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT]):
     """What one `poll` returned: a list of records, in order per partition."""
 
     __slots__ = ()
@@ -39,9 +39,9 @@ class ConsumerRecords(list[ConsumerRecord]):
         """The partitions that records are of."""
         return sorted({record.topic_partition for record in self})
 
-    def by_partition(self) -> dict[TopicPartition, list[ConsumerRecord]]:
+    def by_partition(self) -> dict[TopicPartition, list[ConsumerRecord[KeyT, ValueT]]]:
         """The records of each partition, in order."""
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        found: dict[TopicPartition, list[ConsumerRecord[KeyT, ValueT]]] = {}
         for record in self:
             found.setdefault(record.topic_partition, []).append(record)
         return found

@@ -499,7 +499,7 @@ class ExactlyOnce:
         )
 
 
-async def enqueue(producer: Producer, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
+async def enqueue(producer: Producer, function: ProducerFunction[..., Any, Any], value: Any) -> Delivery | None:
     """Give a handler's output to the producer; its ack is awaited per fetch, not per record. None sends nothing."""
     if value is None:
         return None

@@ -63,9 +63,15 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
+RAW_RECORD = (
+    "a handler's record holds the stored bytes, ConsumerRecord[bytes | None, bytes | None]. For the value as an Order "
+    "take both, (order: Order, record: ConsumerRecord)"
+)
+
+
 def _reason(error: Exception) -> str:
-    if "ConsumerRecord" in str(error) and "subscriptable" in str(error):
-        return "a ConsumerRecord has no type of its own: take both, (order: Order, record: ConsumerRecord)"
+    if "ConsumerRecord" in str(error) and "arguments for" in str(error):
+        return f"a ConsumerRecord has two types, of its key and its value; {RAW_RECORD}"
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 

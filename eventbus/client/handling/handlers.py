@@ -5,32 +5,40 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import AsyncGeneratorType, FrameType, GeneratorType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from eventbus.client.handling.functions import check_function, name_of, own_function
 from eventbus.client.handling.injection import Overrides
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
 from eventbus.client.handling.published import published_type, serdes_named
 from eventbus.client.handling.signatures import read_signature
-from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 from serdes import Serde, serde_for, split_optional
 
+if TYPE_CHECKING:
+    from eventbus.client.keywords import HandlerOptions, ProducerFunctionOptions
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Sends(Protocol):
     """What a producer function needs of a bus: publish what it returned."""
 
-    async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None: ...
+    async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None: ...
 
 
-class ProducerFunction(Generic[P, R]):
-    """A function whose result is published. The caller still gets the result; called before the bus runs, it raises."""
+class ProducerFunction(Generic[P, R, T_co]):
+    """A function whose result is published. The caller still gets the result; called before the bus runs, it raises.
+
+    ``R`` is what the function itself returns, ``T_co`` what awaiting a call gives: of a generator the list of its
+    values.
+    """
 
     def __init__(self, function: Callable[P, R], spec: ProducerSpec, frame: FrameType | None = None) -> None:
         check_function(function, f"@producer({spec.topic!r})")
@@ -50,7 +58,7 @@ class ProducerFunction(Generic[P, R]):
         self.__name__ = name_of(function)
         _mark_coroutine(self)
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         bus = self.bus
         if bus is None:
             raise ConfigError(
@@ -68,7 +76,7 @@ class ProducerFunction(Generic[P, R]):
                 outputs.append(value)
 
             await for_each(result, publish)
-            return outputs
+            return cast("T_co", outputs)
         await bus.publish(self, result)
         return result
 
@@ -91,7 +99,7 @@ class Handler(Generic[P, R]):
                 f"@bus.consumer([{', '.join(map(repr, topics))}])"
             )
         is_producer = isinstance(inner, ProducerFunction)
-        self.producer = cast("ProducerFunction[..., Any]", inner) if is_producer else None
+        self.producer = cast("ProducerFunction[..., Any, Any]", inner) if is_producer else None
         """The producer decorated onto the same function: its outputs are sent before the offset is committed."""
         self.undecorated: Callable[..., Any] = inner if self.producer is None else self.producer.function
         check_function(self.undecorated, f"@consumer({', '.join(map(repr, spec.topics))})")
@@ -158,6 +166,32 @@ class Handler(Generic[P, R]):
         return f"<handler {self.__name__} of {topics}>"
 
 
+class ConsumerDecorator(Protocol):
+    """The decorator that ``@consumer(...)`` returns: a `Handler` is called as the undecorated function is."""
+
+    @overload
+    def __call__(self, function: ProducerFunction[P, R, Any], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+
+
+class ProducerDecorator(Protocol):
+    """The decorator that ``@producer(...)`` returns: a call of the function is awaited, and gives what it published."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, AsyncIterator[T]], /
+    ) -> ProducerFunction[P, AsyncIterator[T], list[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Iterator[T]], /) -> ProducerFunction[P, Iterator[T], list[T]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> ProducerFunction[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> ProducerFunction[P, T, T]: ...
+
+
 def calling_frame() -> FrameType | None:
     """The frame a decorator stands in: types local to a function are looked up there."""
     frame = inspect.currentframe()
@@ -194,7 +228,7 @@ async def for_each(values: Any, do: Callable[[Any], Awaitable[None]]) -> None:
                 values.close()
 
 
-def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+def consumer(topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]) -> ConsumerDecorator:
     """Mark a function as a handler of ``topics``. Nothing is registered: give it to ``bus.include``.
 
     The payload's type is the annotation of the first parameter; a parameter annotated `ConsumerRecord` gets the record.
@@ -234,45 +268,37 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
     "roundrobin", "sticky", "cooperative-sticky", or an `Assignor`), ``session_timeout_ms``, ``max_poll_interval_ms``;
     ``drain_timeout_ms`` is how long a record at work may take to finish when its partition moves to another member.
     """
-    spec = consumer_spec(topics, options)
+    spec = consumer_spec(topics, {**options})
     frame = calling_frame()
 
-    def mark(function: Callable[P, R]) -> Handler[P, R]:
+    def mark(function: Callable[..., Any]) -> Handler[..., Any]:
         return Handler(function, spec, frame)
 
     return mark
 
 
 def producer(
-    topic: str,
-    *,
-    key: Callable[[Any], Any] | None = None,
-    partitioner: str | PartitionFunction | None = None,
-    **config: Any,
-) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+    topic: str, *, key: Callable[[Any], Any] | None = None, **config: Unpack[ProducerFunctionOptions]
+) -> ProducerDecorator:
     """Mark a function whose result (or each value it yields) is published to ``topic``; None is not.
 
     ``key`` computes the record's key from the value. Further keywords are a producer's settings (``linger_ms``,
     ``compression_type``, ``delivery_timeout_ms``, ...): the function has a producer of its own then. Give the function
     to ``bus.include``, or use ``@bus.producer``.
     """
-    return marking(topic, key, partitioner, config, calling_frame())
+    return marking(topic, key, {**config}, calling_frame())
 
 
 def marking(
-    topic: str,
-    key: Callable[[Any], Any] | None,
-    partitioner: str | PartitionFunction | None,
-    config: dict[str, Any],
-    frame: FrameType | None,
-) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+    topic: str, key: Callable[[Any], Any] | None, config: dict[str, Any], frame: FrameType | None
+) -> Callable[[Callable[..., Any]], ProducerFunction[..., Any, Any]]:
     """What ``@producer`` does; ``frame``: where it stands."""
     if not isinstance(cast(Any, topic), str):
         raise ConfigError('@producer takes the topic first: @producer("orders", key=lambda order: order.id)')
 
-    spec = producer_spec(topic, key, partitioner, config)
+    spec = producer_spec(topic, key, config.pop("partitioner", None), config)
 
-    def mark(function: Callable[P, R]) -> ProducerFunction[P, R]:
+    def mark(function: Callable[..., Any]) -> ProducerFunction[..., Any, Any]:
         if isinstance(function, Handler):
             raise ConfigError(
                 f"{function.__name__}: put @producer below @consumer (nearest to the function): "

@@ -18,6 +18,7 @@ import msgspec
 
 from eventbus.client.handling.functions import hints_of, is_async, name_of, own_function
 from eventbus.errors import ConfigError
+from eventbus.types import ConsumerRecord
 
 Role = Literal["payload", "record", "transaction", "unit"]
 """What of a call a parameter gets."""
@@ -225,7 +226,7 @@ def _parameters(call: Callable[..., Any], where: str) -> list[inspect.Parameter]
 
 
 def _bare(hint: Any) -> Any:
-    return hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
+    return hint.__origin__ if typing.get_origin(hint) in (typing.Annotated, ConsumerRecord) else hint
 
 
 # the function that is called in the handler's place -------------------------------------------------------------------

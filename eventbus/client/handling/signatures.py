@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from eventbus.client.handling.functions import hints_of, is_async, name_of, own_function
+from eventbus.client.handling.functions import RAW_RECORD, hints_of, is_async, name_of, own_function
 from eventbus.client.handling.injection import Depends, Injection, Overrides, Role, marked
 from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
-from serdes import serde_named
+from serdes import serde_named, split_optional
 
 _BY_POSITION: tuple[Role, ...] = ("payload", "record", "transaction")
 
@@ -73,6 +73,7 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
     parameters = inspect.signature(function).parameters
     hints = hints_of(own, frame, where)
     dependent = marked(function, hints)
+    _check_records(hints, where)
     hints = _meant(hints)
     named = _roles(function, spec, hints, dependent, where)
     payload = hints.get(named.get("payload", ""))
@@ -309,4 +310,18 @@ def _names_serde(hint: Any) -> bool:
 
 
 def _bare(hint: Any) -> Any:
-    return hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
+    """The annotation without marks for others, and a record, or a list of records, without its types."""
+    if typing.get_origin(hint) in (typing.Annotated, ConsumerRecord):
+        return hint.__origin__
+    is_list = typing.get_origin(hint) is list and typing.get_origin(typing.get_args(hint)[0]) is ConsumerRecord
+    return list[ConsumerRecord] if is_list else hint
+
+
+def _check_records(hints: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for a ``ConsumerRecord[str, Order]``: a type checker would believe it."""
+    for name, hint in hints.items():
+        record = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
+        if typing.get_origin(record) is ConsumerRecord and any(
+            split_optional(part)[0] not in (bytes, Any) for part in typing.get_args(record)
+        ):
+            raise ConfigError(f"{where}: {name!r} is annotated {hint!r}; {RAW_RECORD}")

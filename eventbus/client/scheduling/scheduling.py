@@ -6,12 +6,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from eventbus.broker import TopicSpec
-from eventbus.client.handling.handlers import Handler, calling_frame, consumer_spec
+from eventbus.client.handling.handlers import ConsumerDecorator, Handler, calling_frame, consumer_spec
 from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.scheduling.agenda import Firing
 from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
@@ -23,10 +23,10 @@ from eventbus.types import ConsumerRecord
 from serdes import Json
 from serdes.choose import Serdes
 
-logger = logging.getLogger("eventbus.scheduling")
+if TYPE_CHECKING:
+    from eventbus.client.keywords import ScheduleOptions
 
-P = ParamSpec("P")
-R = TypeVar("R")
+logger = logging.getLogger("eventbus.scheduling")
 
 _TAKEN = ("topics", "pattern", "batch", "filter", "order", "concurrency", "replies", "start", "ack", "max_unfinished")
 """What is said of a handler of records, and means nothing here."""
@@ -64,8 +64,8 @@ class Scheduling(ABC):
         timezone: str | None = None,
         missed: Missed = "once",
         name: str | None = None,
-        **options: Any,
-    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        **options: Unpack[ScheduleOptions],
+    ) -> ConsumerDecorator:
         """Decorate a function to be called at times: ``@bus.every("*/5 * * * *")``, ``@bus.every(seconds=30)``.
 
         ``when``: a cron expression of five fields, in ``timezone`` ("UTC"), or a timedelta. The function takes nothing,
@@ -83,18 +83,17 @@ class Scheduling(ABC):
         interrupts is called again, unless the next is due. ``name`` tells it from others, over restarts; the function's
         name by default. Raises ConfigError for a wrong expression, time zone, option or name.
         """
+        given: dict[str, Any] = {**options}
         for unit in ("minutes", "hours", "days", "weeks"):
-            if unit in options:
-                raise ConfigError(
-                    f"@bus.every({unit}={options[unit]!r}): @bus.every(timedelta({unit}={options[unit]!r}))"
-                )
+            if unit in given:
+                raise ConfigError(f"@bus.every({unit}={given[unit]!r}): @bus.every(timedelta({unit}={given[unit]!r}))")
         table = timetable(when, seconds, timezone, missed)
-        for option in options:
+        for option in given:
             if option in _TAKEN:
                 raise ConfigError(f"@bus.every has no option {option!r}: it is called at times, one call after another")
         frame = calling_frame()
 
-        def register(function: Callable[P, R]) -> Handler[P, R]:
+        def register(function: Callable[..., Any]) -> Handler[..., Any]:
             chosen = getattr(function, "__name__", "") if name is None else name
             check_id(chosen)
             topic = firings_topic(self.service_name, chosen)
@@ -104,7 +103,7 @@ class Scheduling(ABC):
             group = f"{self.service_name}.{EVERY}{chosen}".replace(":", ".")
             spec = consumer_spec(
                 topic,
-                {"on_error": "skip", "group": group, **options, "name": chosen, "filter": self._is_worth(table)},
+                {"on_error": "skip", "group": group, **given, "name": chosen, "filter": self._is_worth(table)},
             )
             handler = Handler(function, msgspec.structs.replace(spec, is_firing=True), frame)
             if handler.signature.payload not in (None, Firing, ConsumerRecord):

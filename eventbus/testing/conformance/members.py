@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from eventbus.client.consumer import Consumer
+from eventbus.client.keywords import AssignorName, ConsumerOptions
+from eventbus.client.rebalance import Listener
 from eventbus.coordinator.assignors import Assignment, RebalanceProtocol, Subscription
 from eventbus.errors import (
     EventBusError,
@@ -23,17 +25,30 @@ from eventbus.testing.conformance.target import promise
 from eventbus.testing.conformance.world import World, partitions_of
 from eventbus.types import ConsumerRecord, TopicPartition
 
-ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+ASSIGNORS: tuple[AssignorName, ...] = ("range", "roundrobin", "sticky", "cooperative-sticky")
 OUT = (UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId)
 """What a member hears that is none any more."""
 
 
-def member(world: World, topic: str, group: str, assignor: str = "range", **config: Any) -> Consumer:
-    return world.bus.new_consumer(topic, group=group, assignors=(assignor,), **config)
+def member(
+    world: World,
+    topic: str,
+    group: str,
+    assignor: AssignorName = "range",
+    *,
+    on_assigned: Listener | None = None,
+    on_revoked: Listener | None = None,
+    on_lost: Listener | None = None,
+    **config: Unpack[ConsumerOptions],
+) -> Consumer:
+    options: ConsumerOptions = {**config, "assignors": (assignor,)}
+    return world.bus.new_consumer(
+        topic, group=group, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost, **options
+    )
 
 
 @promise(each=ASSIGNORS)
-async def each_partition_has_one_reader(world: World, assignor: str) -> None:
+async def each_partition_has_one_reader(world: World, assignor: AssignorName) -> None:
     topic, group = await world.topic(6), world.name("group")
     everything = partitions_of(topic, 6)
     async with AsyncExitStack() as stack:
@@ -49,7 +64,7 @@ async def each_partition_has_one_reader(world: World, assignor: str) -> None:
 
 
 @promise(each=ASSIGNORS)
-async def what_a_member_leaves_goes_to_the_others_from_its_last_commit(world: World, assignor: str) -> None:
+async def what_a_member_leaves_goes_to_the_others_from_its_last_commit(world: World, assignor: AssignorName) -> None:
     topic, group = await world.topic(4), world.name("group")
     everything = partitions_of(topic, 4)
     seen: list[ConsumerRecord] = []
@@ -71,7 +86,7 @@ async def what_a_member_leaves_goes_to_the_others_from_its_last_commit(world: Wo
 
 
 @promise(each=ASSIGNORS)
-async def a_joiner_repeats_only_what_was_not_committed(world: World, assignor: str) -> None:
+async def a_joiner_repeats_only_what_was_not_committed(world: World, assignor: AssignorName) -> None:
     topic, group = await world.topic(4), world.name("group")
     everything = partitions_of(topic, 4)
     for partition in range(4):
@@ -132,7 +147,7 @@ class Told:
 
 
 @promise(each=("range", "cooperative-sticky"))
-async def listeners_hear_what_moves_as_the_assignor_moves_it(world: World, assignor: str) -> None:
+async def listeners_hear_what_moves_as_the_assignor_moves_it(world: World, assignor: AssignorName) -> None:
     topic, group = await world.topic(4), world.name("group")
     everything = partitions_of(topic, 4)
     told = Told()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from eventbus.errors import InvalidRequiredAcks, InvalidTopic, ProducerClosed, UnknownTopicOrPartition
 from eventbus.testing.conformance.errors import refused
 from eventbus.testing.conformance.target import promise
@@ -10,7 +12,7 @@ from eventbus.types import RecordMetadata, TopicPartition
 
 
 @promise(each=("0", "1", "all"))
-async def acks_say_where_a_record_landed(world: World, acks: str) -> None:
+async def acks_say_where_a_record_landed(world: World, acks: Literal["0", "1", "all"]) -> None:
     topic = await world.topic(2)
     async with world.producer(acks=acks, enable_idempotence=acks == "all") as producer:
         metadata = await producer.send(topic, b"x", partition=1)
@@ -28,7 +30,8 @@ async def acks_say_where_a_record_landed(world: World, acks: str) -> None:
 
 @promise()
 async def acks_that_cannot_be_are_refused(world: World) -> None:
-    for acks in (2, -2, "some"):
+    wrong: tuple[Any, ...] = (2, -2, "some")
+    for acks in wrong:
         try:
             async with world.producer(acks=acks):
                 pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import anyio
 
 from eventbus.client.consumer import Consumer
@@ -85,7 +87,7 @@ async def timestamps_come_back(world: World) -> None:
 
 
 @promise(each=("none", "gzip", "snappy", "lz4", "zstd"))
-async def compressed_records_come_back(world: World, codec: str) -> None:
+async def compressed_records_come_back(world: World, codec: Literal["none", "gzip", "snappy", "lz4", "zstd"]) -> None:
     topic = await world.topic()
     async with world.producer(compression_type=codec) as producer:
         for number in range(300):
@@ -175,7 +177,9 @@ async def a_reader_seeks_anywhere(world: World) -> None:
 
 
 @promise(each=("earliest", "latest", "none"))
-async def a_group_without_offsets_begins_where_start_says(world: World, start: str) -> None:
+async def a_group_without_offsets_begins_where_start_says(
+    world: World, start: Literal["earliest", "latest", "none"]
+) -> None:
     topic = await world.topic()
     await world.send(topic, b"old")
     async with world.bus.new_consumer(group=world.name("group"), start=start) as consumer:
@@ -201,7 +205,10 @@ async def an_offset_out_of_range_is_an_error_or_a_reset_as_start_says(world: Wor
     topic = await world.topic()
     where = TopicPartition(topic, 0)
     await world.send(topic, b"0", b"1")
-    for start, expected in (("none", None), ("earliest", 0), ("latest", 2)):
+    resets: tuple[tuple[Literal["earliest", "latest", "none"], int | None], ...] = (
+        ("none", None), ("earliest", 0), ("latest", 2)
+    )  # fmt: skip
+    for start, expected in resets:
         async with world.bus.new_consumer(start=start) as consumer:
             await consumer.assign([where]) if start != "none" else await _assign_at(consumer, where)
             consumer.seek(where, 50)

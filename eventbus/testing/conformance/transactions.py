@@ -239,7 +239,7 @@ async def pending_offsets_are_not_taken_for_committed_ones(world: World) -> None
             async with world.bus.new_consumer(topic, group=group) as consumer:
                 while not read:
                     try:
-                        read.extend(record.value for record in await consumer.poll(timeout_ms=10))
+                        read.extend(record.value or b"" for record in await consumer.poll(timeout_ms=10))
                     except UnstableOffsetCommit:
                         await anyio.sleep(0.002)
 

@@ -6,13 +6,14 @@ import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 import anyio
 
 from eventbus.client.admin import Admin
 from eventbus.client.bus import EventBus
 from eventbus.client.consumer import Consumer
+from eventbus.client.keywords import ProducerFunctionOptions, ProducerOptions
 from eventbus.client.producer import Producer
 from eventbus.testing.conformance.target import Target
 from eventbus.types import ConsumerRecord, IsolationLevel, RecordMetadata, TopicPartition
@@ -100,12 +101,16 @@ class World:
 
     @asynccontextmanager
     async def producer(
-        self, transactional_id: str | None = None, bus: EventBus | None = None, **config: Any
+        self,
+        transactional_id: str | None = None,
+        bus: EventBus | None = None,
+        **config: Unpack[ProducerFunctionOptions],
     ) -> AsyncGenerator[Producer, None]:
         """A producer, for a transactional id if given: that is taken over when it first begins."""
+        options: ProducerOptions = {**config}
         if transactional_id is not None:
-            config["transactional_id"] = transactional_id
-        async with (bus or self.bus).new_producer(**config) as producer:
+            options["transactional_id"] = transactional_id
+        async with (bus or self.bus).new_producer(**options) as producer:
             yield producer
 
     # reading ---------------------------------------------------------------------------------------------------------
