@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from datetime import timedelta
 
 from dlq import checks
-from dlq.durations import positive, shown
+from eventbus.durations import Duration, positive, shown
 
 _SLICES = 12
 """The window moves on in so many steps."""
@@ -19,7 +18,7 @@ class Budget:
     not also flooded with retries. No record becomes a dead letter because of it.
     """
 
-    def __init__(self, share: float = 0.2, *, over: float | str | timedelta = "60s", least: int = 10) -> None:
+    def __init__(self, share: float = 0.2, *, over: Duration = "60s", least: int = 10) -> None:
         self.share = checks.share("Budget(", share, "the share of calls that may be retries, from 0 to 1, say 0.2")
         self.over_ms = positive(over, f"Budget(over={over!r})")
         self.least = checks.whole("Budget(least", least, 0)

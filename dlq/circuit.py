@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from datetime import timedelta
 from typing import Literal
 
 from dlq import checks
-from dlq.durations import positive, shown
+from eventbus.durations import Duration, positive, shown
 from eventbus.errors import ConfigError
 
 CircuitState = Literal["closed", "open", "half-open"]
@@ -26,7 +25,7 @@ class Circuit:
     because of an open circuit; the one it was tried with waits in the retry topic, so that the next try is another's.
     """
 
-    def __init__(self, *, failures: float = 0.5, of: int = 20, open: float | str | timedelta = "30s") -> None:
+    def __init__(self, *, failures: float = 0.5, of: int = 20, open: Duration = "30s") -> None:
         self.failures = checks.share("Circuit(failures=", failures, "the share of calls that fail, above 0 up to 1")
         self.of = checks.whole("Circuit(of", of, 1)
         if not failures:

@@ -10,9 +10,9 @@ import msgspec
 
 from dlq import checks
 from dlq.classify import signal_of
-from dlq.durations import milliseconds
 from dlq.policy import Delays, Retry
 from dlq.signals import FailureSignal, Park, RetryLater, Skip
+from eventbus.durations import milliseconds
 from eventbus.outages import back_off_ms
 
 logger = logging.getLogger("dlq")

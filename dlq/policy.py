@@ -14,17 +14,15 @@ from dlq import checks
 from dlq.budget import Budget
 from dlq.circuit import Circuit
 from dlq.classify import Classify, classifier
-from dlq.durations import positive, shown
 from dlq.events import Hook, Signals
 from dlq.signals import FailureSignal
+from eventbus.durations import Duration, positive, shown
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder, Waiting, retry_topic_of
 
 if TYPE_CHECKING:
     from dlq.recovery import PolicyRecovery
 
-Duration: TypeAlias = float | str | timedelta
-"""Seconds, a text such as ``"5m"``, or a timedelta."""
 Delays: TypeAlias = Callable[[int, Exception], Duration | FailureSignal | type[FailureSignal] | None]
 """``(attempt, error)``: how long until the next try; None: give up. ``attempt``: calls so far, from 1 on."""
 Redact: TypeAlias = Callable[[str, str], str | None]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from dlq.durations import milliseconds
+from eventbus.durations import Duration, milliseconds
 
 
 class FailureSignal(Exception):
@@ -24,7 +22,7 @@ class RetryLater(FailureSignal):
     it is a dead letter. Without ``after`` the policy's next delay is taken.
     """
 
-    def __init__(self, after: float | str | timedelta | None = None, reason: str = "") -> None:
+    def __init__(self, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(reason or ("try again later" if after is None else f"try again after {after}"))
         self.after_ms = None if after is None else milliseconds(after, f"RetryLater(after={after!r})")
 

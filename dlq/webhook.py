@@ -10,7 +10,6 @@ import urllib.request
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from email.message import Message
 from http.client import HTTPException
 from typing import IO, Any, cast, get_args
@@ -18,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from dlq.durations import positive
 from dlq.events import EventName, FailureEvent
+from eventbus.durations import Duration, positive
 from eventbus.errors import ConfigError
 
 logger = logging.getLogger("dlq")
@@ -107,9 +106,9 @@ class Webhook:
         url: str,
         *,
         events: Iterable[EventName] = ALERTS,
-        min_interval: float | str | timedelta = "10s",
+        min_interval: Duration = "10s",
         headers: Mapping[str, str] | None = None,
-        timeout: float | str | timedelta = "10s",
+        timeout: Duration = "10s",
         messages: bool = False,
     ) -> None:
         self._url, self._shown, login = _address(url)

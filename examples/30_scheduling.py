@@ -35,7 +35,7 @@ async def remind(reminder: Reminder) -> None:
         done.set()
 
 
-@bus.every(seconds=0.2)  # or @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin")
+@bus.every("200ms")  # or @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin")
 async def beat(firing: Firing) -> None:
     beats.append(firing)
     if len(beats) == 2:

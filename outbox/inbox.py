@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from datetime import timedelta
+import math
 from typing import TYPE_CHECKING, Any, cast
 
+from eventbus.durations import FORMS, Duration, exact_ms
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord, TopicPartition
 from outbox.claims import Claims
@@ -50,7 +51,7 @@ class Inbox:
         source: Source,
         *,
         message_ids: str | MessageId | None = None,
-        keep: timedelta = timedelta(days=7),
+        keep: Duration = "7d",
         table: str = "eventbus_offsets",
         schema: str | None = None,
         create_tables: bool = True,
@@ -61,13 +62,14 @@ class Inbox:
                 f"message_ids={message_ids!r}: the name of a header, or a function of the record: "
                 'message_ids="event-id"'
             )
-        if not isinstance(cast("object", keep), timedelta) or keep <= timedelta(0):
-            raise ConfigError(f"keep={keep!r}: how long message ids are remembered, as in timedelta(days=7)")
+        keep_ms = exact_ms(keep)
+        if keep_ms is None or not 0 < keep_ms < math.inf:
+            raise ConfigError(f"keep={keep!r}: how long message ids are remembered: {FORMS}")
         engine, self._factory = _engine_and_factory(source)
         self.database = Database(engine)
         self.is_async = engine is not self.database.plain
         self._message_id = _by_header(message_ids) if isinstance(message_ids, str) else message_ids
-        self._keep_ms = int(keep.total_seconds() * 1000)
+        self._keep_ms = int(keep_ms)
         self._table = table
         self._schema = schema
         self._creates = create_tables

@@ -12,6 +12,7 @@ from eventbus.backends.delivery import this_loop
 from eventbus.client.schema_uses import prepare, uses_of_types
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import check_values
+from eventbus.durations import Milliseconds
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
 from outbox.database import Database, trouble_of
@@ -328,7 +329,7 @@ class Outbox:
         delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
         batch_size: int = 5_000,
         on_poison: Literal["block", "skip"] = "block",
-        lease_ms: int = 9_000,
+        lease_ms: Milliseconds = 9_000,
         poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,

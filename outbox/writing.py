@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import mmh3
 import msgspec
 
 from eventbus.client.sending import HeadersLike
+from eventbus.durations import FORMS, Duration, exact_ms
 from eventbus.errors import ConfigError, SerializationError
 from outbox import headers as stored
 from outbox.inserting import IN, Row
@@ -32,7 +34,7 @@ class EventOptions(TypedDict, total=False):
     partition: int | None
     timestamp_ms: int | None
     deliver_at: datetime | timedelta | None
-    expires_after: timedelta | float | None
+    expires_after: Duration | None
     type: str | None
 
 
@@ -43,7 +45,7 @@ class What(msgspec.Struct, frozen=True):
     partition: int | None = None
     timestamp_ms: int | None = None
     deliver_at: datetime | timedelta | None = None
-    expires_after: timedelta | float | None = None
+    expires_after: Duration | None = None
     type: str | None = None
 
 
@@ -205,15 +207,10 @@ def _since_epoch_ms(due: Any) -> int:
 
 
 def _ms_of(expires_after: Any) -> int:
-    if isinstance(expires_after, timedelta):
-        ms = expires_after // timedelta(milliseconds=1)
-    elif isinstance(expires_after, (int, float)) and not isinstance(expires_after, bool):
-        ms = int(expires_after * 1_000)
-    else:
-        ms = 0
-    if ms < 1:
-        raise ConfigError(f"expires_after={expires_after!r}: a timedelta, or seconds; a millisecond at least")
-    return ms
+    exact = exact_ms(expires_after)
+    if exact is None or not 1 <= exact < math.inf:
+        raise ConfigError(f"expires_after={expires_after!r}: {FORMS}; a millisecond at least")
+    return int(exact)
 
 
 def _text_key(topic: str, key: Any) -> str | None:

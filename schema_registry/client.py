@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import msgspec
 import urllib3
 
+from eventbus.durations import Duration, seconds
 from eventbus.forks import ForkLock, watch_forks
 from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaRegistryError, SchemaText
 
@@ -62,7 +63,7 @@ class RegistryClient:
     user and password may be part of the URL (``http://user:password@host:8081``) or in ``auth``; ``token`` is a bearer
     token or a function that returns one; ``oauth`` fetches tokens. ``ca_file`` has the trusted certificates (default:
     the system's); ``certificate_file`` and ``key_file`` are the client's certificate. A request and all its retries
-    take no longer than ``timeout_s``. Raises ValueError for an invalid URL.
+    take no longer than ``timeout``. Raises ValueError for an invalid URL.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class RegistryClient:
         certificate_file: str | None = None,
         key_file: str | None = None,
         key_password: str | None = None,
-        timeout_s: float = 5.0,
+        timeout: Duration = 5.0,
         connections: int = 8,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class RegistryClient:
         urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else list(url)
         self._servers = [_server(each, auth) for each in urls]
         self._first = 0
-        self._timeout_s = timeout_s
+        self._timeout_s = seconds(timeout, f"timeout={timeout!r}")
         self._token = _Tokens(oauth, self) if oauth else token
         self._headers = {
             "Accept": f"{JSON}, application/json;q=0.5",

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from eventbus.coordinator.shard import Decision
+from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, EventBusError
 from schema_registry import backup, deleting, errors, merging, names, registering, settings
 from schema_registry.entities import (
@@ -74,7 +75,7 @@ class Registry(Reads):
         compatibility: str = "BACKWARD",
         replication_factor: int = -1,
         read_only: bool = False,
-        timeout_ms: int = 30_000,
+        timeout_ms: Milliseconds = 30_000,
         max_schema_bytes: int = 1_000_000,
         accept_truncated: bool = False,
     ) -> None:
@@ -87,7 +88,7 @@ class Registry(Reads):
         self._compatibility = compatibility.upper()
         self._replication_factor = replication_factor
         self._read_only = read_only
-        self._timeout_ms = timeout_ms
+        self._timeout_ms: int = setting_ms(timeout_ms)
         self._max_schema_bytes = max_schema_bytes
         self._accept_truncated = accept_truncated
         self._schemas = Schemas()

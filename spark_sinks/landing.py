@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.backends.outside import readable_outside
+from eventbus.durations import Duration, exact_ms
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
@@ -44,7 +45,6 @@ DEFAULT_BATCH_RECORDS = 500_000
 """What a crash makes the next run repeat, at most."""
 _LONG_JOB_RECORDS = 5_000_000
 _LACKS: dict[str, frozenset[Lack]] = {"delta": frozenset({"time", "nanos"}), "iceberg": frozenset({"nanos"})}
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
 class LandReport(NamedTuple):
@@ -80,7 +80,7 @@ def land(
     upsert: bool | str | Sequence[str] | None = None,
     starting_offsets: str = "earliest",
     max_offsets_per_trigger: int = DEFAULT_BATCH_RECORDS,
-    every: float | str | None = None,
+    every: Duration | None = None,
     on_incompatible: Change = "fail",
     quarantine: bool = True,
     quarantine_limit: float = 0.01,
@@ -191,16 +191,18 @@ def table_of(to: str, topic: str, several: bool) -> str:
     return f"{to.rstrip('/')}/{topic}"
 
 
-def interval_ms(every: float | str) -> int:
-    """Milliseconds of ``10``, ``"10s"``, ``"500 ms"``, ``"5 min"``. Raises `ConfigError`."""
+def interval_ms(every: Duration) -> int:
+    """Milliseconds of ``10``, ``"10s"``, ``"500 ms"``, ``"5 min"``, a timedelta. Raises `ConfigError`.
+
+    A number alone counts seconds as text too: the command line has no other form.
+    """
     if isinstance(every, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", every)
-        if match is None:
-            raise ConfigError(f"every={every!r}: write seconds, or '500ms', '10s', '5m', '1h'")
-        return round(float(match[1]) * _UNITS_MS[match[2] or "s"])
-    if not 0 <= every < math.inf:
-        raise ConfigError(f"every={every!r}: write seconds from 0 on")
-    return round(every * 1_000)
+        every = re.sub(r"(?<=\d)\s+(?=[a-z])", "", every.strip())
+        every = f"{every}s" if re.fullmatch(r"\d+(\.\d+)?", every) else every
+    exact = exact_ms(every)
+    if exact is None or not 0 <= exact < math.inf:
+        raise ConfigError(f"every={every!r}: write seconds from 0 on, or '500ms', '10s', '5m', '1h'")
+    return round(exact)
 
 
 def starting_point(origin: Origin, starting_offsets: str) -> dict[int, int]:

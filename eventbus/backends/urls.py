@@ -18,6 +18,7 @@ from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRODUCER_FIELDS, as_keyword
 from eventbus.backends.masking import has_login, shown_url
 from eventbus.broker import BrokerConfig
+from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest, nearest_setting, wrong_value
 
@@ -135,6 +136,7 @@ def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
             hint = f": {_NOT_OF_A_LOG}" if as_keyword(key) in _OF_CLIENTS else nearest_setting(key, known)
             raise ConfigError(f"unknown setting {key!r} of the log{hint}; known are {', '.join(known)}")
     values = {as_keyword(key): value for key, value in config.items()}
+    values |= {name: setting_ms(value) for name, value in values.items() if name.endswith("_ms")}
     try:
         return msgspec.convert(values, BrokerConfig, strict=False)
     except msgspec.ValidationError as error:

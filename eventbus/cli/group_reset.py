@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from eventbus.cli.offsets import EARLIEST, LATEST, parse_time
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural
 from eventbus.cli.shell import open_bus, run_async
+from eventbus.durations import read_duration
 from eventbus.errors import NonEmptyGroup
 from eventbus.types import IsolationLevel, TopicPartition
 
@@ -102,19 +102,12 @@ def moment(text: str) -> int:
     return value
 
 
-_UNITS_MS = {"W": 604_800_000, "D": 86_400_000, "H": 3_600_000, "M": 60_000, "S": 1_000}
-_ISO = re.compile(r"P(?:(?P<W>\d+)W)?(?:(?P<D>\d+)D)?(?:T(?:(?P<H>\d+)H)?(?:(?P<M>\d+)M)?(?:(?P<S>[\d.]+)S)?)?")
-
-
 def parse_duration(text: str) -> int:
     """Milliseconds of an ISO 8601 duration (``P1DT2H``), or of a number with a unit (``90m``, ``1.5h``)."""
-    short = re.fullmatch(r"(\d+(?:\.\d+)?)([wdhms])", text)
-    if short:
-        return round(float(short[1]) * _UNITS_MS[short[2].upper()])
-    found = _ISO.fullmatch(text.upper())
-    if found is None or not any(found.groupdict().values()):
+    found = read_duration(text)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: write PT1H30M, P7D, 90m or 36h")
-    return round(sum(float(value) * _UNITS_MS[unit] for unit, value in found.groupdict().items() if value))
+    return round(found)
 
 
 def reset_offsets(args: argparse.Namespace) -> int:

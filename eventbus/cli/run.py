@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, default_url, natural, positive
+from eventbus.durations import read_duration
 from eventbus.errors import ConfigError, EventBusError
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def register(subcommands: Subcommands) -> None:
 
 
 def seconds(text: str) -> float:
-    """An argparse type: a number of seconds of at least 0."""
+    """An argparse type: a number of seconds of at least 0, or ``30s``, ``5m``."""
+    found = read_duration(text)
     try:
-        value = float(text)
+        value = float(text) if found is None else found / 1000
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
     if not 0 <= value < float("inf"):

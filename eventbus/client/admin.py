@@ -17,6 +17,7 @@ from eventbus.coordinator.requests import (
     TransactionDescription,
     TransactionListing,
 )
+from eventbus.durations import setting_ms
 from eventbus.errors import EventBusError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.types import (
     IsolationLevel,
@@ -60,7 +61,7 @@ class Admin:
 
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
         """
-        spec = TopicSpec(name, partitions, replication_factor, {k: as_text(v) for k, v in (configs or {}).items()})
+        spec = TopicSpec(name, partitions, replication_factor, texts_of(configs))
         if temporary and not validate_only:
             return (await self.create_temporary([spec]))[0]
         result = (await self._backend.create_topics([spec], validate_only=validate_only))[name]
@@ -130,7 +131,7 @@ class Admin:
     ) -> None:
         """Set or delete configs of a topic, under Kafka's dotted names."""
         deleted = [delete] if isinstance(delete, str) else delete
-        await self._backend.alter_configs(topic, {k: as_text(v) for k, v in (set or {}).items()}, deleted)
+        await self._backend.alter_configs(topic, texts_of(set), deleted)
 
     async def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
@@ -224,6 +225,7 @@ class Admin:
         return security_of(self._backend)
 
 
-def as_text(value: Any) -> str:
-    """A config value as Kafka writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def texts_of(configs: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return a topic's configs as Kafka writes them: ``True`` as "true", ``"7d"`` of ``retention.ms`` as a number."""
+    values = {name: setting_ms(value) if name.endswith(".ms") else value for name, value in (configs or {}).items()}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}

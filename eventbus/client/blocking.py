@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
@@ -27,6 +26,7 @@ from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
+from eventbus.durations import Duration, Milliseconds
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
 from eventbus.forks import ForkLock, never_free, watch_forks
 from eventbus.types import ConsumerRecord, KeyT, RecordMetadata, TopicPartition, ValueT
@@ -290,7 +290,7 @@ class BlockingConsumer(_Asked, Generic[KeyT, ValueT]):
         if not self._bridge("close").is_closed:  # else it went with its bus
             self.close()
 
-    def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
+    def poll(self, timeout_ms: Milliseconds = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
         """Return up to ``max_records`` records, or an empty list after ``timeout_ms``; see `Consumer.poll`."""
         return self._poll(timeout_ms, max_records)
 
@@ -436,7 +436,7 @@ class BlockingBus(_BlockingScheduling):
 
     @overload
     def request(
-        self, topic: str, value: Any, *, timeout: float | timedelta = 30.0, **options: Unpack[SendOptions]
+        self, topic: str, value: Any, *, timeout: Duration = 30.0, **options: Unpack[SendOptions]
     ) -> ConsumerRecord[bytes | None, bytes | None]: ...
 
     @overload
@@ -446,7 +446,7 @@ class BlockingBus(_BlockingScheduling):
         value: Any,
         *,
         returns: None,
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> None: ...
 
@@ -457,7 +457,7 @@ class BlockingBus(_BlockingScheduling):
         value: Any,
         *,
         returns: type[T],
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> T: ...
 
@@ -468,7 +468,7 @@ class BlockingBus(_BlockingScheduling):
         value: Any,
         *,
         returns: Any,
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any: ...
 
@@ -478,13 +478,13 @@ class BlockingBus(_BlockingScheduling):
         value: Any,
         *,
         returns: Any = ConsumerRecord,
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any:
         """Send a record, and wait for what its handler returns; see `EventBus.request`."""
         return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
 
-    def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0, transactional: bool = True) -> bool:
+    def cancel_scheduled(self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True) -> bool:
         """Give up a record that `send` put by; see `EventBus.cancel_scheduled`."""
         return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout, transactional=transactional))
 
@@ -509,7 +509,7 @@ class BlockingBus(_BlockingScheduling):
         return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
 
     def transaction(
-        self, transactional_id: str, *, timeout_ms: int | None = None, independent: bool = False
+        self, transactional_id: str, *, timeout_ms: Milliseconds | None = None, independent: bool = False
     ) -> BlockingTransaction:
         """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
         bridge = self._bridge("transaction")

@@ -41,6 +41,7 @@ from eventbus.client.schema_uses import Members, prepare, uses_of_types
 from eventbus.client.sending import Sending
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
+from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.types import TopicPartition
 from serdes import Serde
@@ -361,7 +362,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         return self._alive("send").producers.main
 
     def transaction(
-        self, transactional_id: str, *, timeout_ms: int | None = None, independent: bool = False
+        self, transactional_id: str, *, timeout_ms: Milliseconds | None = None, independent: bool = False
     ) -> Transaction:
         """Several records, of several topics, all or nothing: ``async with bus.transaction("importer-1") as tx:``.
 
@@ -372,7 +373,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         In a handler with ``exactly_once=True``, whose own transaction is open, entering raises ConfigError.
         ``independent=True`` allows it: the transaction is committed whatever becomes of the handler's.
         """
-        return self._running("transaction").transactions.transaction(transactional_id, timeout_ms, independent)
+        return self._running("transaction").transactions.transaction(
+            transactional_id, setting_ms(timeout_ms), independent
+        )
 
     def main_producer(self) -> Producer:
         """What `send` sends with: for a `Part`."""

@@ -16,6 +16,7 @@ from eventbus.backends.masking import shown_value
 from eventbus.broker import BrokerConfig
 from eventbus.client.partitioner import PartitionFunction, make_partitioner
 from eventbus.coordinator.strategies import make_assignors
+from eventbus.durations import read_duration, setting_ms
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.suggest import nearest_setting, wrong_value
 from eventbus.types import Compression, IsolationLevel
@@ -123,6 +124,7 @@ def normalise(
         config = _without_removed(config)
     for key, value in config.items():
         name = as_keyword(key)
+        value = setting_ms(value) if name.endswith("_ms") else value
         if name in known:
             _check_twice(name, result.setdefault(name, value), key, value, what)
         elif name in passing:
@@ -150,7 +152,7 @@ def _without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in config.items() if as_keyword(key) not in _REMOVED}
     said = {as_keyword(key): value for key, value in config.items() if as_keyword(key) in _REMOVED}
     for key, successor in _REMOVED.items():
-        value = said.get(key)
+        value = setting_ms(said.get(key))
         if key not in said:
             continue
         logger.warning(
@@ -290,10 +292,10 @@ def is_client_setting(key: str) -> bool:
 def read_start(start: Any) -> dict[str, Any]:
     """Where a group without an offset begins: a word, ``by_duration:PT1H``, or a timedelta. Raises ConfigError."""
     if isinstance(start, str) and start.startswith("by_duration:"):
-        try:
-            start = msgspec.convert(start.removeprefix("by_duration:"), timedelta)
-        except msgspec.ValidationError:
-            raise ConfigError(f"start={start!r}: write the duration as ISO 8601 has it, by_duration:PT1H30M") from None
+        back_ms = read_duration(start.removeprefix("by_duration:"))
+        if back_ms is None:
+            raise ConfigError(f"start={start!r}: write the duration as ISO 8601 has it, by_duration:PT1H30M")
+        start = timedelta(milliseconds=back_ms)
     if not isinstance(start, timedelta):
         if start not in ("earliest", "latest", "none"):
             raise ConfigError(f'start={start!r}: "earliest", "latest", "none", or "by_duration:PT1H" (or a timedelta)')

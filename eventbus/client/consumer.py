@@ -28,6 +28,7 @@ from eventbus.client.interceptors import ConsumerInterceptor, passed_through, te
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
 from eventbus.client.schemas import all_fetched
 from eventbus.client.threads import Home
+from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.forks import watch_forks
 from eventbus.types import (
@@ -290,7 +291,7 @@ class Consumer(Generic[KeyT, ValueT]):
 
     # reading ---------------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
+    async def poll(self, timeout_ms: Milliseconds = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
         """Up to ``max_records`` records, a list; an empty one when none came within ``timeout_ms``.
 
         Empty and earlier when only a position has moved: past aborted records, or a transaction's marker (KAFKA-12980).
@@ -309,7 +310,7 @@ class Consumer(Generic[KeyT, ValueT]):
             if self._config.enable_auto_commit and self._timers.current_time() >= self._next_auto_commit:
                 await self._commit_automatically()
             if not self._ahead:
-                await self._fetch(timeout_ms)
+                await self._fetch(setting_ms(timeout_ms))
             elif self._consumer.polled():
                 await self._fetch(0)  # the group waits; of what is here some may go
             if self._restoring:
@@ -340,7 +341,7 @@ class Consumer(Generic[KeyT, ValueT]):
             return records[0]
         return ahead.take(1)[0]
 
-    async def until_end(self) -> AsyncGenerator[ConsumerRecord]:
+    async def until_end(self) -> AsyncGenerator[ConsumerRecord[KeyT, ValueT]]:
         """What is there now, from the positions on: ``async for record in consumer.until_end():`` fills a table.
 
         It ends where the partitions ended when it began; of what comes meanwhile some may be among the last.

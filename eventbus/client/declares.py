@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from eventbus.broker import TopicSpec
-from eventbus.client.admin import as_text
+from eventbus.client.admin import texts_of
 from eventbus.client.handling.handlers import (
     ConsumerDecorator,
     Handler,
@@ -106,8 +106,7 @@ class Declares(ABC):
         mapping; a config's own value is checked at start.
         """
         check_topic(name, partitions, configs)
-        texts = {key: as_text(value) for key, value in (configs or {}).items()}
-        spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts)
+        spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts_of(configs))
         self._declare_topic(spec, temporary)
         if value is not None:
             self._declare_value(name, value)

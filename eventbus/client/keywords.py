@@ -21,6 +21,7 @@ from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.options import Ack, Guarantee, OnError, Order
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.coordinator.assignors import Assignor
+from eventbus.durations import Duration, Milliseconds
 from eventbus.recovery import FailurePolicy
 from eventbus.types import Compression, ConsumerRecord, IsolationLevel
 
@@ -38,30 +39,30 @@ class LogOptions(TypedDict, total=False):
     """Settings of a log that runs in this process. ``kafka://`` ignores them: they belong to the broker there."""
 
     fsync: Literal["commit", "interval", "os"]
-    fsync_interval_ms: int
+    fsync_interval_ms: Milliseconds
     auto_create_topics: bool
     num_partitions: int
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
-    offsets_retention_ms: int
-    offsets_retention_check_interval_ms: int
-    group_min_session_timeout_ms: int
-    group_max_session_timeout_ms: int
+    offsets_retention_ms: Milliseconds
+    offsets_retention_check_interval_ms: Milliseconds
+    group_min_session_timeout_ms: Milliseconds
+    group_max_session_timeout_ms: Milliseconds
     group_max_size: int
-    group_initial_rebalance_delay_ms: int
-    group_consumer_session_timeout_ms: int
-    group_consumer_heartbeat_interval_ms: int
+    group_initial_rebalance_delay_ms: Milliseconds
+    group_consumer_session_timeout_ms: Milliseconds
+    group_consumer_heartbeat_interval_ms: Milliseconds
     group_consumer_max_size: int
     transaction_state_log_num_partitions: int
     transaction_state_log_segment_bytes: int
-    transaction_max_timeout_ms: int
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
-    transactional_id_expiration_ms: int
-    transaction_remove_expired_transaction_cleanup_interval_ms: int
-    producer_id_expiration_ms: int
-    log_retention_check_interval_ms: int
-    log_cleaner_backoff_ms: int
-    checkpoint_interval_ms: int
+    transaction_max_timeout_ms: Milliseconds
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Milliseconds
+    transactional_id_expiration_ms: Milliseconds
+    transaction_remove_expired_transaction_cleanup_interval_ms: Milliseconds
+    producer_id_expiration_ms: Milliseconds
+    log_retention_check_interval_ms: Milliseconds
+    log_cleaner_backoff_ms: Milliseconds
+    checkpoint_interval_ms: Milliseconds
     log_defaults: Mapping[str, str | int | float | bool | Sequence[str]]
     cluster_id: str | None
 
@@ -71,13 +72,13 @@ class ProducerDefaults(ClientOptions, JavaClientOptions, ProducerClientOptions, 
 
     acks: Literal["all", "-1", "0", "1", -1, 0, 1]
     batch_size: int
-    linger_ms: int
+    linger_ms: Milliseconds
     buffer_memory: int
-    max_block_ms: int
+    max_block_ms: Milliseconds
     max_request_size: int
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | Compression
     enable_idempotence: bool
-    transaction_timeout_ms: int
+    transaction_timeout_ms: Milliseconds
     partitioner: Literal["murmur2", "murmur3", "round_robin"] | PartitionFunction
 
 
@@ -97,12 +98,12 @@ class FetchOptions(ClientOptions, JavaClientOptions, ConsumerClientOptions, tota
     """Settings of the consumers of a bus, of one consumer, and of a handler's consumer."""
 
     fetch_min_bytes: int
-    fetch_max_wait_ms: int
+    fetch_max_wait_ms: Milliseconds
     max_partition_fetch_bytes: int
     check_crcs: bool
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    max_poll_interval_ms: int
+    session_timeout_ms: Milliseconds
+    heartbeat_interval_ms: Milliseconds
+    max_poll_interval_ms: Milliseconds
 
 
 class ConsumerDefaults(FetchOptions, total=False):
@@ -116,14 +117,14 @@ class ConsumerOptions(ConsumerDefaults, total=False):
     """Settings of `EventBus.new_consumer`, besides what it reads."""
 
     client_id: str
-    request_timeout_ms: int
+    request_timeout_ms: Milliseconds
     start: Start
     auto_offset_reset: Start
     isolation: Isolation
     isolation_level: Isolation
     group_instance_id: str
     enable_auto_commit: bool
-    auto_commit_interval_ms: int
+    auto_commit_interval_ms: Milliseconds
 
 
 class ReaderOptions(ConsumerOptions, total=False):
@@ -137,9 +138,9 @@ class BusOptions(LogOptions, ProducerDefaults, ConsumerDefaults, total=False):
 
     service: str | None
     client_id: str
-    drain_timeout_ms: int
-    wedged_after_ms: int
-    slow_loop_ms: int | None
+    drain_timeout_ms: Milliseconds
+    wedged_after_ms: Milliseconds
+    slow_loop_ms: Milliseconds | None
     oauth_cb: OAuthCallback
 
 
@@ -148,7 +149,7 @@ class CallOptions(FetchOptions, total=False):
 
     group: str
     client_id: str
-    request_timeout_ms: int
+    request_timeout_ms: Milliseconds
     isolation: Isolation
     on_error: OnError
     retry: FailurePolicy | int | Callable[..., Any]
@@ -156,15 +157,15 @@ class CallOptions(FetchOptions, total=False):
     tx: object
     delivery: Guarantee
     exactly_once: bool
-    timeout: float | timedelta | None
+    timeout: Duration | None
     commit_every: int | None
-    commit_interval_ms: int
+    commit_interval_ms: Milliseconds
     transaction_records: int
-    transaction_timeout_ms: int
+    transaction_timeout_ms: Milliseconds
     group_instance_id: str | None
     assignor: AssignorName | Assignor | type[Assignor]
     assignors: Assignors
-    drain_timeout_ms: int
+    drain_timeout_ms: Milliseconds
 
 
 class HandlerDefaults(CallOptions, total=False):

@@ -10,7 +10,6 @@ import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_origin, overload
 from uuid import uuid4
@@ -19,12 +18,12 @@ import anyio
 
 from eventbus.backends.clock import Timers
 from eventbus.client.consumer import Consumer
-from eventbus.client.handling.options import seconds_of
 from eventbus.client.host import Host
 from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.producing.packing import pack_headers
 from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
 from eventbus.client.sending import HeadersLike, SendOptions
+from eventbus.durations import Duration, seconds
 from eventbus.errors import (
     ConfigError,
     RequestFailed,
@@ -217,7 +216,7 @@ class Asking(ABC):
 
     @overload
     async def request(
-        self, topic: str, value: Any, *, timeout: float | timedelta = 30.0, **options: Unpack[SendOptions]
+        self, topic: str, value: Any, *, timeout: Duration = 30.0, **options: Unpack[SendOptions]
     ) -> ConsumerRecord[bytes | None, bytes | None]: ...
 
     @overload
@@ -227,7 +226,7 @@ class Asking(ABC):
         value: Any,
         *,
         returns: None,
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> None: ...
 
@@ -238,7 +237,7 @@ class Asking(ABC):
         value: Any,
         *,
         returns: type[T],
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> T: ...
 
@@ -249,7 +248,7 @@ class Asking(ABC):
         value: Any,
         *,
         returns: Any,
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any: ...
 
@@ -259,13 +258,13 @@ class Asking(ABC):
         value: Any,
         *,
         returns: Any = ConsumerRecord,
-        timeout: float | timedelta = 30.0,
+        timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any:
         """Send a record to a handler with ``replies=True``, and wait for what it returns.
 
         ``returns``: the type to read the reply as; without it the reply is the `ConsumerRecord`. ``timeout``: seconds,
-        or a timedelta.
+        ``"5s"``, or a timedelta.
         Replies go to the topic ``<service>.replies`` (without ``service=`` ``<client_id>.replies``), created at the
         first request. Every process of the service reads it. Raises RequestTimedOut when there is none in time (the
         handler may still come to its end), RequestFailed when the handler has ended in failure, SerializationError for
@@ -277,5 +276,5 @@ class Asking(ABC):
         """
         if options.get("transactional", True):
             refuse_waiting(f"request({topic!r}, ...)")
-        seconds = seconds_of(timeout, f"request({topic!r}, ...)", "")
-        return await self._running("request").requests.ask(self.send, topic, value, returns, seconds, options)
+        limit = seconds(timeout, f"request({topic!r}, ...): timeout={timeout!r}")
+        return await self._running("request").requests.ask(self.send, topic, value, returns, limit, options)

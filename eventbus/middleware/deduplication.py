@@ -12,8 +12,9 @@ from eventbus.client.handling.functions import is_async, takes
 from eventbus.client.handling.here import record_here
 from eventbus.client.handling.middleware import CallNext
 from eventbus.client.metrics import Sample
+from eventbus.durations import Duration, seconds
 from eventbus.errors import ConfigError
-from eventbus.middleware.base import Timed, positive, records_of, whole
+from eventbus.middleware.base import Timed, records_of, whole
 from eventbus.types import ConsumerRecord, TopicPartition
 
 Place = tuple[TopicPartition, int]
@@ -33,7 +34,7 @@ class Deduplication(Timed):
     """Passes over a record whose key was seen in another record that the same handler has finished.
 
     ``key``: the name of a header, or a function of the record; a record where it is None is handled. Remembered are the
-    last ``count`` keys, for ``window_seconds``. A record that comes again itself (after a rebalance, a restart or an
+    last ``count`` keys, for ``window``. A record that comes again itself (after a rebalance, a restart or an
     aborted transaction) is handled again: whether its effect is there is not known here.
 
     It remembers in this process alone: a restart forgets, and another process never knew. For once and only once use
@@ -44,7 +45,7 @@ class Deduplication(Timed):
         self,
         key: str | Callable[[ConsumerRecord], Any],
         *,
-        window_seconds: float = 3_600,
+        window: Duration = "1h",
         count: int = 100_000,
     ) -> None:
         """Raises ConfigError."""
@@ -58,7 +59,7 @@ class Deduplication(Timed):
                 f"Deduplication(key={key!r}): the name of a header, or a plain function of the record: "
                 "key=lambda record: record.key"
             )
-        self._window_seconds = positive("Deduplication(window_seconds", window_seconds)
+        self._window_seconds = seconds(window, f"Deduplication(window={window!r}")
         self._count = whole("Deduplication(count", count)
         self._memories: dict[tuple[str, str, str], _Memory] = {}
         """By handler, group and topic: two handlers of a topic get the same records."""

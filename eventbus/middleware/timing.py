@@ -9,6 +9,7 @@ from typing import Any
 
 from eventbus.client.handling.middleware import CallNext
 from eventbus.client.metrics import Sample
+from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError
 from eventbus.middleware.base import Timed, place_of, positive, records_of
 
@@ -23,10 +24,10 @@ class Timing(Timed):
     ``buckets``: upper bounds in seconds, ascending. The counts are `EventBus.metrics`' ``eventbus_timing_seconds_*``.
     """
 
-    def __init__(self, *, slow_ms: float = 1_000, buckets: Sequence[float] = _BUCKETS) -> None:
+    def __init__(self, *, slow_ms: Milliseconds = 1_000, buckets: Sequence[float] = _BUCKETS) -> None:
         """Raises ConfigError."""
         super().__init__()
-        self._slow_seconds = positive("Timing(slow_ms", slow_ms) / 1000
+        self._slow_seconds = positive("Timing(slow_ms", setting_ms(slow_ms)) / 1000
         if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] <= 0:
             raise ConfigError(f"Timing(buckets={buckets!r}): seconds above 0, ascending: buckets=(0.01, 0.1, 1)")
         self._buckets = tuple(buckets)

@@ -11,6 +11,7 @@ import anyio.lowlevel
 from eventbus.backends.clock import RealTimers, Timers
 from eventbus.client.health import PartHealth
 from eventbus.client.threads import Home
+from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
 from outbox.database import Database, now_sql, trouble_of
 from outbox.relay.metrics import RelayMetrics
@@ -59,7 +60,7 @@ class Relay:
         delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
         batch_size: int = 5_000,
         on_poison: Literal["block", "skip"] = "block",
-        lease_ms: int = 9_000,
+        lease_ms: Milliseconds = 9_000,
         poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,
@@ -76,7 +77,8 @@ class Relay:
             raise ConfigError(f'on_poison={on_poison!r}: "block" or "skip"')
         if isinstance(batch_size, bool) or not 1 <= batch_size <= 10_000:
             raise ConfigError(f"batch_size={batch_size!r}: 1 to 10,000 rows")
-        if not 100 <= lease_ms <= MOST_LEASE_MS:
+        lease_ms = setting_ms(lease_ms)
+        if not isinstance(lease_ms, int) or not 100 <= lease_ms <= MOST_LEASE_MS:
             raise ConfigError(f"lease_ms={lease_ms!r}: 100 to {MOST_LEASE_MS:,}")
         if not hasattr(poll_ms, "__len__") or len(poll_ms) != 2 or not 1 <= poll_ms[0] <= poll_ms[1]:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")

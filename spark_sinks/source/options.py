@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from eventbus.durations import read_duration
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
@@ -44,7 +45,6 @@ _STREAM_ONLY = frozenset({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTr
 _BATCH_ONLY = frozenset(END_OPTIONS)
 _OF_CLUSTERS = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 """Options of Spark's Kafka source that say how to talk to a cluster: of no use here, and no harm."""
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
@@ -238,7 +238,6 @@ def _flag(given: Mapping[str, str], option: str, default: bool) -> bool:
 
 
 def _duration_ms(text: str, option: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,18})\s*(ms|s|m|min|h|d)?", text.strip().lower())
-    if found is None:
-        refuse(option, text, "a time as in '500ms', '30s' or '15m'")
-    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+    given = re.sub(r"(?<=[0-9])\s+(?=[a-z])", "", text.strip().lower())
+    found = read_duration(f"{given}ms" if given.isdecimal() else given)
+    return refuse(option, text, "a time as in '500ms', '30s' or '15m'") if found is None else round(found)

@@ -61,7 +61,7 @@ def test_what_is_no_avro_is_named_after_what_is_before_it(flights: Cli) -> None:
 
 
 def test_a_registry_that_is_away_passes_nothing_over(flights: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("schema_registry.client.open_client", lambda url: RegistryClient(url, timeout_s=0.05))
+    monkeypatch.setattr("schema_registry.client.open_client", lambda url: RegistryClient(url, timeout=0.05))
     shown = read(flights, "--schema", "http://127.0.0.1:1", "--skip-message-on-error")
     assert shown.code == 1
     assert "the schema registry did not answer" in shown.err

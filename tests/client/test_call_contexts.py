@@ -310,7 +310,7 @@ def test_functions_with_a_timetable(backend: str) -> None:
     async def main() -> None:
         bus = EventBus("memory://", clock=clock)
 
-        @bus.every(seconds=1)
+        @bus.every("1s")
         async def tick() -> None:
             await calls.note_across_a_pause("tick")
 

@@ -163,7 +163,7 @@ async def test_what_is_said_outside_reaches_the_clients(monkeypatch: pytest.Monk
         ("EVENTBUS_NUM_PARTITIONS", "0", r"EVENTBUS_NUM_PARTITIONS='0': a whole number, at least 1"),
         ("EVENTBUS_COMPRESSION_TYPE", "brotli", r"EVENTBUS_COMPRESSION_TYPE='brotli': .*none, gzip, snappy"),
         ("EVENTBUS_PARTITIONER", "murmur", r"EVENTBUS_PARTITIONER='murmur': unknown partitioner"),
-        ("EVENTBUS_DELIVERY_TIMEOUT_MS", "5s", r"EVENTBUS_DELIVERY_TIMEOUT_MS='5s': a whole number"),
+        ("EVENTBUS_DELIVERY_TIMEOUT_MS", "5 s", r"EVENTBUS_DELIVERY_TIMEOUT_MS='5 s': a whole number"),
         ("EVENTBUS_SLOW_LOOP_MS", "0", r"EVENTBUS_SLOW_LOOP_MS: slow_loop_ms=0: at least 1"),
         ("EVENTBUS_SLOW_LOOP_MS", "x", r"EVENTBUS_SLOW_LOOP_MS='x': a whole number, or none"),
         ("EVENTBUS_LOG_DEFAULTS", "x", r"EVENTBUS_LOG_DEFAULTS='x': a table of keys and values"),

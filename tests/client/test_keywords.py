@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Literal
 
@@ -22,9 +23,18 @@ from eventbus.backends.kafka.names import (
     OF_ALL,
     as_keyword,
 )
+from eventbus.backends.urls import broker_config
 from eventbus.broker import BrokerConfig
 from eventbus.client import keywords
-from eventbus.client.config import CONSUMER_DEFAULTS, CONSUMER_KEYS, LOG_KEYS, PRODUCER_KEYS
+from eventbus.client.config import (
+    CONSUMER_DEFAULTS,
+    CONSUMER_KEYS,
+    LOG_KEYS,
+    PRODUCER_KEYS,
+    consumer_settings,
+    producer_settings,
+)
+from eventbus.client.configuration.choose import configure
 from eventbus.client.configuration.known import OF_THE_BUS
 from eventbus.client.handling.options import ConsumerSpec, consumer_spec
 from eventbus.client.router import _OF_THE_ROUTER
@@ -105,9 +115,51 @@ def test_a_keyword_has_the_type_of_its_table_and_takes_the_default(options: type
         default = next(field for field in msgspec.structs.fields(struct) if field.name == name).default
     if default is not None and default is not msgspec.NODEFAULT:
         assert takes(hint, default) or name in OBJECTS, f"{hint} does not take the default {default!r}"
+    if name.endswith("_ms"):
+        hint = int if classes(hint) - {type(None)} == {int, str, timedelta} else hint
     if name not in OBJECTS | TEXT_TOO:
         assert classes(kind) - {type(None)} == classes(hint) - {type(None)}, "another type than the table"
         assert choices(kind) == choices(hint), "other choices than the table"
+
+
+DURATIONS = sorted({
+    name for options in TABLES for name in typing.get_type_hints(options) if name.endswith("_ms")
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_setting_in_milliseconds_takes_text_and_timedelta(name: str) -> None:
+    """Of a bus, of a producer, of a consumer and of a handler, as far as it is theirs."""
+    given: tuple[Any, ...] = (180_000, "180000ms", "180s", "3m", "PT3M", timedelta(minutes=3))
+    for options, read in READERS.items():
+        if name in typing.get_type_hints(options):
+            assert len({repr(read(name, value)) for value in given}) == 1
+
+
+def of_a_bus(name: str, value: Any) -> Any:
+    return configure({"url": "memory://", "session_timeout_ms": "1h", name: value})
+
+
+def of_a_log(name: str, value: Any) -> Any:
+    return broker_config({name: value})
+
+
+def of_a_producer(name: str, value: Any) -> Any:
+    return producer_settings({name: value})
+
+
+def of_a_consumer(name: str, value: Any) -> Any:
+    return consumer_settings({"session_timeout_ms": "1h", name: value})
+
+
+def of_a_handler(name: str, value: Any) -> Any:
+    return consumer_spec("orders", {name: value})
+
+
+READERS = {
+    keywords.BusOptions: of_a_bus, keywords.LogOptions: of_a_log, keywords.ProducerOptions: of_a_producer,
+    keywords.ConsumerOptions: of_a_consumer, keywords.HandlerOptions: of_a_handler,
+}  # fmt: skip
 
 
 def classes(hint: Any) -> set[Any]:

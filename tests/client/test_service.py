@@ -154,7 +154,7 @@ async def test_a_durable_log_refuses_functions_at_times_of_a_bus_without_a_servi
     """Nor is ``group=`` enough: services would still share the schedule and the topic of the calls."""
     bus = EventBus(NOT_OPENED)
 
-    @bus.every(seconds=30, **group)
+    @bus.every("30s", **group)
     async def tick() -> None: ...
 
     with pytest.raises(ConfigError, match=r"@bus\.every: 'tick' needs the service's name.*service=\"eventbus\""):
@@ -174,7 +174,7 @@ async def test_a_durable_log_refuses_a_delayed_record_of_a_bus_without_a_service
 async def test_names_of_a_service_do_not_depend_on_the_client_id() -> None:
     bus, runs = TestBus(service="billing", client_id="pod-3"), list[str]()
 
-    @bus.every(seconds=1)
+    @bus.every("1s")
     async def tick() -> None:
         runs.append("tick")
 

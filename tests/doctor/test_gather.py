@@ -218,7 +218,7 @@ def test_a_durable_bus_with_a_handler_without_a_group_cannot_start() -> None:
 def test_a_function_that_is_called_at_times_is_no_reader_whose_records_are_lost() -> None:
     bus = EventBus("file://./data", service="shop")
 
-    @bus.every(seconds=30)
+    @bus.every("30s")
     async def tick() -> None: ...
 
     assert [one.name for one in facts_of(bus).handlers if one.is_firing] == ["tick"]

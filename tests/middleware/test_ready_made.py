@@ -87,7 +87,7 @@ async def test_timing_warns_of_slow_calls_and_counts_all(caplog: pytest.LogCaptu
 @on_both
 async def test_a_duplicate_is_passed_over_by_each_handler_for_itself() -> None:
     seen: list[tuple[str, str]] = []
-    once = Deduplication("id", window_seconds=60)
+    once = Deduplication("id", window=60)
     bus = TestBus(auto_create_topics=True, middleware=[once])
 
     @bus.consumer("t", group="one")
@@ -375,7 +375,7 @@ wrong: Any = "claims"
         (lambda: Timing(buckets=(1, 0.5)), "ascending"),
         (lambda: Deduplication(""), "name of a header"),
         (lambda: Deduplication("id", count=0), "count=0"),
-        (lambda: Deduplication("id", window_seconds=-1), "window_seconds=-1"),
+        (lambda: Deduplication("id", window="-1s"), "window='-1s'"),
         (lambda: RateLimit(0), "per_second=0"),
         (lambda: RateLimit(1, burst=0), "burst=0"),
         (lambda: ClaimCheck(wrong), "put, get and delete"),

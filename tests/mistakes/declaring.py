@@ -228,7 +228,7 @@ async def no_group(at: At) -> None:
 async def no_service(at: At) -> None:
     bus = EventBus("file://./data")
 
-    @bus.every(seconds=30)
+    @bus.every("30s")
     async def tick() -> None: ...
 
     await bus.start()
@@ -244,7 +244,7 @@ async def delayed_without_a_service(at: At) -> None:
 
 
 @DECORATORS.mistake(
-    '`send(..., delay="5 seconds")`', '`delay="5s"`', "delay='5 seconds'", 'a text such as "500ms", "3s" or "1h30m"',
+    '`send(..., delay="5 seconds")`', '`delay="5s"`', "delay='5 seconds'", 'a text such as "500ms", "5s", "10m"',
 )  # fmt: skip
 async def delayed_in_words(at: At) -> None:
     async with at.bus() as bus:

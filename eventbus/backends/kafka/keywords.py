@@ -6,6 +6,8 @@ its tables from here, and type checkers complete and check keyword arguments by 
 
 from typing import Literal, TypedDict
 
+from eventbus.durations import Milliseconds
+
 # No `from __future__ import annotations` here: a class of text annotations takes ten times as long to create.
 
 
@@ -14,7 +16,7 @@ class JavaClientOptions(TypedDict, total=False):
 
     send_buffer_bytes: int
     receive_buffer_bytes: int
-    socket_connection_setup_timeout_max_ms: int
+    socket_connection_setup_timeout_max_ms: Milliseconds
     ssl_truststore_location: str
     ssl_truststore_certificates: str
     ssl_keystore_certificate_chain: str
@@ -31,31 +33,31 @@ class ClientOptions(TypedDict, total=False):
     message_max_bytes: int
     receive_message_max_bytes: int
     max_in_flight_requests_per_connection: int
-    metadata_max_age_ms: int
-    topic_metadata_refresh_interval_ms: int
-    topic_metadata_refresh_fast_interval_ms: int
+    metadata_max_age_ms: Milliseconds
+    topic_metadata_refresh_interval_ms: Milliseconds
+    topic_metadata_refresh_fast_interval_ms: Milliseconds
     topic_metadata_refresh_sparse: bool
-    topic_metadata_propagation_max_ms: int
+    topic_metadata_propagation_max_ms: Milliseconds
     topic_blacklist: str
-    socket_timeout_ms: int
+    socket_timeout_ms: Milliseconds
     socket_send_buffer_bytes: int
     socket_receive_buffer_bytes: int
     socket_keepalive_enable: bool
     socket_nagle_disable: bool
     socket_max_fails: int
-    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_ms: Milliseconds
     broker_address_ttl: int
     broker_address_family: Literal["any", "v4", "v6"]
-    connections_max_idle_ms: int
-    reconnect_backoff_ms: int
-    reconnect_backoff_max_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    statistics_interval_ms: int
-    api_version_request_timeout_ms: int
+    connections_max_idle_ms: Milliseconds
+    reconnect_backoff_ms: Milliseconds
+    reconnect_backoff_max_ms: Milliseconds
+    retry_backoff_ms: Milliseconds
+    retry_backoff_max_ms: Milliseconds
+    statistics_interval_ms: Milliseconds
+    api_version_request_timeout_ms: Milliseconds
     enable_metrics_push: bool
     metadata_recovery_strategy: Literal["none", "rebootstrap"]
-    metadata_recovery_rebootstrap_trigger_ms: int
+    metadata_recovery_rebootstrap_trigger_ms: Milliseconds
     security_protocol: Literal[
         "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "plaintext", "ssl", "sasl_plaintext", "sasl_ssl"
     ]
@@ -121,12 +123,12 @@ class ConsumerClientOptions(TypedDict, total=False):
 
     group_protocol: Literal["classic", "consumer"]
     group_remote_assignor: str
-    coordinator_query_interval_ms: int
+    coordinator_query_interval_ms: Milliseconds
     queued_min_messages: int
     queued_max_messages_kbytes: int
-    fetch_queue_backoff_ms: int
+    fetch_queue_backoff_ms: Milliseconds
     fetch_max_bytes: int
-    fetch_error_backoff_ms: int
+    fetch_error_backoff_ms: Milliseconds
 
 
 class ProducerClientOptions(TypedDict, total=False):
@@ -135,12 +137,12 @@ class ProducerClientOptions(TypedDict, total=False):
     queue_buffering_max_messages: int
     message_send_max_retries: int
     retries: int
-    delivery_timeout_ms: int
-    message_timeout_ms: int
-    request_timeout_ms: int
+    delivery_timeout_ms: Milliseconds
+    message_timeout_ms: Milliseconds
+    request_timeout_ms: Milliseconds
     batch_num_messages: int
     enable_gapless_guarantee: bool
     compression_level: int
     message_copy_max_bytes: int
-    sticky_partitioning_linger_ms: int
+    sticky_partitioning_linger_ms: Milliseconds
     queue_buffering_backpressure_threshold: int

@@ -29,6 +29,7 @@ from eventbus.backends.kafka.names import (
 )
 from eventbus.backends.kafka.tokens import Tokens, callback_of, without_unsecured
 from eventbus.broker import BrokerConfig
+from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest_setting
 from eventbus.types import Compression, IsolationLevel
@@ -241,6 +242,7 @@ def read_settings(rest: str, config: Mapping[str, Any]) -> ClientSettings:
         name = _KNOWN.get(as_keyword(key))
         if name is None:
             _refuse(key)
+        value = setting_ms(value) if name.endswith(".ms") else value
         if name in ELSEWHERE:
             raise ConfigError(f"setting {key!r} of kafka://: {ELSEWHERE[name]}")
         if name in PRODUCER_FIELDS:

@@ -16,6 +16,7 @@ from eventbus.client.config import BusSettings, bus_settings
 from eventbus.client.configuration.environment import file_named, read_environment
 from eventbus.client.configuration.known import OF_THE_BUS, canonical
 from eventbus.client.configuration.said import Said
+from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 
@@ -105,6 +106,7 @@ def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Co
         name: own[name] if name in own else given[name].value if name in given else default
         for name, (_, default, _) in OF_THE_BUS.items()
     }
+    chosen |= {name: setting_ms(value) for name, value in chosen.items() if name.endswith("_ms")}
     _check(chosen, given)
     if "client_id" not in own and "client_id" not in given:
         chosen["client_id"] = query_of(chosen["url"]).get("client_id") or chosen["service"] or chosen["client_id"]

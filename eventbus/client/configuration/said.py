@@ -15,6 +15,7 @@ from eventbus.backends.kafka.names import OF_ALL
 from eventbus.backends.masking import shown_value
 from eventbus.client.config import check_value
 from eventbus.client.configuration.known import canonical, type_of
+from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 
 Kind = Literal["environment", "file"]
@@ -75,6 +76,8 @@ def _typed(key: str, value: Any) -> Any:
         check_value(key, value)
         return value
     wanted = type_of(key)
+    if key.endswith("_ms"):
+        value = setting_ms(value)
     if wanted is None:
         return _as_librdkafka_takes_it(key, value)
     if key == "slow_loop_ms" and isinstance(value, str) and value.lower() == "none":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, cast
 
 import msgspec
@@ -15,6 +13,7 @@ from eventbus.client.config import is_client_setting, producer_settings, read_st
 from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
+from eventbus.durations import seconds, setting_ms
 from eventbus.errors import ConfigError
 from eventbus.recovery import policy_of
 from eventbus.suggest import nearest, wrong_value
@@ -187,7 +186,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
     names = _names(topics)
     where = f"@consumer({', '.join(map(repr, names))})"
-    options = _without_dots(options, where)
+    options = _as_numbers(_without_dots(options, where), where)
     known = [*(field for field in ConsumerSpec.__struct_fields__ if field not in _NO_OPTIONS), *_SHORT_FORMS]
     foreign = {option for option in options if option not in known and option not in _ELSEWHERE}
     client = {option: options[option] for option in options if option in foreign and is_client_setting(option)}
@@ -233,6 +232,7 @@ def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> Consume
 
     Raises ConfigError for other options, wrong values, and for what contradicts the handler's own options.
     """
+    options = _as_numbers(dict(options), where)
     own = {name: value for name, value in options.items() if name in _TUNABLE}
     client = {name: value for name, value in options.items() if name not in own}
     for name in client:
@@ -251,8 +251,6 @@ def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> Consume
         if name in _LEAST and value is not None and value < _LEAST[name]:
             raise ConfigError(f"{where}: {name}={value}: at least {_LEAST[name]}")
     changed = {name: getattr(values, name) for name in own}
-    if changed.get("timeout") is not None:
-        changed["timeout"] = seconds_of(changed["timeout"], where)
     new = msgspec.structs.replace(spec, client={**spec.client, **client}, **changed)
     _check_delivery(new, dict(own), where)
     _check_order(new, where)
@@ -289,6 +287,15 @@ def _without_dots(options: dict[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
+def _as_numbers(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """The same options with their durations in milliseconds, and ``timeout`` in seconds."""
+    options = {name: setting_ms(value) if name.endswith("_ms") else value for name, value in options.items()}
+    timeout = options.get("timeout")
+    if timeout is not None:
+        options["timeout"] = seconds(timeout, f"{where}: timeout={timeout!r}", "; None for no limit")
+    return options
+
+
 def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     """The same options in the form that the spec has them."""
     options = dict(options)
@@ -307,8 +314,6 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
         options["retry"] = policy_of(options.get("retry"), options.pop("dead_letter", None), where)
     if options.get("tx") is not None:
         options["tx"] = units_of(options["tx"], where)
-    if options.get("timeout") is not None:
-        options["timeout"] = seconds_of(options["timeout"], where)
     if "middleware" in options:
         options["middleware"] = check_middleware(options["middleware"], where)
     chosen = options.get("filter")
@@ -333,17 +338,6 @@ def _translate_exactly_once(options: dict[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}: exactly_once={asked} and delivery={delivery!r} contradict each other: leave one of the two out"
         )
-
-
-def seconds_of(timeout: Any, where: str, or_none: str = "; None for no limit") -> float:
-    """A time limit, checked. Raises ConfigError."""
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise ConfigError(f"{where}: timeout={timeout!r}: seconds, or a timedelta{or_none}")
-    if not 0 < timeout < math.inf:
-        raise ConfigError(f"{where}: timeout={timeout!r}: more than 0 seconds{or_none}")
-    return float(timeout)
 
 
 def _check_choices(options: dict[str, Any], where: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
@@ -18,6 +17,7 @@ from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.times import Scheduled
 from eventbus.client.scheduling.timetable import Missed, Timetable, timetable
+from eventbus.durations import Duration, seconds
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 from serdes import Json
@@ -58,20 +58,19 @@ class Scheduling(ABC):
 
     def every(
         self,
-        when: str | timedelta | None = None,
+        when: Duration | None = None,
         *,
-        seconds: float | None = None,
         timezone: str | None = None,
         missed: Missed = "once",
         name: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> ConsumerDecorator:
-        """Decorate a function to be called at times: ``@bus.every("*/5 * * * *")``, ``@bus.every(seconds=30)``.
+        """Decorate a function to be called at times: ``@bus.every("*/5 * * * *")``, ``@bus.every("30s")``.
 
-        ``when``: a cron expression of five fields, in ``timezone`` ("UTC"), or a timedelta. The function takes nothing,
-        or a `Firing`; async or not; with `Depends`, and with ``@bus.producer`` below it. Each time one instance of the
-        service (all buses with this ``service=`` on the log) calls it, also after a restart. On a durable log the bus
-        needs ``service=``.
+        ``when``: a cron expression of five fields, in ``timezone`` ("UTC"), or an interval: seconds, ``"30s"``,
+        ``"1h30m"``, or a timedelta. The function takes nothing, or a `Firing`; async or not; with `Depends`, and with
+        ``@bus.producer`` below it. Each time one instance of the service (all buses with this ``service=`` on the log)
+        calls it, also after a restart. On a durable log the bus needs ``service=``.
 
         ``missed``: "once" (a service that was away for several times calls it once as it comes back), "skip" (not at
         all, if the last one is more than a minute ago), "all". With the first two a call that begins so late that the
@@ -84,10 +83,10 @@ class Scheduling(ABC):
         name by default. Raises ConfigError for a wrong expression, time zone, option or name.
         """
         given: dict[str, Any] = {**options}
-        for unit in ("minutes", "hours", "days", "weeks"):
+        for unit in ("seconds", "minutes", "hours", "days", "weeks"):
             if unit in given:
                 raise ConfigError(f"@bus.every({unit}={given[unit]!r}): @bus.every(timedelta({unit}={given[unit]!r}))")
-        table = timetable(when, seconds, timezone, missed)
+        table = timetable(when, timezone, missed)
         for option in given:
             if option in _TAKEN:
                 raise ConfigError(f"@bus.every has no option {option!r}: it is called at times, one call after another")
@@ -134,12 +133,14 @@ class Scheduling(ABC):
 
         return is_worth
 
-    async def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0, transactional: bool = True) -> bool:
+    async def cancel_scheduled(
+        self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True
+    ) -> bool:
         """Give up a record that `send` put by. True: it is never delivered. False: it was, or there is none.
 
-        Who delivers decides, so the answer holds. ``timeout``: seconds. Raises RequestTimedOut when there is no answer:
-        it is cancelled then unless it is delivered first. A function of ``@bus.every`` is ``"every:<name>"``: it comes
-        back with the next start of a service that declares it.
+        Who delivers decides, so the answer holds. ``timeout``: seconds, ``"5s"``, or a timedelta. Raises
+        RequestTimedOut when there is no answer: it is cancelled then unless it is delivered first. A function of
+        ``@bus.every`` is ``"every:<name>"``: it comes back with the next start of a service that declares it.
 
         In a handler with ``exactly_once=True`` it raises ConfigError as `EventBus.request` does, because it waits for
         an answer. ``transactional=False`` cancels at once, outside of the handler's transaction.
@@ -147,4 +148,4 @@ class Scheduling(ABC):
         if transactional:
             refuse_waiting("cancel_scheduled()")
         self._running("cancel_scheduled")
-        return await self._schedules.cancel(id, timeout)
+        return await self._schedules.cancel(id, seconds(timeout, f"cancel_scheduled(timeout={timeout!r})"))

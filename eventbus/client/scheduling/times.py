@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
-from eventbus.durations import read_duration
+from eventbus.durations import FORMS, Duration, exact_ms
 from eventbus.errors import ConfigError
 
 DeliverAt = datetime | int
 """A datetime with a time zone, or milliseconds since the epoch."""
-Delay = float | timedelta | str
-"""Seconds, a timedelta, or a text such as ``"3s"`` or ``"1h30m"``."""
+Delay = Duration
 
 LATEST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, where datetime ends."""
@@ -76,11 +75,9 @@ def _at(deliver_at: Any) -> int:
 
 
 def _after(delay: Any) -> int:
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if isinstance(delay, str) and (milliseconds := read_duration(delay)) is not None:
-        seconds = milliseconds / 1000
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise ConfigError(f'delay={delay!r}: seconds, a timedelta, or a text such as "500ms", "3s" or "1h30m"')
-    if not math.isfinite(seconds) or not 0 <= seconds <= LATEST_MS / 1000:
+    exact = exact_ms(delay)
+    if exact is None:
+        raise ConfigError(f"delay={delay!r}: {FORMS}")
+    if not 0 <= exact <= LATEST_MS:
         raise ConfigError(f"delay={delay!r}: seconds from now on, at least 0 and at most until the year 9999")
-    return math.ceil(round(seconds * 1000, 3))
+    return math.ceil(round(exact, 3))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from eventbus.client.scheduling import cron
+from eventbus.durations import LONGEST_MS, exact_ms, read_duration
 from eventbus.errors import ConfigError
 
 Missed = Literal["once", "skip", "all"]
@@ -16,13 +16,10 @@ none, or each."""
 
 GRACE_MS = 60_000
 """With "skip": a firing that is late by more was missed."""
-_LEAST_SECONDS = 0.1
-_MOST_SECONDS = 366 * 86_400
+_LEAST_MS = 100
 _MOST_AT_ONCE = 500
 """Firings that were missed, in one step."""
-_EXAMPLE = (
-    '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every(seconds=30)'
-)
+_EXAMPLE = '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every("30s")'
 CLOCKS_DIFFER_MS = 5_000
 """By how much the clocks of two machines of one service may differ."""
 NICKNAMES = {
@@ -102,13 +99,13 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return f"every {self.interval_ms / 1000:g} s" if self.interval_ms else f"{self.cron} {self.timezone}"
 
 
-def timetable(when: Any, seconds: Any, timezone: Any, missed: Any) -> Timetable:
+def timetable(when: Any, timezone: Any, missed: Any) -> Timetable:
     """What ``@bus.every`` was told, checked. Raises ConfigError showing the right form."""
     if missed not in get_args(Missed):
         raise ConfigError(f"@bus.every(missed={missed!r}): 'once', 'skip' or 'all'")
-    if (when is None) == (seconds is None):
-        raise ConfigError(f"@bus.every takes a cron expression, a timedelta or seconds=, one of them: {_EXAMPLE}")
-    if isinstance(when, str):
+    if when is None:
+        raise ConfigError(f"@bus.every takes a cron expression, or an interval: {_EXAMPLE}")
+    if isinstance(when, str) and read_duration(when) is None:
         zone = "UTC" if timezone is None else timezone
         _check_zone(zone)
         found = Timetable(_five_fields(when), zone, 0, missed)
@@ -116,16 +113,16 @@ def timetable(when: Any, seconds: Any, timezone: Any, missed: Any) -> Timetable:
         return found
     if timezone is not None:
         raise ConfigError(f"@bus.every: timezone={timezone!r} goes with a cron expression; an interval knows no zone")
-    return Timetable(interval_ms=_interval_ms(when if seconds is None else seconds), missed=missed)
+    return Timetable(interval_ms=_interval_ms(when), missed=missed)
 
 
 def _interval_ms(interval: Any) -> int:
-    seconds = interval.total_seconds() if isinstance(interval, timedelta) else interval
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+    exact = exact_ms(interval)
+    if exact is None:
         raise ConfigError(f"@bus.every({interval!r}): {_EXAMPLE}")
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ConfigError(f"@bus.every: an interval of {seconds!r} s; {_LEAST_SECONDS} s to 366 days")
-    return round(seconds * 1000)
+    if not _LEAST_MS <= exact <= LONGEST_MS:
+        raise ConfigError(f"@bus.every({interval!r}): an interval of {_LEAST_MS / 1000:g} s to 366 days")
+    return round(exact)
 
 
 def _five_fields(when: str) -> str:

@@ -40,15 +40,15 @@ def test_functions_of_each_kind_are_called_at_their_times(backend: str) -> None:
             assert (firing.name, firing.next_ms - firing.scheduled_ms) == ("cron", 300_000)
             calls["cron"].append(since(firing.scheduled_ms))
 
-        @bus.every(seconds=200)
+        @bus.every("200s")
         async def nothing() -> None:
             calls["seconds"].append(since(bus.clock()))
 
-        @bus.every(seconds=300)
+        @bus.every("300s")
         def plain(firing: Firing) -> None:
             calls["plain"].append(since(firing.scheduled_ms))
 
-        @bus.every(seconds=600, name="other")
+        @bus.every("600s", name="other")
         async def depends(record: ConsumerRecord, most: int = Depends(limit)) -> None:
             assert record.topic == "_every.eventbus.other" and most == 7
             calls["depends"].append(since(bus.clock()))
@@ -65,7 +65,7 @@ def test_functions_of_each_kind_are_called_at_their_times(backend: str) -> None:
 async def test_what_a_producer_function_returns_is_published_once_with_its_firing() -> None:
     bus = TestBus()
 
-    @bus.every(seconds=10, exactly_once=True)
+    @bus.every("10s", exactly_once=True)
     @bus.producer("heartbeats", key=lambda one: one["name"])
     async def beat(firing: Firing) -> dict[str, Any]:
         return {"name": firing.name, "at": since(firing.scheduled_ms)}
@@ -80,7 +80,7 @@ async def test_what_a_producer_function_returns_is_published_once_with_its_firin
 async def test_a_record_that_is_no_time_of_the_function_does_not_stop_it(value: bytes | None) -> None:
     bus, got = TestBus(), list[int]()
 
-    @bus.every(seconds=10, on_error="stop")
+    @bus.every("10s", on_error="stop")
     async def tick(firing: Firing) -> None:
         got.append(since(firing.scheduled_ms))
 
@@ -94,7 +94,7 @@ async def test_a_record_that_is_no_time_of_the_function_does_not_stop_it(value: 
 async def test_on_a_bus_whose_types_are_avro() -> None:
     bus, got = TestBus(serde=Avro("log")), list[int]()
 
-    @bus.every(seconds=10)
+    @bus.every("10s")
     async def tick(firing: Firing) -> None:
         got.append(since(firing.scheduled_ms))
 
@@ -110,7 +110,7 @@ async def test_one_firing_in_two_instances_and_whoever_is_left_goes_on() -> None
     def service(name: str) -> EventBus:
         bus = EventBus(url, service="shop", clock=clock)
 
-        @bus.every(seconds=1)
+        @bus.every("1s")
         async def tick(firing: Firing) -> None:
             calls.append((name, since(firing.scheduled_ms)))
 
@@ -133,7 +133,7 @@ async def test_a_service_that_comes_back(file_url: str, missed: Missed, fired: l
     def service() -> EventBus:
         bus = EventBus(file_url, service="shop", clock=clock)
 
-        @bus.every(seconds=10, missed=missed)
+        @bus.every("10s", missed=missed)
         async def tick(firing: Firing) -> None:
             calls.append(since(firing.scheduled_ms))
 
@@ -158,7 +158,7 @@ async def test_with_skip_what_is_late_by_more_than_a_minute_is_left_out() -> Non
     def declare(name: str, missed: Missed) -> None:
         calls[name] = []
 
-        @bus.every(seconds=3600, name=name, missed=missed)
+        @bus.every("3600s", name=name, missed=missed)
         async def tick(firing: Firing) -> None:
             calls[name].append(since(firing.scheduled_ms))
 
@@ -180,7 +180,7 @@ async def test_a_function_that_raises_is_logged_and_called_at_the_next_time(
 ) -> None:
     bus, calls = TestBus(), list[int]()
 
-    @bus.every(seconds=10)
+    @bus.every("10s")
     async def tick(firing: Firing) -> None:
         calls.append(since(firing.scheduled_ms))
         if len(calls) == 1:
@@ -200,7 +200,7 @@ async def test_a_function_that_raises_is_logged_and_called_at_the_next_time(
 async def test_a_function_with_retries_is_called_again() -> None:
     bus, calls = TestBus(), list[int]()
 
-    @bus.every(seconds=10, retry=3)
+    @bus.every("10s", retry=3)
     async def tick(firing: Firing) -> None:
         calls.append(since(firing.scheduled_ms))
         if len(calls) < 3:
@@ -218,7 +218,7 @@ async def test_a_function_that_takes_longer_than_its_interval_does_not_fall_behi
     monkeypatch.setattr("eventbus.testing.memory._LEAVE_SECONDS", 0.001)
     bus, began = TestBus(), list[int]()
 
-    @bus.every(seconds=10)
+    @bus.every("10s")
     async def slow(firing: Firing) -> None:
         began.append(since(firing.scheduled_ms))
         await bus.clock.sleep(35)
@@ -234,7 +234,7 @@ async def test_other_times_take_effect_as_the_service_starts() -> None:
     def service(seconds: int) -> EventBus:
         bus = EventBus(url, service="shop", clock=clock)
 
-        @bus.every(seconds=seconds)
+        @bus.every(seconds)
         async def tick(firing: Firing) -> None:
             calls.append((seconds, since(firing.scheduled_ms)))
 
@@ -252,7 +252,7 @@ async def test_other_times_take_effect_as_the_service_starts() -> None:
 async def test_cancelled_it_stays_away_until_the_next_start() -> None:
     bus, calls = TestBus(), list[int]()
 
-    @bus.every(seconds=10)
+    @bus.every("10s")
     async def tick(firing: Firing) -> None:
         calls.append(since(firing.scheduled_ms))
 
@@ -287,7 +287,7 @@ async def test_each_storage(make_bus: MakeBus) -> None:
     clock, calls = FakeClock(), list[int]()
     bus = make_bus(clock=clock)
 
-    @bus.every(seconds=1)
+    @bus.every("1s")
     async def tick(firing: Firing) -> None:
         calls.append(since(firing.scheduled_ms))
 
@@ -313,11 +313,11 @@ async def of_nothing() -> None: ...
     ("function", "options", "says"),
     [
         (of_nothing, {"when": "* * * *"}, "no cron expression"),
-        (of_order := of_an_order, {"seconds": 5}, r"takes nothing, or a Firing.*firing: Firing"),
-        (of_nothing, {"seconds": 5, "batch": True}, "@bus.every has no option 'batch'"),
-        (of_nothing, {"seconds": 5, "retries": 3}, "the option is retry"),
-        (of_nothing, {"seconds": 5, "name": ""}, "1 to 200 printable"),
-        (of_nothing, {"seconds": 5, "missed": "never"}, "'once', 'skip' or 'all'"),
+        (of_order := of_an_order, {"when": 5}, r"takes nothing, or a Firing.*firing: Firing"),
+        (of_nothing, {"when": 5, "batch": True}, "@bus.every has no option 'batch'"),
+        (of_nothing, {"when": 5, "retries": 3}, "the option is retry"),
+        (of_nothing, {"when": 5, "name": ""}, "1 to 200 printable"),
+        (of_nothing, {"when": 5, "missed": "never"}, "'once', 'skip' or 'all'"),
     ],
 )
 def test_mistakes_are_told_at_decoration(function: Any, options: dict[str, Any], says: str) -> None:
@@ -327,16 +327,16 @@ def test_mistakes_are_told_at_decoration(function: Any, options: dict[str, Any],
 
 def test_two_of_one_name_are_refused() -> None:
     bus = EventBus("memory://")
-    bus.every(seconds=5)(of_nothing)
+    bus.every("5s")(of_nothing)
     with pytest.raises(ConfigError, match="two of the name 'of_nothing'"):
-        bus.every(seconds=6)(of_nothing)
-    bus.every(seconds=6, name="other")(of_nothing)
+        bus.every("6s")(of_nothing)
+    bus.every("6s", name="other")(of_nothing)
 
 
 def test_the_function_itself_can_be_called() -> None:
     bus = EventBus("memory://")
 
-    @bus.every(seconds=5)
+    @bus.every("5s")
     def double(firing: Firing) -> int:
         return firing.scheduled_ms * 2
 
@@ -354,7 +354,7 @@ async def test_drain_does_not_wait_for_the_times_that_come_meanwhile(monkeypatch
 
     monkeypatch.setattr(bus, "now_ms", hasty)
 
-    @bus.every(seconds=0.1)
+    @bus.every("100ms")
     async def tick() -> None: ...
 
     async with bus:

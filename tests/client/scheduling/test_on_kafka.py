@@ -21,7 +21,7 @@ async def test_records_and_functions_over_two_instances_and_a_restart(real: Real
         bus = EventBus(bus_url(real.bootstrap), service=name)
         bus.topic("timely.in", partitions=2)
 
-        @bus.every(seconds=0.5)
+        @bus.every("500ms")
         async def tick(firing: Firing) -> None:
             fired.append(firing.scheduled_ms)
 

@@ -20,8 +20,8 @@ def ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def table(when: Any = None, seconds: Any = None, timezone: Any = None, missed: Any = "once") -> Timetable:
-    return timetable(when, seconds, timezone, missed)
+def table(when: Any = None, timezone: Any = None, missed: Any = "once") -> Timetable:
+    return timetable(when, timezone, missed)
 
 
 def local(table: Timetable, start: str, count: int) -> list[str]:
@@ -96,17 +96,17 @@ def test_the_last_time_and_the_next_one_enclose_now(one: Timetable, start_ms: in
 )
 def test_what_fires_behind_a_gap(missed: Missed, late_ms: int, turn: Turn) -> None:
     """In minutes, of a function that fires each hour."""
-    hourly = table(seconds=3600, missed=missed)
+    hourly = table(3600, missed=missed)
     assert hourly.turn(0, late_ms * MINUTE) == Turn([one * MINUTE for one in turn.firings_ms], turn.next_ms * MINUTE)
 
 
 def test_missed_is_late_by_more_than_a_minute() -> None:
-    assert table(seconds=3600, missed="skip").turn(0, 60_000).firings_ms == [0]
-    assert table(seconds=3600, missed="skip").turn(0, 60_001).firings_ms == []
+    assert table(3600, missed="skip").turn(0, 60_000).firings_ms == [0]
+    assert table(3600, missed="skip").turn(0, 60_001).firings_ms == []
 
 
 def test_all_that_was_missed_comes_in_pieces() -> None:
-    each = table(seconds=1, missed="all")
+    each = table(1, missed="all")
     due_ms, now_ms, fired = 0, 86_400_000, list[int]()
     while due_ms <= now_ms:
         turn = each.turn(due_ms, now_ms)
@@ -120,7 +120,7 @@ def test_all_that_was_missed_comes_in_pieces() -> None:
     [("once", 99, False), ("once", 100, True), ("skip", 100, True), ("all", 10**9, False)],
 )
 def test_a_firing_that_is_overtaken_is_over(missed: Missed, now_ms: int, is_over: bool) -> None:
-    assert table(seconds=0.1, missed=missed).is_over(0, 100, now_ms) == is_over
+    assert table(0.1, missed=missed).is_over(0, 100, now_ms) == is_over
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,16 @@ def test_a_firing_that_is_overtaken_is_over(missed: Missed, now_ms: int, is_over
         ({"when": "* * * * *", "timezone": "Europe/Berlim"}, "the name of a time zone"),
         ({"when": "* * * * *", "timezone": 5}, "the name of a time zone"),
         ({"when": "* * * * *", "timezone": "../../etc/passwd"}, "the name of a time zone"),
-        ({"seconds": 5, "timezone": "UTC"}, "goes with a cron expression"),
-        ({"when": "* * * * *", "seconds": 5}, "one of them"),
-        ({}, "one of them"),
-        ({"seconds": 0}, r"0\.1 s to 366 days"),
-        ({"seconds": -1}, r"0\.1 s to 366 days"),
-        ({"seconds": float("nan")}, r"0\.1 s to 366 days"),
-        ({"seconds": "5"}, "seconds=30"),
+        ({"when": 5, "timezone": "UTC"}, "goes with a cron expression"),
+        ({}, "a cron expression, or an interval"),
+        ({"when": 0}, r"0\.1 s to 366 days"),
+        ({"when": -1}, r"0\.1 s to 366 days"),
+        ({"when": float("nan")}, r"@bus\.every\(nan\)"),
+        ({"when": "5"}, "1 fields"),
+        ({"when": True}, "@bus.every"),
+        ({"when": "99ms"}, r"0\.1 s to 366 days"),
         ({"when": timedelta(days=400)}, r"0\.1 s to 366 days"),
-        ({"seconds": 5, "missed": "twice"}, "'once', 'skip' or 'all'"),
+        ({"when": 5, "missed": "twice"}, "'once', 'skip' or 'all'"),
     ],
 )
 def test_what_is_no_timetable_is_refused(options: dict[str, Any], says: str) -> None:

@@ -22,7 +22,7 @@ def service(url: str, clock: FakeClock, calls: list[Any]) -> EventBus:
     bus = EventBus(url, client_id="shop", clock=clock)
     bus.topic("t")
 
-    @bus.every(seconds=10)
+    @bus.every("10s")
     async def tick(firing: Firing) -> None:
         calls.append(("tick", (clock.monotonic_ms() - START_MS) // 1000))
 
@@ -81,7 +81,7 @@ async def test_while_it_runs_and_health_shows_the_next_time(caplog: pytest.LogCa
     assert len(warnings_of(caplog)) == 1
 
 
-@pytest.mark.parametrize("table", [timetable(None, 60, None, "once"), timetable("* * * * *", None, None, "once")])
+@pytest.mark.parametrize("table", [timetable(60, None, "once"), timetable("* * * * *", None, "once")])
 def test_a_corrected_time_is_written_and_survives_a_takeover(table: Timetable) -> None:
     """Each restart within the interval would put it off by another interval otherwise."""
     partition = Partition()

@@ -104,7 +104,7 @@ def test_a_failure_is_that_of_all_who_waited_for_it(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module, "Future", Watched)
     with scripted(script) as server, ThreadPoolExecutor(4) as threads:
-        client = RegistryClient(server.url, timeout_s=60)
+        client = RegistryClient(server.url, timeout=60)
         for one in [threads.submit(client.by_id, 7) for _ in range(4)]:
             with pytest.raises(SchemaRegistryError, match="Schema 7 not found"):
                 one.result(60)

@@ -93,7 +93,7 @@ async def test_a_registry_that_cannot_start_leaves_the_log_served(
     async with EventBus(url) as bus:
         await bus.admin.create_topic("_schemas", configs={"cleanup.policy": "delete"})
         async with beside.open(parser.parse_args(["--registry-port", "0"]), url, {}) as served:
-            with asking(served["registry"], timeout_s=0.5) as client:
+            with asking(served["registry"], timeout=0.5) as client:
                 with pytest.raises(SchemaRegistryError, match=r"Leader not known.*cleanup\.policy=delete"):
                     await anyio.to_thread.run_sync(client.register, "s", TEXT)
                 await bus.admin.alter_configs("_schemas", {"cleanup.policy": "compact"})
@@ -120,7 +120,7 @@ def test_users_and_certificates(tmp_path: Path, certificate: Path) -> None:
                 stranger.by_id(1)
             assert refused.value.status == 401
         for options in ({"ca_file": str(certificate)}, {}):  # without a certificate; without knowing the server's
-            with asking(told["registry"], auth=("alice", "secret"), timeout_s=0.5, **options) as nobody:
+            with asking(told["registry"], auth=("alice", "secret"), timeout=0.5, **options) as nobody:
                 with pytest.raises(SchemaRegistryError) as refused:
                     nobody.by_id(1)
                 assert refused.value.status == 0

@@ -298,7 +298,7 @@ def test_one_version_has_nothing_to_be_compared_with(schema: Schema) -> None:
 def test_a_registry_that_is_not_there(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, registry: str, code: int, told: str
 ) -> None:
-    monkeypatch.setattr("schema_registry.client.RegistryClient", partial(RegistryClient, timeout_s=0.05))
+    monkeypatch.setattr("schema_registry.client.RegistryClient", partial(RegistryClient, timeout=0.05))
     result = cli("schema", "list", "--registry", registry)
     assert result.code == code and told in result.err
     assert "secret" not in result.err

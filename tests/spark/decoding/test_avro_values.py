@@ -329,7 +329,7 @@ def test_a_registry_that_is_down_is_no_reason_to_refuse_records() -> None:
 def test_a_registry_that_nobody_runs_is_unavailable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        client = RegistryClient(f"http://127.0.0.1:{free.getsockname()[1]}", timeout_s=0.2)
+        client = RegistryClient(f"http://127.0.0.1:{free.getsockname()[1]}", timeout=0.2)
         values = open_values(ValueSettings("t", registry=client), url="kafka://x")
         with pytest.raises(SchemaUnavailable, match="did not answer"):
             values.plan(None)
