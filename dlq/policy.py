@@ -212,12 +212,14 @@ def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
     """The policy of ``@consumer(retry=..., dead_letter=...)``; None: none is asked for. Raises ConfigError."""
     if dead_letter is not None and not isinstance(dead_letter, bool):
         dead_letter = checks.topic(f"{where}: dead_letter={dead_letter!r}", dead_letter, "True, False, or ")
+    if isinstance(retry, bool):  # as dead_letter=True: the defaults
+        retry = Retry() if retry else None
     if retry is None:
         return Policy(Retry(immediate=0, delays=None), dead_letter) if dead_letter else None
     where = f"{where}: retry={checks.shown(retry)}"
     if isinstance(retry, Retry):
         return Policy(retry, True if dead_letter is None else dead_letter)
-    if isinstance(retry, int) and not isinstance(retry, bool) and retry >= 0:
+    if isinstance(retry, int) and retry >= 0:
         return policy_of(Retry(immediate=retry, delays=None), dead_letter, where)
     if isinstance(retry, type):
         raise ConfigError(f"{where}: the class; an object of it, Retry() with parentheses")
@@ -232,8 +234,6 @@ def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
 
 
 def _hint(retry: Any) -> str:
-    if isinstance(retry, bool):
-        return f"say how: retry={_EXAMPLE}, or a number of tries; without retry= there are none"
     if isinstance(retry, int):
         return "how many tries, 0 or more"
     if isinstance(retry, (str, float, timedelta)):

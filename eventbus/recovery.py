@@ -360,7 +360,7 @@ def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
     """
     from eventbus.errors import ConfigError
 
-    if retry is None and dead_letter in (None, False):
+    if (retry is None or retry is False) and dead_letter in (None, False):
         return None
     make = _installed()
     if make is None:

@@ -152,7 +152,7 @@ class CallOptions(FetchOptions, total=False):
     request_timeout_ms: Milliseconds
     isolation: Isolation
     on_error: OnError
-    retry: FailurePolicy | int | Callable[..., Any]
+    retry: FailurePolicy | bool | int | Callable[..., Any]
     dead_letter: bool | str
     tx: object
     delivery: Guarantee

@@ -101,8 +101,6 @@ def test_an_option_that_is_none(options: dict[str, Any], what: str, mend: str) -
 
 WRONG: list[tuple[Any, str]] = [
     ("yes", "retry='yes': one delay is retry=Retry(delays=['yes'])"),
-    (True, "retry=True: say how: retry=Retry(immediate=2"),
-    (False, "retry=False: say how"),
     (-1, "retry=-1: how many tries, 0 or more"),
     (0.5, "retry=0.5: one delay is retry=Retry(delays=[0.5])"),
     (["5s"], "retry=['5s']: delays are retry=Retry(delays=['5s'])"),

@@ -48,6 +48,15 @@ def test_dead_letters_alone_are_no_tries() -> None:
     assert chosen.open(HANDLING).retry_topic is None
 
 
+def test_true_is_the_defaults_and_false_no_tries() -> None:
+    chosen, default = policy(True), policy(Retry())
+    assert chosen.dead_letter is default.dead_letter is True
+    assert [*Runner(at_work(chosen.retry)).story(ValueError)] == [*Runner(at_work(default.retry)).story(ValueError)]
+    assert policy_of(False, None, "x") is installed_policy_of(False, None, "x") is None
+    assert [*Runner(at_work(policy(False, True).retry)).story(ValueError)] == ["dead exhausted 1"]
+    assert policy(1).retry.immediate == 1  # a number, which equals True
+
+
 def test_a_number_is_of_tries_at_once() -> None:
     chosen = policy(2)
     assert list(Runner(at_work(chosen.retry)).story(ValueError)) == ["again", "again", "dead exhausted 3"]
