@@ -72,7 +72,7 @@ def reading(n: int) -> Numbers:
 
     async def read(bus: Any, kind: str) -> float:
         seen = 0
-        async with bus.new_consumer("log", isolation=f"read_{kind}") as consumer:
+        async with bus.new_consumer("log", isolation_level=f"read_{kind}") as consumer:
             with Meter() as meter:
                 while found := await consumer.poll(timeout_ms=0):
                     seen += len(found)

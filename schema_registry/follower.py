@@ -160,7 +160,9 @@ class Follower:
         if begin is None:
             return
         end = await self._end(IsolationLevel.READ_UNCOMMITTED)
-        all_of_it = self._bus.new_consumer(partitions=[self._where], start="earliest", isolation="read_uncommitted")
+        all_of_it = self._bus.new_consumer(
+            partitions=[self._where], start="earliest", isolation_level="read_uncommitted"
+        )
         async with all_of_it as consumer:
             consumer.seek(self._where, begin)
             poll = partial(consumer.poll, _POLL_MS, _AT_ONCE)

@@ -194,11 +194,10 @@ class _Printing:
 
         wait_ms = _FOREVER_MS if args.timeout_ms is None else args.timeout_ms
         assigned = await self._partitions(bus, topic, args)
-        settings: dict[str, Any] = {"start": _start(args), **config}
-        if "auto.offset.reset" in settings and (args.from_beginning or args.offset is not None):
-            del settings["auto.offset.reset"]
-        if "auto.offset.reset" in settings:
-            del settings["start"]
+        settings: dict[str, Any] = {**config, "start": _start(args)}
+        reset = settings.pop("auto.offset.reset", None)
+        if reset is not None and not args.from_beginning and args.offset is None:
+            settings["start"] = reset
         if args.isolation_level is not None:
             settings["isolation_level"] = args.isolation_level
         topics = (topic,) if topic is not None and not assigned else ()

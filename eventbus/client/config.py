@@ -35,15 +35,13 @@ PRODUCER_KEYS = frozenset({*ProducerConfig.__struct_fields__, "compression_type"
 CONSUMER_KEYS = frozenset(
     {
         *ConsumerConfig.__struct_fields__,
-        "auto_offset_reset",
-        "group_id",
         "isolation_level",
         "partition_assignment_strategy",
     }
-) - {"start_duration_ms", "given", "kafka"}
+) - {"assignors", "isolation", "start_duration_ms", "given", "kafka"}
 CONSUMER_DEFAULTS = CONSUMER_KEYS - {
-    "auto_commit_interval_ms", "auto_offset_reset", "client_id", "enable_auto_commit", "group", "group_id",
-    "group_instance_id", "isolation", "isolation_level", "start",
+    "auto_commit_interval_ms", "client_id", "enable_auto_commit", "group", "group_instance_id", "isolation_level",
+    "start",
 }  # fmt: skip
 """What a bus may say for all its consumers; the others are each consumer's own."""
 
@@ -84,12 +82,23 @@ _SUCCESSORS = {
     "start": "say where to start per consumer: @bus.consumer(start=...), bus.new_consumer(start=...)",
     "auto_offset_reset": "say where to start per consumer: @bus.consumer(start=...), bus.new_consumer(start=...)",
     "enable_auto_commit": "offsets are committed as records finish; bus.new_consumer(enable_auto_commit=True)",
-    "isolation_level": "it is each consumer's own: @bus.consumer(isolation=...), bus.new_consumer(isolation=...)",
-    "isolation": "it is each consumer's own: @bus.consumer(isolation=...), bus.new_consumer(isolation=...)",
+    **dict.fromkeys(
+        ("isolation", "isolation_level"),
+        "it is each consumer's own: @bus.consumer(isolation_level=...), bus.new_consumer(isolation_level=...)",
+    ),
+    **dict.fromkeys(("assignor", "assignors"), "the key is partition_assignment_strategy"),
     "sasl_jaas_config": "librdkafka knows no JAAS: sasl_username and sasl_password",
     "rebalance_timeout_ms": "the key is max_poll_interval_ms: a rebalance waits for a member as long as that",
 }
 """Keys Kafka renamed, or that people misremember, and what holds their meaning now: refused."""
+KAFKA_NAMES = {"group.id": "group", "auto.offset.reset": "start"}
+"""Kafka's names, with dots, of settings that are not the same with underscores."""
+_OF_A_CONSUMER = {
+    "auto_offset_reset": "the key is start",
+    "group_id": "the key is group",
+    "isolation": "the key is isolation_level",
+}
+"""The same, for one consumer: other spellings of what it has."""
 _REMOVED = {
     "block_on_buffer_full": "max_block_ms",
     "metadata_fetch_timeout_ms": "max_block_ms",
@@ -123,7 +132,7 @@ def normalise(
     if _REMOVED.keys() & {as_keyword(key) for key in config} and "linger_ms" in known:
         config = _without_removed(config)
     for key, value in config.items():
-        name = as_keyword(key)
+        name = KAFKA_NAMES.get(key) or as_keyword(key)
         value = setting_ms(value) if name.endswith("_ms") else value
         if name in known:
             _check_twice(name, result.setdefault(name, value), key, value, what)
@@ -131,7 +140,8 @@ def normalise(
             if value is not None:  # not said, as where a program reads it from its environment
                 _check_twice(name, passed.setdefault(passing[name], as_text(value)), key, as_text(value), what)
         else:
-            successor = _SUCCESSORS.get(name)
+            successor = _OF_A_CONSUMER.get(name) if what == "consumer" else None
+            successor = successor or _SUCCESSORS.get(name)
             hint = f": {successor}" if successor else nearest_setting(key, {*known, *passing})
             also = ", and librdkafka's for kafka://" if passing else ""
             raise ConfigError(f"unknown {what} setting {key!r}{hint}; known are {', '.join(sorted(known))}{also}")
@@ -212,8 +222,6 @@ def bus_settings(config: Mapping[str, Any], client_id: str) -> BusSettings:
     values, passed = normalise(rest, LOG_KEYS | PRODUCER_KEYS | CONSUMER_DEFAULTS, "bus", OF_ALL)
     if "transactional_id" in values:
         raise ConfigError(_TRANSACTIONAL_ID)
-    if "partition_assignment_strategy" in values:
-        values["assignors"] = values.pop("partition_assignment_strategy")
     chosen = BusSettings(
         log={**{key: value for key, value in values.items() if key in LOG_KEYS}, **passed, **oauth},
         producers={"client_id": client_id, **{key: value for key, value in values.items() if key in PRODUCER_KEYS}},
@@ -256,8 +264,6 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
     """Raises ConfigError for a wrong key or value."""
     values, passed = normalise(config, CONSUMER_KEYS, "consumer", OF_A_CONSUMER)
     for kafka_name, ours in (
-        ("group_id", "group"),
-        ("auto_offset_reset", "start"),
         ("isolation_level", "isolation"),
         ("partition_assignment_strategy", "assignors"),
     ):
@@ -266,7 +272,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
     if isinstance(values.get("isolation"), str):
         name = values["isolation"]
         if name.upper() not in IsolationLevel.__members__:
-            raise ConfigError(f"isolation={name!r}: read_committed or read_uncommitted")
+            raise ConfigError(f"isolation_level={name!r}: read_committed or read_uncommitted")
         values["isolation"] = IsolationLevel[name.upper()]
     if "start" in values:
         values |= read_start(values["start"])

@@ -18,7 +18,7 @@ from eventbus.backends.kafka.keywords import (
     ProducerClientOptions,
 )
 from eventbus.client.handling.middleware import Middleware
-from eventbus.client.handling.options import Ack, Guarantee, OnError, Order
+from eventbus.client.handling.options import Ack, Delivery, OnError, Order
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.coordinator.assignors import Assignor
 from eventbus.durations import Duration, Milliseconds
@@ -31,7 +31,7 @@ Start = Literal["earliest", "latest", "none"] | timedelta
 """Where a group without a committed offset begins; a timedelta: with records written at most so long ago."""
 Isolation = Literal["read_committed", "read_uncommitted"] | IsolationLevel
 AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
-Assignors = AssignorName | Sequence[AssignorName | Assignor | type[Assignor]]
+Assignors = AssignorName | Assignor | type[Assignor] | Sequence[AssignorName | Assignor | type[Assignor]]
 """One assignor, or several in order of preference."""
 
 
@@ -94,8 +94,8 @@ class ProducerOptions(ProducerFunctionOptions, total=False):
     transactional_id: str
 
 
-class FetchOptions(ClientOptions, JavaClientOptions, ConsumerClientOptions, total=False):
-    """Settings of the consumers of a bus, of one consumer, and of a handler's consumer."""
+class ConsumerDefaults(ClientOptions, JavaClientOptions, ConsumerClientOptions, total=False):
+    """Settings that a bus may give to all of its consumers."""
 
     fetch_min_bytes: int
     fetch_max_wait_ms: Milliseconds
@@ -104,12 +104,6 @@ class FetchOptions(ClientOptions, JavaClientOptions, ConsumerClientOptions, tota
     session_timeout_ms: Milliseconds
     heartbeat_interval_ms: Milliseconds
     max_poll_interval_ms: Milliseconds
-
-
-class ConsumerDefaults(FetchOptions, total=False):
-    """Settings that a bus may give to all of its consumers."""
-
-    assignors: Assignors
     partition_assignment_strategy: Assignors
 
 
@@ -119,8 +113,6 @@ class ConsumerOptions(ConsumerDefaults, total=False):
     client_id: str
     request_timeout_ms: Milliseconds
     start: Start
-    auto_offset_reset: Start
-    isolation: Isolation
     isolation_level: Isolation
     group_instance_id: str
     enable_auto_commit: bool
@@ -144,18 +136,18 @@ class BusOptions(LogOptions, ProducerDefaults, ConsumerDefaults, total=False):
     oauth_cb: OAuthCallback
 
 
-class CallOptions(FetchOptions, total=False):
+class CallOptions(ConsumerDefaults, total=False):
     """Options of ``@bus.consumer`` that concern the call of the handler; ``@bus.every`` takes them too."""
 
     group: str
     client_id: str
     request_timeout_ms: Milliseconds
-    isolation: Isolation
+    isolation_level: Isolation
     on_error: OnError
     retry: FailurePolicy | bool | int | Callable[..., Any]
     dead_letter: bool | str
     tx: object
-    delivery: Guarantee
+    delivery: Delivery
     exactly_once: bool
     timeout: Duration | None
     commit_every: int | None
@@ -163,8 +155,6 @@ class CallOptions(FetchOptions, total=False):
     transaction_records: int
     transaction_timeout_ms: Milliseconds
     group_instance_id: str | None
-    assignor: AssignorName | Assignor | type[Assignor]
-    assignors: Assignors
     drain_timeout_ms: Milliseconds
 
 

@@ -32,7 +32,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Assignor(Protocol):
-    """A way to share partitions; give one to ``assignors=`` (``partition.assignment.strategy``)."""
+    """A way to share partitions; give one to ``partition_assignment_strategy=``."""
 
     @property
     def name(self) -> str:

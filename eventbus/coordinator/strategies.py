@@ -34,7 +34,7 @@ def make_assignors(chosen: Iterable[Any]) -> tuple[Assignor, ...]:
                 )
         made.setdefault(assignor.name, assignor)
     if not made:
-        raise ConfigError(f"assignors=(): a group needs one; known are {', '.join(ASSIGNORS)}")
+        raise ConfigError(f"partition_assignment_strategy=(): a group needs one; known are {', '.join(ASSIGNORS)}")
     return tuple(made.values())
 
 

@@ -218,8 +218,8 @@ async def _serve_until_killed(url: str, names: Names) -> None:
 
 
 async def _entries(bus: EventBus, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> list[Entry]:
-    async with bus.new_consumer(topic, value=Entry, isolation=isolation) as reader:
-        return [record.value async for record in reader.until_end()]
+    async with bus.new_consumer(topic, value=Entry, isolation_level=isolation) as reader:
+        return [record.value async for record in reader.until_end() if record.value is not None]
 
 
 def differences(debits: list[Entry], credits: list[Entry]) -> list[str]:

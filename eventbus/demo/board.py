@@ -226,7 +226,7 @@ class _Story:
 
     async def _posted(self, bus: EventBus) -> list[Posted]:
         async with bus.new_consumer(self._names.board, value=Posted) as reader:
-            return [record.value async for record in reader.until_end()]
+            return [record.value async for record in reader.until_end() if record.value is not None]
 
 
 async def _settle(service: EventBus, retry: Retry) -> None:

@@ -48,8 +48,8 @@ class Relay:
 
     Any number of relays, in any number of processes, share the work: keys are divided into shards, each of which
     belongs to one relay at a time. ``delivery``: "exactly-once" publishes each batch in a transaction of the log, with
-    a receipt that tells which rows it has; a reader with ``isolation="read_committed"`` (the default) sees each event
-    once, whoever dies when. "at-least-once" needs no transactions.
+    a receipt that tells which rows it has; a reader with ``isolation_level="read_committed"`` (the default) sees each
+    event once, whoever dies when. "at-least-once" needs no transactions.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def engine_of(bus: EventBus) -> Engine:
 async def values(bus: EventBus, topic: str, isolation: str = "read_committed") -> list[bytes]:
     """Everything a reader sees of the topic now, partition by partition."""
     found: dict[int, list[bytes]] = {}
-    async with bus.new_consumer(topic, isolation=isolation) as consumer:
+    async with bus.new_consumer(topic, isolation_level=isolation) as consumer:
         while any([await consumer.lag(partition) for partition in consumer.assignment()]):
             for record in await consumer.poll(timeout_ms=0, max_records=10_000):
                 found.setdefault(record.partition, []).append(record.value)

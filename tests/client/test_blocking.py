@@ -254,7 +254,7 @@ def test_threads_take_turns_in_a_transactional_id() -> None:
 def test_a_transaction_that_is_open_when_the_bus_crashes_is_aborted() -> None:
     bus = declared()
 
-    @bus.consumer("t", on_error="crash", isolation="read_uncommitted")
+    @bus.consumer("t", on_error="crash", isolation_level="read_uncommitted")
     async def handle(value: bytes) -> None:
         raise ValueError("mine")
 

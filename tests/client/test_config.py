@@ -271,7 +271,7 @@ def test_kafkas_consumer_keys() -> None:
         auto_commit_interval_ms=100,
         assignors=("roundrobin", "sticky"),
     )
-    assert consumer_settings({"assignors": RangeAssignor}).assignors == (RangeAssignor,)
+    assert consumer_settings({"partition_assignment_strategy": RangeAssignor}).assignors == (RangeAssignor,)
     assert ConsumerConfig().assignors == ("range", "cooperative-sticky")  # Java's
 
 
@@ -283,10 +283,14 @@ def test_kafkas_consumer_keys() -> None:
         ({"start": "by_duration:1 hour"}, "write the duration as ISO 8601 has it"),
         ({"start": timedelta(hours=-1)}, "cannot be negative"),
         ({"start": "by_duration:-PT1H"}, "write the duration as ISO 8601 has it"),
-        ({"assignors": "stiky"}, "unknown assignor 'stiky'.*did you mean 'sticky'"),
-        ({"assignors": []}, "a group needs one"),
+        ({"partition_assignment_strategy": "stiky"}, "unknown assignor 'stiky'.*did you mean 'sticky'"),
+        ({"partition_assignment_strategy": []}, "a group needs one"),
         ({"session_timeout_ms": 3_000}, "heartbeat_interval_ms=3000 must be below session_timeout_ms=3000"),
-        ({"isolation": "serializable"}, "read_committed or read_uncommitted"),
+        ({"isolation_level": "serializable"}, "isolation_level='serializable': read_committed or read_uncommitted"),
+        ({"isolation": "read_committed"}, "unknown consumer setting 'isolation': the key is isolation_level"),
+        ({"assignors": "range"}, "'assignors': the key is partition_assignment_strategy"),
+        ({"auto_offset_reset": "latest"}, "'auto_offset_reset': the key is start"),
+        ({"group_id": "g"}, "'group_id': the key is group"),
     ],
 )
 def test_wrong_consumer_settings(config: dict[str, Any], message: str) -> None:

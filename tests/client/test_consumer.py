@@ -467,7 +467,7 @@ async def test_reading_begins_where_an_open_transaction_will_have_committed(fill
         await consumer.aclose()
         async with bus.transaction("id") as tx:
             await tx.send_offsets({T0: 9}, GroupMetadata("g"))
-            async with bus.new_consumer("t", group="g", isolation="read_uncommitted") as uncommitted:
+            async with bus.new_consumer("t", group="g", isolation_level="read_uncommitted") as uncommitted:
                 assert await uncommitted.position(T0) == 8  # it does not wait
 
 
@@ -701,7 +701,7 @@ async def test_the_end_is_what_the_isolation_says(filled: Any) -> None:
         async with bus.transaction("one") as tx:
             await tx.send("t", b"open", partition=0, timestamp_ms=5_000)
             for isolation, end in (("read_committed", 10), ("read_uncommitted", 11)):
-                async with bus.new_consumer(partitions=[T0], isolation=isolation) as consumer:
+                async with bus.new_consumer(partitions=[T0], isolation_level=isolation) as consumer:
                     await consumer.seek_to_end()
                     assert await consumer.position(T0) == end
                     found = await consumer.offsets_for_times({T0: 5_000})

@@ -284,7 +284,7 @@ async def test_a_paused_lane_that_wakes_up_after_its_partition_was_taken_over_is
         bus = EventBus(url, client_id=name)
         bus.topic("in", partitions=1)
 
-        @bus.consumer("in", group="g", exactly_once=True, drain_timeout_ms=1, assignor=only_b)
+        @bus.consumer("in", group="g", exactly_once=True, drain_timeout_ms=1, partition_assignment_strategy=only_b)
         @bus.producer("out")
         def handle(number: int) -> str:
             seen.append((name, number))

@@ -187,9 +187,9 @@ async def test_more_members_than_partitions_leave_some_idle_and_say_so(
 
 
 async def test_members_without_an_assignor_in_common_are_refused_by_name(log: Log) -> None:
-    async with opened(log) as bus, bus.new_consumer("t", group="g", assignors="range"):
+    async with opened(log) as bus, bus.new_consumer("t", group="g", partition_assignment_strategy="range"):
         with pytest.raises(InconsistentGroupProtocol, match="one assignor in common"):
-            async with bus.new_consumer("t", group="g", assignors="sticky"):
+            async with bus.new_consumer("t", group="g", partition_assignment_strategy="sticky"):
                 pass
         assert len((await bus.admin.describe_group("g")).members) == 1
 
@@ -204,8 +204,8 @@ async def test_an_assignor_of_ones_own(log: Log) -> None:
 
     async with (
         opened(log) as bus,
-        bus.new_consumer("t", group="g", assignors=LastTakesAll) as one,
-        bus.new_consumer("t", group="g", assignors=[LastTakesAll()]) as two,
+        bus.new_consumer("t", group="g", partition_assignment_strategy=LastTakesAll) as one,
+        bus.new_consumer("t", group="g", partition_assignment_strategy=[LastTakesAll()]) as two,
     ):
         await settle(one, two)
         assert sorted([len(numbers(one)), len(numbers(two))]) == [0, 8]
@@ -220,8 +220,8 @@ async def test_an_assignor_that_gives_a_partition_twice_is_refused(log: Log) -> 
 
     async with (
         opened(log) as bus,
-        bus.new_consumer("t", group="g", assignors=Twice) as one,
-        bus.new_consumer("t", group="g", assignors=Twice) as two,
+        bus.new_consumer("t", group="g", partition_assignment_strategy=Twice) as one,
+        bus.new_consumer("t", group="g", partition_assignment_strategy=Twice) as two,
     ):
         with pytest.raises(ConfigError, match="assignor 'twice' gave t-0 to both"):
             await settle(one, two)

@@ -111,7 +111,10 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"on_error": "ignore"}, "on_error"),
         ({"pattern": "x"}, "one of the two"),
         ({"order": "keys"}, r"@consumer\('orders'\): order='keys': .*; did you mean 'key'"),
-        ({"delivery": "exactly_once"}, "did you mean 'exactly-once'"),
+        ({"delivery": "exactly_once"}, "delivery='exactly_once': the option is exactly_once=True"),
+        ({"delivery": "at_most_once"}, "did you mean 'at-most-once'"),
+        ({"isolation": "read_committed"}, "'isolation': the option is isolation_level"),
+        ({"assignor": "range"}, "'assignor': the option is partition_assignment_strategy"),
         ({"ack": True}, "ack=True: 'auto' or 'manual'"),
         ({"concurency": 4}, "did you mean 'concurrency'"),
         ({"concurrency": 0}, "concurrency=0: at least 1"),
@@ -121,8 +124,8 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"max_unfinished": 0}, "max_unfinished=0: at least 1"),
         ({"timeout": 0}, "timeout=0: more than 0 seconds"),
         ({"timeout": math.inf}, "timeout=inf: more than 0 seconds"),
-        ({"timeout": math.nan}, "timeout=nan: more than 0 seconds"),
-        ({"timeout": "5s"}, "timeout='5s': seconds, or a timedelta"),
+        ({"timeout": math.nan}, "timeout=nan: seconds, a text"),
+        ({"timeout": "5 s"}, "timeout='5 s': seconds, a text .*, or a timedelta; None for no limit"),
         ({"timeout": timedelta(seconds=-1)}, "more than 0 seconds"),
         ({"timeout": True}, "timeout=True: seconds"),
         ({"exactly_once": "yes"}, "exactly_once='yes': True or False"),
@@ -136,7 +139,7 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"group": ""}, "group='': a name"),
         ({"batch": -1}, "batch=-1: True for a whole fetch"),
         ({"batch": 0}, "batch=0: True for a whole fetch"),
-        ({"isolation": "committed"}, "isolation='committed': 'read_committed' or"),
+        ({"isolation_level": "committed"}, "isolation_level='committed': 'read_committed' or"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
@@ -159,15 +162,15 @@ def test_a_pattern_is_checked_where_it_is_written() -> None:
     ("options", "message"),
     [
         ({"exactly_once": True, "delivery": "at-least-once"}, "contradict each other: leave one of the two out"),
-        ({"exactly_once": False, "delivery": "exactly-once"}, "contradict each other: leave one of the two out"),
+        ({"exactly_once": False, "delivery": "exactly-once"}, "the option is exactly_once=True"),
         (
             {"exactly_once": True, "order": "key", "concurrency": 2},
-            "order='key' and delivery='exactly-once'",
+            "order='key' and exactly_once=True",
         ),
-        ({"exactly_once": True, "ack": "manual"}, "ack='manual' and delivery='exactly-once' contradict"),
-        ({"exactly_once": True, "commit_every": 5}, "commit_every and delivery='exactly-once' contradict"),
-        ({"exactly_once": True, "commit_interval_ms": 5}, "commit_interval_ms and delivery='exactly-once' contradict"),
-        ({"exactly_once": True, "isolation": "read_uncommitted"}, "leave isolation out"),
+        ({"exactly_once": True, "ack": "manual"}, "ack='manual' and exactly_once=True contradict"),
+        ({"exactly_once": True, "commit_every": 5}, "commit_every and exactly_once=True contradict"),
+        ({"exactly_once": True, "commit_interval_ms": 5}, "commit_interval_ms and exactly_once=True contradict"),
+        ({"exactly_once": True, "isolation_level": "read_uncommitted"}, "leave isolation_level out"),
         ({"delivery": "at-most-once", "order": "none"}, "order='none' and delivery='at-most-once' contradict"),
         ({"delivery": "at-most-once", "ack": "manual"}, "counts as finished before it is handled"),
         ({"batch": True, "order": "none"}, "batch and order='none' contradict"),
@@ -186,10 +189,11 @@ def test_options_in_other_forms() -> None:
 
     assert consumer("orders")(handle).spec.delivery == "at-least-once"
     assert not consumer("orders", exactly_once=False)(handle).spec.exactly_once
-    for options in ({"exactly_once": True}, {"delivery": "exactly-once"}, {"exactly_once": True, "timeout": None}):
+    for options in ({"exactly_once": True}, {"exactly_once": True, "timeout": None}):
         spec = consumer("orders", **options)(handle).spec
         assert (spec.exactly_once, spec.delivery) == (True, "exactly-once")
     assert consumer("orders", timeout=timedelta(minutes=1))(handle).spec.timeout == 60.0
+    assert consumer("orders", timeout="1m")(handle).spec.timeout == 60.0
     assert consumer("orders", timeout=2)(handle).spec.timeout == 2.0
     assert consumer("orders", order="global")(handle).spec.is_ordered
     assert not consumer("orders", order="key", concurrency=2)(handle).spec.is_ordered

@@ -78,7 +78,7 @@ async def ask_in_a_rebalance(partitions: int) -> None:
     first, second, third = buses = [EventBus(url, client_id=name, clock=clock) for name in "abc"]
     for bus in buses:
 
-        @bus.consumer("t", group="g", assignor="cooperative-sticky")
+        @bus.consumer("t", group="g", partition_assignment_strategy="cooperative-sticky")
         async def handle(value: bytes) -> None: ...
 
     async def ask(bus: EventBus) -> None:

@@ -42,11 +42,11 @@ from eventbus.client.scheduling.scheduling import _TAKEN
 from eventbus.errors import ConfigError
 
 OF_A_HANDLER = {
-    *ConsumerSpec.__struct_fields__, *CONSUMER_DEFAULTS, *OF_A_CONSUMER, "assignor", "exactly_once", "dead_letter",
-} - {"topics", "client", "is_firing", "group_prefix", "partition_assignment_strategy"}  # fmt: skip
+    *ConsumerSpec.__struct_fields__, *CONSUMER_DEFAULTS, *OF_A_CONSUMER, "exactly_once", "dead_letter",
+} - {"topics", "client", "is_firing", "group_prefix"}  # fmt: skip
 """What `consumer_spec` takes; see test_every_option_of_a_handler_is_taken."""
-PARAMETERS = {"url", "group", "group_id"}
-"""Written out in the signatures of `EventBus` and `new_consumer`, and their Kafka name."""
+PARAMETERS = {"group"}
+"""Written out in the signature of `new_consumer`."""
 TABLES: dict[type, set[str] | frozenset[str]] = {
     keywords.LogOptions: LOG_KEYS,
     keywords.ProducerDefaults: (PRODUCER_KEYS | OF_A_PRODUCER.keys()) - {"client_id", "transactional_id"},
@@ -54,7 +54,7 @@ TABLES: dict[type, set[str] | frozenset[str]] = {
     keywords.ProducerOptions: PRODUCER_KEYS | OF_A_PRODUCER.keys(),
     keywords.ConsumerDefaults: (CONSUMER_DEFAULTS | OF_A_CONSUMER.keys()) - {"client_id", "request_timeout_ms"},
     keywords.ConsumerOptions: (CONSUMER_KEYS | OF_A_CONSUMER.keys()) - PARAMETERS,
-    keywords.ReaderOptions: (CONSUMER_KEYS | OF_A_CONSUMER.keys()) - {"group_id"},
+    keywords.ReaderOptions: CONSUMER_KEYS | OF_A_CONSUMER.keys(),
     keywords.BusOptions: (
         (LOG_KEYS | PRODUCER_KEYS | CONSUMER_DEFAULTS | OF_ALL.keys() | OF_THE_BUS.keys() | {CALLBACK})
         - {"url", "transactional_id"}
@@ -100,7 +100,8 @@ CHECKED = [
 ]
 TEXT_TOO = {"acks", "timeout"}
 """The table has the number that the text, or the timedelta, stands for."""
-OBJECTS = {"retry", "tx", "filter", "middleware", "assignors", "start", "isolation", "concurrency"}
+OBJECTS = {"retry", "tx", "filter", "middleware", "partition_assignment_strategy", "start", "isolation_level",
+    "delivery"}  # fmt: skip
 """Checked by functions of their own, and held in another form."""
 
 

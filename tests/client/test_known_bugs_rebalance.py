@@ -252,9 +252,12 @@ async def test_faust_502_what_is_finished_is_not_handled_again_when_members_come
     Also quixio/quix-streams#705: commits failed in rebalances of cooperative-sticky.
     """
     caplog.set_level(logging.WARNING)
-    async with fleet(partitions=4) as all_, all_.service("a", assignor=assignor) as a:
+    async with fleet(partitions=4) as all_, all_.service("a", partition_assignment_strategy=assignor) as a:
         for round_ in range(3):
-            async with all_.service(f"b{round_}", assignor=assignor) as b, all_.service("c", assignor=assignor):
+            async with (
+                all_.service(f"b{round_}", partition_assignment_strategy=assignor) as b,
+                all_.service("c", partition_assignment_strategy=assignor),
+            ):
                 for partition in range(4):
                     await all_.send(3, partition)
                 await turns(7 * round_)
@@ -291,7 +294,9 @@ async def test_quix_705_a_member_that_closes_in_a_rebalance_commits_what_it_keep
         engine = all_.keeper._backend.engine
         leader = Peer(engine, "leader")
         leader.go_on()
-        async with life(all_.service("a", assignor="cooperative-sticky", commit_interval_ms=60_000)) as a:
+        async with life(
+            all_.service("a", partition_assignment_strategy="cooperative-sticky", commit_interval_ms=60_000)
+        ) as a:
             with anyio.fail_after(20):
                 while len(leader.member.owned) != 1 or not leader.member.is_settled:
                     leader.go_on()

@@ -267,7 +267,7 @@ async def test_a_poll_that_passes_what_is_not_for_readers_returns(isolation: str
     """KAFKA-12980: who waits for a position need not wait for the next record."""
     async with EventBus("memory://") as bus:
         await bus.admin.create_topic("t")
-        async with bus.new_consumer("t", group="g", isolation=isolation) as consumer:
+        async with bus.new_consumer("t", group="g", isolation_level=isolation) as consumer:
             with pytest.raises(ValueError, match="no"):
                 async with bus.transaction("x") as tx:
                     await tx.send("t", b"aborted")

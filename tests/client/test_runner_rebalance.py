@@ -90,7 +90,7 @@ async def test_members_share_the_partitions_and_take_over_from_each_other(url: s
                 sent += 1
                 await anyio.lowlevel.checkpoint()
 
-        a, b, c = (member(url, name, ledger, assignor=assignor) for name in "abc")
+        a, b, c = (member(url, name, ledger, partition_assignment_strategy=assignor) for name in "abc")
         async with a:
             await load(200)
             async with b:
@@ -120,7 +120,7 @@ async def test_a_storm_of_members(url: str, seed: int) -> None:
 
         async def live(name: str, steps: int, killed: bool) -> None:
             with anyio.CancelScope() as scope:
-                async with member(url, name, ledger, assignor=assignor):
+                async with member(url, name, ledger, partition_assignment_strategy=assignor):
                     for _ in range(steps):
                         await anyio.lowlevel.checkpoint()
                     if killed:
@@ -132,7 +132,7 @@ async def test_a_storm_of_members(url: str, seed: int) -> None:
                 for _ in range(60):
                     watcher.send_nowait("t", b"x", key=b"%d" % random.randrange(40))
                     await anyio.lowlevel.checkpoint()
-        async with member(url, "last", ledger, assignor=assignor) as last:
+        async with member(url, "last", ledger, partition_assignment_strategy=assignor) as last:
             with anyio.fail_after(20):
                 await last.drain()
         ledger.check(await ends_of(watcher))

@@ -41,7 +41,7 @@ class Member:
         self.gate = anyio.Event()
         self.gate.set()
 
-        @self.bus.consumer("t", group="g", assignors=storm.assignors, **OPTIONS)
+        @self.bus.consumer("t", group="g", partition_assignment_strategy=storm.assignors, **OPTIONS)
         async def handle(value: bytes, record: ConsumerRecord) -> None:
             await storm.handle(self, record)
 

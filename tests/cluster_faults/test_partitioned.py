@@ -72,7 +72,7 @@ async def test_a_leader_that_only_its_clients_still_reach(parted: Cluster) -> No
             await bus.flush()
         offsets = [(await delivery).offset for delivery in sent]
         assert offsets == sorted(set(offsets))
-        async with bus.new_consumer(topic, isolation=IsolationLevel.READ_UNCOMMITTED) as consumer:
+        async with bus.new_consumer(topic, isolation_level=IsolationLevel.READ_UNCOMMITTED) as consumer:
             found = {record.offset: record.value async for record in consumer.until_end()}
         assert found == {offset: b"here %d" % number for number, offset in enumerate(offsets)}
         await until(lambda: is_in_sync(bus, topic))

@@ -45,7 +45,13 @@ def test_the_facts_of_handlers() -> None:
     async def bill(order: str, tx: Transaction) -> str:
         return order
 
-    @bus.consumer("orders", order="key", concurrency=4, retry=Retry(immediate=1, delays=["5s"]), assignor="sticky")
+    @bus.consumer(
+        "orders",
+        order="key",
+        concurrency=4,
+        retry=Retry(immediate=1, delays=["5s"]),
+        partition_assignment_strategy="sticky",
+    )
     async def mail(order: str) -> None: ...
 
     billing, mailing = facts_of(bus).handlers

@@ -121,7 +121,7 @@ class Exercise:
 
     async def _read(self, bus: EventBus, topic: str) -> dict[str, list[ConsumerRecord]]:
         found: defaultdict[str, list[ConsumerRecord]] = defaultdict(list)
-        async with bus.new_consumer(topic, key=str, value=int, isolation="read_committed") as consumer:
+        async with bus.new_consumer(topic, key=str, value=int, isolation_level="read_committed") as consumer:
             async for record in consumer.until_end():
                 found[record.key].append(record)
         return dict(found)

@@ -95,7 +95,7 @@ class History:
 
     async def watch(self, bus: EventBus) -> None:
         """A reader beside the work, which remembers where it was over all lives."""
-        async with bus.new_consumer(isolation="read_committed") as reader:
+        async with bus.new_consumer(isolation_level="read_committed") as reader:
             await reader.assign(OUTPUTS)
             for where in OUTPUTS:
                 reader.seek(where, self.position[where])
@@ -192,7 +192,7 @@ async def read_all(bus: EventBus, where: TopicPartition) -> dict[int, str]:
     """All that is committed now, by offset."""
     end = (await bus.admin.list_offsets({where: -1}, IsolationLevel.READ_COMMITTED))[where].offset
     found: dict[int, str] = {}
-    async with bus.new_consumer(isolation="read_committed") as reader:
+    async with bus.new_consumer(isolation_level="read_committed") as reader:
         await reader.assign([where])
         await reader.seek_to_beginning()
         while await reader.position(where) < end:

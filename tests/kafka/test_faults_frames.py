@@ -67,7 +67,7 @@ class Scene:
         where = TopicPartition(self.name, 0)
         end = (await self.bus.admin.list_offsets({where: -1}, isolation))[where].offset
         found: list[bytes] = []
-        async with self.bus.new_consumer(isolation=isolation) as consumer:
+        async with self.bus.new_consumer(isolation_level=isolation) as consumer:
             await consumer.assign([where])
             while await consumer.position(where) < end:
                 found += [record.value for record in await consumer.poll(timeout_ms=100)]

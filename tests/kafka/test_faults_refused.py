@@ -47,7 +47,7 @@ async def start(url: str) -> None:
 
 
 async def values(bus: EventBus, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> list[bytes]:
-    async with bus.new_consumer(topic, isolation=isolation) as consumer:
+    async with bus.new_consumer(topic, isolation_level=isolation) as consumer:
         return [record.value async for record in consumer.until_end()]
 
 

@@ -176,7 +176,7 @@ def test_a_keyword_takes_precedence_over_the_url_also_with_the_default_value(nam
             assert settings.producer(config)["client.id"] == chosen.client_id
         return getattr(chosen, field)
 
-    keyword = "compression_type" if field == "compression" else field
+    keyword = {"compression": "compression_type", "assignors": "partition_assignment_strategy"}.get(field, field)
     value = "none" if field == "compression" else usual
     assert effective({}) != usual
     assert effective({keyword: value}) == usual

@@ -328,7 +328,7 @@ def delay_in_words(at: At) -> None:
     '`exactly_once=True, ack="manual"`',
     "one of them",
     "@consumer('orders')",
-    "ack='manual' and delivery='exactly-once' contradict each other",
+    "ack='manual' and exactly_once=True contradict each other",
     "leave one of the two out",
 )
 def contradiction(at: At) -> None:

@@ -84,7 +84,7 @@ async def test_a_handler_and_a_client_share_the_partitions_of_one_group() -> Non
         bus = server.bus()
         bus.topic("orders", partitions=4)
 
-        @bus.consumer("orders", group="shared", assignor="range")
+        @bus.consumer("orders", group="shared", partition_assignment_strategy="range")
         def handle(record: ConsumerRecord) -> None:
             seen.append(record.value or b"")
 

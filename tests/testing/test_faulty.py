@@ -238,7 +238,7 @@ def test_an_aborted_transaction_sends_nothing_later(run: Callable[[Test], None])
         over.set()
         async with bus.transaction("x") as tx:
             tx.send_nowait("t", "b")
-        async with bus.new_consumer("t", group="g", value=str, isolation="read_uncommitted") as consumer:
+        async with bus.new_consumer("t", group="g", value=str, isolation_level="read_uncommitted") as consumer:
             assert [record.value for record in await consumer.poll()] == ["b"]
 
     run(test)

@@ -25,10 +25,12 @@ def librdkafka_assignors(chosen: Iterable[Any]) -> tuple[str, bool]:
     known = [name for name in names if name in _EAGER + _COOPERATIVE]
     if not known:
         raise ConfigError(
-            f"assignors={', '.join(names)}: on kafka:// librdkafka assigns, and knows "
+            f"partition_assignment_strategy={', '.join(names)}: on kafka:// librdkafka assigns, and knows "
             f"{', '.join(_EAGER + _COOPERATIVE)}; assignors of one's own work on memory:// and file://"
         )
     if len(known) < len(names):
-        logger.warning("assignors=%s: librdkafka knows only %s of them", ", ".join(names), ", ".join(known))
+        logger.warning(
+            "partition_assignment_strategy=%s: librdkafka knows only %s of them", ", ".join(names), ", ".join(known)
+        )
     family = _COOPERATIVE if known[0] in _COOPERATIVE else _EAGER
     return ",".join(name for name in known if name in family), family is _COOPERATIVE

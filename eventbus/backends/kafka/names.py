@@ -77,7 +77,7 @@ ELSEWHERE = MappingProxyType(
         "enable.auto.offset.store": "commits are the bus's: see Consumer.commit",
         "auto.offset.reset": "say where to start per consumer: start=...",
         "enable.partition.eof": "the bus needs it",
-        "isolation.level": "it is each consumer's own: isolation=...",
+        "isolation.level": "it is each consumer's own: isolation_level=...",
         "partitioner": "partitions are chosen by the bus: partitioner=... of a producer",
         "auto.create.topics.enable": "it is the broker's; auto_create_topics=True lets a first use create a topic",
         "allow.auto.create.topics": "the setting is auto_create_topics",

@@ -160,7 +160,7 @@ def settings() -> Mapping[str, Setting]:
         ("consumer", ConsumerConfig, CONSUMER_DEFAULTS),
     ):
         meanings, usual = _docstrings(kind), msgspec.structs.asdict(kind())
-        for name in sorted(names & NAMES - found.keys() - {"assignors"}):
+        for name in sorted(names & NAMES - found.keys()):
             default, meaning = _SPECIAL.get(name) or (usual.get(name), meanings.get(name) or _MEANINGS.get(name, ""))
             default = "all" if name == "acks" else default
             found[name] = Setting(name, _kafka_name(name, of), of, default, importance(name), meaning)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from eventbus.backends.kafka.names import as_keyword
-from eventbus.client.config import is_client_setting, producer_settings, read_start
+from eventbus.client.config import KAFKA_NAMES, is_client_setting, producer_settings, read_start
 from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
@@ -25,16 +25,19 @@ OnError = Literal["stop", "skip", "crash"]
 """A handler raised: stop that partition loudly, log and go on, or end the whole bus."""
 Order = Literal["partition", "key", "none", "global"]
 """Which records wait for each other: those of a partition, of a key, none, or all of the topic."""
+Delivery = Literal["at-least-once", "at-most-once"]
+"""Records are committed after their handling, or before it."""
 Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
 """Records are committed behind their handling, before it, or with what it publishes."""
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
 _NO_OPTIONS = ("topics", "client", "is_firing", "group_prefix")
-_SHORT_FORMS = ("assignor", "exactly_once", "dead_letter")
-_CHOICES = {"on_error": OnError, "order": Order, "delivery": Guarantee, "ack": Ack}
+_SHORT_FORMS = ("exactly_once", "dead_letter")
+_CHOICES = {"on_error": OnError, "order": Order, "delivery": Delivery, "ack": Ack}
 _CONSUMER_OPTIONS = (
-    "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
+    "start", "isolation_level", "group_instance_id", "partition_assignment_strategy", "session_timeout_ms",
+    "max_poll_interval_ms",
 )  # fmt: skip
 _LEAST = {
     "concurrency": 1,
@@ -55,8 +58,8 @@ _ELSEWHERE = {
     "group_id": "the option is group",
     **dict.fromkeys(("session", "inbox", "transactional"), "the option is tx, as in tx=sessionmaker(engine)"),
     "auto_offset_reset": "the option is start",
-    "isolation_level": "the option is isolation",
-    "partition_assignment_strategy": "the option is assignors",
+    "isolation": "the option is isolation_level",
+    **dict.fromkeys(("assignor", "assignors"), "the option is partition_assignment_strategy"),
     **dict.fromkeys(("workers", "max_workers"), "the option is concurrency"),
     **dict.fromkeys(("ack_policy", "auto_ack", "no_ack"), "the option is ack='auto' or 'manual'"),
     **dict.fromkeys(
@@ -69,15 +72,6 @@ _ELSEWHERE = {
 """What people look for under a name that it does not have here."""
 
 
-_KAFKA_NAMES = {
-    "group.id": "group",
-    "auto.offset.reset": "start",
-    "isolation.level": "isolation",
-    "partition.assignment.strategy": "assignors",
-}
-"""Kafka's names of options that are not the same with underscores."""
-
-
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``@consumer``."""
 
@@ -86,7 +80,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     start: Any = "earliest"
     """"earliest", "latest", "none", "by_duration:PT1H" or a timedelta."""
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     batch: bool | int = False
     on_error: OnError = "stop"
     retry: Any = None
@@ -120,7 +114,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     transaction_timeout_ms: int = 60_000
     """A transaction open for longer is aborted by the log, and its records are handled again."""
     group_instance_id: str | None = None
-    assignors: tuple[Any, ...] | None = None
+    partition_assignment_strategy: tuple[Any, ...] | None = None
     session_timeout_ms: int | None = None
     max_poll_interval_ms: int | None = None
     client: dict[str, Any] = {}
@@ -195,9 +189,11 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
         if option not in known:
             hint = f": {_ELSEWHERE[option]}" if option in _ELSEWHERE else nearest(option, known)
             raise ConfigError(f"@consumer has no option {option!r}{hint}; it has {', '.join(known)}")
+    if options.get("delivery") in ("exactly-once", "exactly_once"):
+        raise ConfigError(f"{where}: delivery={options['delivery']!r}: the option is exactly_once=True")
+    _check_choices(options, where)
     options = _translated(options, where)
     options["client"] = {as_keyword(option): value for option, value in client.items()}
-    _check_choices(options, where)
     read_start(options.get("start", "earliest"))
     try:
         spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
@@ -278,7 +274,7 @@ def _without_dots(options: dict[str, Any], where: str) -> dict[str, Any]:
     """Kafka's own names of options: ``group.id`` is ``group``, ``session.timeout.ms`` ``session_timeout_ms``."""
     found: dict[str, Any] = {}
     for option, value in options.items():
-        name = _KAFKA_NAMES.get(option) or (as_keyword(option) if "." in option else option)
+        name = KAFKA_NAMES.get(option) or (as_keyword(option) if "." in option else option)
         if name in found and found[name] != value:
             raise ConfigError(
                 f"{where}: {name} is said twice, as {found[name]!r} and as {option!r}: {value!r}: say it once"
@@ -299,17 +295,17 @@ def _as_numbers(options: dict[str, Any], where: str) -> dict[str, Any]:
 def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     """The same options in the form that the spec has them."""
     options = dict(options)
-    if "assignor" in options:
-        options["assignors"] = (options.pop("assignor"),)
-    elif isinstance(options.get("assignors"), str):
-        options["assignors"] = tuple(name.strip() for name in options["assignors"].split(","))
-    isolation = options.get("isolation")
+    chosen = options.get("partition_assignment_strategy")
+    if isinstance(chosen, str):
+        options["partition_assignment_strategy"] = tuple(name.strip() for name in chosen.split(","))
+    elif chosen is not None and not isinstance(chosen, (tuple, list)):
+        options["partition_assignment_strategy"] = (chosen,)
+    isolation = options.get("isolation_level")
     if isinstance(isolation, str):
         if isolation.upper() not in IsolationLevel.__members__:
-            raise ConfigError(f"{where}: isolation={isolation!r}: 'read_committed' or 'read_uncommitted'")
-        options["isolation"] = IsolationLevel[isolation.upper()]
-    if "exactly_once" in options:
-        _translate_exactly_once(options, where)
+            raise ConfigError(f"{where}: isolation_level={isolation!r}: 'read_committed' or 'read_uncommitted'")
+        options["isolation_level"] = IsolationLevel[isolation.upper()]
+    _translate_exactly_once(options, where)
     if "retry" in options or "dead_letter" in options:
         options["retry"] = policy_of(options.get("retry"), options.pop("dead_letter", None), where)
     if options.get("tx") is not None:
@@ -329,15 +325,18 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _translate_exactly_once(options: dict[str, Any], where: str) -> None:
-    """``exactly_once=True`` is the short form of ``delivery="exactly-once"``."""
-    asked = options.pop("exactly_once")
+    """Put ``exactly_once=True`` into ``delivery``, which holds all three guarantees in the spec."""
+    asked = options.pop("exactly_once", False)
     if not isinstance(asked, bool):
         raise ConfigError(f"{where}: exactly_once={asked!r}: True or False")
-    delivery = options.setdefault("delivery", "exactly-once" if asked else "at-least-once")
-    if asked != (delivery == "exactly-once"):
+    if not asked:
+        return
+    if "delivery" in options:
         raise ConfigError(
-            f"{where}: exactly_once={asked} and delivery={delivery!r} contradict each other: leave one of the two out"
+            f"{where}: exactly_once=True and delivery={options['delivery']!r} contradict each other: leave one of the "
+            "two out"
         )
+    options["delivery"] = "exactly-once"
 
 
 def _check_choices(options: dict[str, Any], where: str) -> None:
@@ -352,15 +351,15 @@ def _check_choices(options: dict[str, Any], where: str) -> None:
 def _check_delivery(spec: ConsumerSpec, options: dict[str, Any], where: str) -> None:
     if not spec.exactly_once:
         return
-    if spec.isolation is not IsolationLevel.READ_COMMITTED:
+    if spec.isolation_level is not IsolationLevel.READ_COMMITTED:
         raise ConfigError(
-            f"{where}: exactly_once=True reads what is committed; with isolation='read_uncommitted' it would publish "
-            "results of records that never were: leave isolation out"
+            f"{where}: exactly_once=True reads what is committed; with isolation_level='read_uncommitted' it would "
+            "publish results of records that never were: leave isolation_level out"
         )
     for name in ("commit_every", "commit_interval_ms"):
         if name in options:
             raise ConfigError(
-                f"{where}: {name} and delivery='exactly-once' contradict each other: its transactions commit, each of "
+                f"{where}: {name} and exactly_once=True contradict each other: its transactions commit, each of "
                 "up to transaction_records= records"
             )
 
@@ -380,7 +379,7 @@ def _check_tx(spec: ConsumerSpec, where: str) -> None:
     if spec.tx is None:
         return
     contradictions = {
-        f"delivery={spec.delivery!r}": (
+        _given_delivery(spec): (
             spec.delivery != "at-least-once",
             "the offset is in the database's transaction, so each record counts once there; to publish with it, use an "
             "Outbox in the same transaction",
@@ -399,6 +398,10 @@ def _check_tx(spec: ConsumerSpec, where: str) -> None:
     for what, (is_there, reason) in contradictions.items():
         if is_there:
             raise ConfigError(f"{where}: tx= and {what} contradict each other: {reason}")
+
+
+def _given_delivery(spec: ConsumerSpec) -> str:
+    return "exactly_once=True" if spec.exactly_once else f"delivery={spec.delivery!r}"
 
 
 def _check_replies(spec: ConsumerSpec, where: str) -> None:
@@ -422,7 +425,7 @@ def _check_order(spec: ConsumerSpec, where: str) -> None:
             "at-most-once": "a record counts as finished before it is handled",
         }
         raise ConfigError(
-            f"{where}: {loose or manual} and delivery={spec.delivery!r} contradict each other: "
+            f"{where}: {loose or manual} and {_given_delivery(spec)} contradict each other: "
             f"{reasons[spec.delivery]}; leave one of the two out"
         )
     if spec.batch and loose:

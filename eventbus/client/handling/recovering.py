@@ -385,7 +385,8 @@ class Recovering:
             logger.warning(
                 "handler %r: %s waits for partition %d of %s, which is with another member of the group: records of a "
                 "key that is tried again keep their order only where both are read together. That is so with "
-                "assignors=['range'] and topics of equally many partitions; Retry(order='none') does without",
+                "partition_assignment_strategy='range' and topics of equally many partitions; Retry(order='none') does "
+                "without",
                 self._handler.__name__, lane.topic_partition, number, self.recovery.retry_topic,
             )  # fmt: skip
 
@@ -481,7 +482,7 @@ def ways_apart(config: ConsumerConfig) -> tuple[str, str] | None:
     Return None if they always have the same member.
     """
     name = config.assignors[0] if config.assignors else ""
-    where, fix = f"assignors={list(config.assignors)!r}", "assignors=['range']"
+    where, fix = f"partition_assignment_strategy={list(config.assignors)!r}", "partition_assignment_strategy='range'"
     if config.kafka.get("group.protocol") == "consumer":
         name = config.kafka.get("group.remote.assignor", "uniform")
         where, fix = f"group_remote_assignor={name!r}", "group_remote_assignor='range'"

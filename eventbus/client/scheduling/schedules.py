@@ -232,7 +232,7 @@ class Schedules:
 
     def open_reader(self, partition: TopicPartition) -> Consumer:
         return self._bus.new_consumer(
-            partitions=[partition], start="earliest", isolation=IsolationLevel.READ_UNCOMMITTED
+            partitions=[partition], start="earliest", isolation_level=IsolationLevel.READ_UNCOMMITTED
         )
 
     # what callers ask ------------------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ class Table(Mapping[K, V], Generic[K, V]):
             self._contents = View(spec.name, format, skips=spec.skips)
         else:
             self._contents = Folded(spec.name, format, spec.fold, spec.initial, skips=spec.skips)
-        reader = bus.reader(start="earliest", isolation="read_committed")
+        reader = bus.reader(start="earliest", isolation_level="read_committed")
         self._following = Following(spec.name, spec.topic, bus.backend, reader, self._apply, self._contents.clear)
         self._bus, self._restoring = bus, bus.restoring
         await self._following.catch_up()

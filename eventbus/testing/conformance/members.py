@@ -41,7 +41,7 @@ def member(
     on_lost: Listener | None = None,
     **config: Unpack[ConsumerOptions],
 ) -> Consumer:
-    options: ConsumerOptions = {**config, "assignors": (assignor,)}
+    options: ConsumerOptions = {**config, "partition_assignment_strategy": (assignor,)}
     return world.bus.new_consumer(
         topic, group=group, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost, **options
     )
@@ -231,8 +231,8 @@ async def an_assignor_of_ones_own_is_asked(world: World) -> None:
     topic, group = await world.topic(3), world.name("group")
     mine, theirs = AllToTheLast(), AllToTheLast()
     async with (
-        world.bus.new_consumer(topic, group=group, assignors=(mine,)) as first,
-        world.bus.new_consumer(topic, group=group, assignors=(theirs,)) as second,
+        world.bus.new_consumer(topic, group=group, partition_assignment_strategy=(mine,)) as first,
+        world.bus.new_consumer(topic, group=group, partition_assignment_strategy=(theirs,)) as second,
     ):
         while first.group_metadata().generation_id != second.group_metadata().generation_id:
             await world.settled([first, second], partitions_of(topic, 3))
@@ -284,8 +284,8 @@ async def members_without_an_assignor_in_common_are_refused(world: World) -> Non
 async def the_assignor_is_one_that_all_members_know(world: World) -> None:
     topic, group = await world.topic(2), world.name("group")
     async with (
-        world.bus.new_consumer(topic, group=group, assignors=("sticky", "range")) as first,
-        world.bus.new_consumer(topic, group=group, assignors=("roundrobin", "range")) as second,
+        world.bus.new_consumer(topic, group=group, partition_assignment_strategy=("sticky", "range")) as first,
+        world.bus.new_consumer(topic, group=group, partition_assignment_strategy=("roundrobin", "range")) as second,
     ):
         await world.settled([first, second], partitions_of(topic, 2))
         (described,) = await world.admin.describe_groups([group])

@@ -122,7 +122,7 @@ class World:
         where = TopicPartition(topic, partition)
         end = (await self.admin.list_offsets({where: -1}, isolation))[where].offset
         found: list[ConsumerRecord] = []
-        async with self.bus.new_consumer(isolation=isolation) as consumer:
+        async with self.bus.new_consumer(isolation_level=isolation) as consumer:
             await consumer.assign([where])
             await consumer.seek_to_beginning()
             while await consumer.position(where) < end:

@@ -62,7 +62,7 @@ async def read(bus: EventBus, topic: str) -> list[ConsumerRecord]:
     """All that is committed."""
     if topic not in await bus.admin.list_topics():
         return []
-    async with bus.new_consumer(topic, isolation="read_committed") as consumer:
+    async with bus.new_consumer(topic, isolation_level="read_committed") as consumer:
         return [record async for record in consumer.until_end()]
 
 

@@ -46,11 +46,11 @@ async def test_without_an_order_they_may_be_as_they_are() -> None:
     assert seen == [b"r"]
 
 
-@pytest.mark.parametrize("options", [{"assignor": "sticky"}, {"assignors": ["cooperative-sticky", "range"]}])
-async def test_an_assignor_that_may_part_them_is_refused(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("strategy", ["sticky", ["cooperative-sticky", "range"]])
+async def test_an_assignor_that_may_part_them_is_refused(strategy: Any) -> None:
     bus = TestBus(auto_create_topics=True)
-    handler_of(bus, ["orders"], **options)
-    with pytest.raises(ConfigError, match=r"say assignors=\['range'\], or Retry\(order='none'\)"):
+    handler_of(bus, ["orders"], partition_assignment_strategy=strategy)
+    with pytest.raises(ConfigError, match=r"say partition_assignment_strategy='range', or Retry\(order='none'\)"):
         await bus.start()
 
 

@@ -49,7 +49,7 @@ async def read(bus: EventBus, topic: str) -> list[dict[str, Any]]:
     """All that is committed."""
     if topic not in await bus.admin.list_topics():
         return []
-    async with bus.new_consumer(topic, isolation="read_committed") as consumer:
+    async with bus.new_consumer(topic, isolation_level="read_committed") as consumer:
         return [json.loads(record.value) async for record in consumer.until_end()]
 
 

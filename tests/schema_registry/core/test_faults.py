@@ -106,7 +106,7 @@ async def test_ids_of_aborted_records_are_not_given(runs: bool) -> None:
         async with Registry(bus) as registry:
             assert (await registry.register("second", request(LONG))).id == 3
         ledger = Ledger("_schemas", Schemas())
-        async with bus.new_consumer("_schemas", start="earliest", isolation="read_uncommitted") as consumer:
+        async with bus.new_consumer("_schemas", start="earliest", isolation_level="read_uncommitted") as consumer:
             async for one in consumer.until_end():
                 ledger.take([Stored(one.offset, one.key, one.value)])
         assert not ledger.settled.conflicts

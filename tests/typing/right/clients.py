@@ -18,7 +18,7 @@ class Order(msgspec.Struct):
 
 bus = EventBus(
     "kafka://h1:9092,h2:9092", client_id="shop", acks="all", security_protocol="SASL_SSL", sasl_mechanism="PLAIN",
-    sasl_username="me", sasl_password="secret", fsync="commit", auto_create_topics=True, session_timeout_ms=30_000,
+    sasl_username="me", sasl_password="secret", fsync="commit", auto_create_topics=True, session_timeout_ms="30s",
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ async def send() -> None:
     async with bus.new_producer(linger_ms=5, acks=1, transactional_id="importer") as producer:
         assert_type(producer, Producer)
         await producer.send("orders", Order("1"))
-    async with bus.transaction("importer-1", timeout_ms=10_000) as tx:
+    async with bus.transaction("importer-1", timeout_ms="10s") as tx:
         await tx.send("orders", Order("1"))
 
 
@@ -39,7 +39,7 @@ async def read() -> None:
         for polled in await consumer.poll(timeout_ms=100):
             assert_type(polled, ConsumerRecord[str | None, Order | None])
             await consumer.commit({polled.topic_partition: polled.next_offset})
-    async with bus.new_consumer(partitions=[TopicPartition("orders", 0)], isolation="read_uncommitted") as plain:
+    async with bus.new_consumer(partitions=[TopicPartition("orders", 0)], isolation_level="read_uncommitted") as plain:
         assert_type((await plain.poll())[0].value, bytes | None)
 
 

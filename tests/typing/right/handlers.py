@@ -51,7 +51,7 @@ def place_more() -> Iterator[Order]:
     yield Order("1", 1.0)
 
 
-@bus.consumer("orders", group="billing", exactly_once=True, isolation="read_committed")
+@bus.consumer("orders", group="billing", exactly_once=True, isolation_level="read_committed")
 @bus.producer("invoices", key=lambda invoice: invoice.order_id)
 async def bill(order: Order, record: ConsumerRecord, tx: Transaction) -> Invoice:
     await tx.send("audit", order, key=record.key)
@@ -69,7 +69,7 @@ async def timed(record: Any, call_next: CallNext) -> Any:
 @bus.consumer(
     ["orders", "returns"], group="store", order="key", concurrency=32, timeout=timedelta(seconds=5), retry=Retry(),
     dead_letter="lost", middleware=[timed], start=timedelta(hours=1), session_timeout_ms=6_000, fetch_min_bytes=1_024,
-    assignor="cooperative-sticky", filter=lambda record: record.key is not None,
+    partition_assignment_strategy="cooperative-sticky", filter=lambda record: record.key is not None,
 )  # fmt: skip
 async def store(
     order: Order, given: Annotated[Database, Depends(database)], other: Database = Depends(database)
@@ -83,7 +83,7 @@ def count(orders: list[Order]) -> int:
     return len(orders)
 
 
-@bus.every("*/5 * * * *", retry=3, timeout=30, missed="skip")
+@bus.every("*/5 * * * *", retry=True, timeout="30s", missed="skip")
 async def clean(firing: Firing) -> None: ...
 
 

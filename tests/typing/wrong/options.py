@@ -7,7 +7,7 @@ from eventbus.testing import TestBus
 
 bus = EventBus("memory://")
 EventBus("memory://", lingr_ms=3)  # wrong
-EventBus("memory://", linger_ms="soon", fsync="always")  # wrong
+EventBus("memory://", linger_ms=b"5ms", fsync="always")  # wrong
 EventBus("memory://", security_protocol="SASL")  # wrong
 EventBus("memory://", transactional_id="t")  # wrong
 TestBus(num_partition=3)  # wrong
@@ -22,6 +22,9 @@ def handle(order: bytes) -> None: ...
 bus.consumer("orders", gruop="y")(handle)  # wrong
 bus.consumer("orders", concurrency="many")(handle)  # wrong
 bus.consumer("orders", order="keys")(handle)  # wrong
+bus.consumer("orders", isolation="read_committed")(handle)  # wrong
+bus.consumer("orders", delivery="exactly-once")(handle)  # wrong
+bus.consumer("orders", timeout=[5])(handle)  # wrong
 bus.consumer("orders", start="oldest")(handle)  # wrong
 bus.consumer("orders", retry="5s")(handle)  # wrong
 bus.consumer("orders", batch=True, timeout=timedelta(seconds=3), filter=lambda record: record.kye)(handle)  # wrong
@@ -49,7 +52,7 @@ async def use() -> None:
     bus.new_producer(acks=2)  # wrong
     bus.new_producer(group="g")  # wrong
     bus.new_consumer("orders", group="g", vlaue=str)  # wrong
-    bus.new_consumer("orders", group="g", isolation="committed")  # wrong
+    bus.new_consumer("orders", group="g", isolation_level="committed")  # wrong
     async with bus.new_consumer("orders", value=str) as texts:
         async for record in texts:
             (record.value or "").decode()  # wrong
