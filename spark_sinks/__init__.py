@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_sinks.errors import SparkCrashed, SparkFailed
-    from spark_sinks.landing import LandReport, land
+    from spark_sinks.landing import LandReport, land, land_many
     from spark_sinks.running import LandProgress
     from spark_sinks.session.doctor import doctor
     from spark_sinks.session.spark import spark_session
@@ -30,6 +30,7 @@ __all__ = [
     "compact",
     "doctor",
     "land",
+    "land_many",
     "register",
     "replay_quarantine",
     "spark_session",
@@ -47,6 +48,7 @@ _HOMES = {
     "compact": "spark_sinks.upkeep.compact",
     "doctor": "spark_sinks.session.doctor",
     "land": "spark_sinks.landing",
+    "land_many": "spark_sinks.landing",
     "register": "spark_sinks.source.datasource",
     "replay_quarantine": "spark_sinks.upkeep.replay",
     "spark_session": "spark_sinks.session.spark",

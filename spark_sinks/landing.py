@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from eventbus.backends.outside import readable_outside
 from eventbus.durations import Duration, exact_ms
@@ -65,40 +65,38 @@ class LandReport(NamedTuple):
     seconds: float
 
 
-def land(
-    url: str,
-    topics: str | Sequence[str],
-    to: str,
-    *,
-    value: ValueKind = "auto",
-    schema: type[msgspec.Struct] | ArrowSchema | str | None = None,
-    registry: str | SchemaClient | None = None,
-    key: KeyKind = "bytes",
-    transform: Callable[[DataFrame], DataFrame] | None = None,
-    partition_by: str | Sequence[str] | Mapping[str, str] = DATE,
-    event_time: str | None = None,
-    upsert: bool | str | Sequence[str] | None = None,
-    starting_offsets: str = "earliest",
-    max_offsets_per_trigger: int = DEFAULT_BATCH_RECORDS,
-    every: Duration | None = None,
-    on_incompatible: Change = "fail",
-    quarantine: bool = True,
-    quarantine_limit: float = 0.01,
-    fail_on_data_loss: bool = True,
-    compression: str = "zstd",
-    stage: str | None = None,
-    progress: Callable[[LandProgress], None] | None = None,
-    spark: SparkSession | None = None,
-    stop: threading.Event | None = None,
-) -> LandReport | dict[str, LandReport]:
-    """Land topics as tables: until they are caught up, or, with ``every``, until ``stop`` is set.
+class LandOptions(TypedDict, total=False):
+    """Options of `land` and `land_many`; `land` describes them."""
+
+    value: ValueKind
+    schema: type[msgspec.Struct] | ArrowSchema | str | None
+    registry: str | SchemaClient | None
+    key: KeyKind
+    transform: Callable[[DataFrame], DataFrame] | None
+    partition_by: str | Sequence[str] | Mapping[str, str]
+    event_time: str | None
+    upsert: bool | str | Sequence[str] | None
+    starting_offsets: str
+    max_offsets_per_trigger: int
+    every: Duration | None
+    on_incompatible: Change
+    quarantine: bool
+    quarantine_limit: float
+    fail_on_data_loss: bool
+    compression: str
+    stage: str | None
+    progress: Callable[[LandProgress], None] | None
+    spark: SparkSession | None
+    stop: threading.Event | None
+
+
+def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandReport:
+    """Land a topic as a table: until it is caught up, or, with ``every``, until ``stop`` is set.
 
     Each record is there once, however often this is called and wherever a call before it was killed.
 
     - ``url``: a log's directory or ``file://`` URL, ``kafka://host:port`` (a cluster, ``eventbus serve``), or a
       ``memory://`` whose bus is open in this process: Spark reads a copy, which goes with the log while this runs.
-    - ``topics``: one, several (a sequence, or separated by commas) or ``/a regular expression/``. Each has a table of
-      its own: ``{topic}`` in ``to`` is replaced, or the topic is appended.
     - ``to``: a directory (Parquet), ``delta:DIRECTORY``, ``iceberg:...``, a SQLAlchemy URL, or ``console:``.
     - ``value``: ``avro`` (with a ``registry``; a log may hold its own), ``json`` (with a ``schema``), ``text`` or
       ``bytes``; ``auto`` finds out. ``schema``: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL
@@ -120,7 +118,7 @@ def land(
     - ``stage``: where tasks put files for a database; a directory that driver and tasks share.
     - ``spark``: a session to use; by default the active one, else a `spark_session` of its own, ended afterwards.
 
-    Returns a report, or, for several topics, one by topic.
+    `land_many` does it with several topics.
 
     Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when too many
     records cannot be decoded (batches before them stay landed), `SchemaUnavailable` when the registry does not answer,
@@ -128,13 +126,66 @@ def land(
     table, `ProducerFenced` when another took it over, `SparkCrashed` when the JVM was killed, `SparkFailed` for what
     Spark refuses, such as a column that ``transform`` asks for and nobody has.
     """
+    if are_several(topic):
+        raise ConfigError(f"topic={topic!r}: land() lands one topic; several: land_many(url, topics, to)")
+    reports = _land(url, topic, to, several=False, **_known(options))
+    return next(iter(reports.values()))
+
+
+def land_many(url: str, topics: str | Sequence[str], to: str, **options: Unpack[LandOptions]) -> dict[str, LandReport]:
+    """Land several topics as `land` does, each as a table of its own, and return the report of each.
+
+    ``topics``: a sequence, a text with commas, or ``/a regular expression/``. ``{topic}`` in ``to`` is replaced, or the
+    topic is appended.
+    """
+    return _land(url, topics, to, several=True, **_known(options))
+
+
+def are_several(topics: str | Sequence[str]) -> bool:
+    """True for a sequence, a text with commas and a regular expression."""
+    return not isinstance(topics, str) or "," in topics or (topics.startswith("/") and topics.endswith("/"))
+
+
+def _known(options: LandOptions) -> dict[str, Any]:
+    for name in options:
+        if name not in LandOptions.__annotations__:
+            raise ConfigError(f"land() has no option {name!r}; it has {', '.join(LandOptions.__annotations__)}")
+    return {**options}
+
+
+def _land(
+    url: str,
+    topics: str | Sequence[str],
+    to: str,
+    *,
+    several: bool,
+    value: ValueKind = "auto",
+    schema: type[msgspec.Struct] | ArrowSchema | str | None = None,
+    registry: str | SchemaClient | None = None,
+    key: KeyKind = "bytes",
+    transform: Callable[[DataFrame], DataFrame] | None = None,
+    partition_by: str | Sequence[str] | Mapping[str, str] = DATE,
+    event_time: str | None = None,
+    upsert: bool | str | Sequence[str] | None = None,
+    starting_offsets: str = "earliest",
+    max_offsets_per_trigger: int = DEFAULT_BATCH_RECORDS,
+    every: Duration | None = None,
+    on_incompatible: Change = "fail",
+    quarantine: bool = True,
+    quarantine_limit: float = 0.01,
+    fail_on_data_loss: bool = True,
+    compression: str = "zstd",
+    stage: str | None = None,
+    progress: Callable[[LandProgress], None] | None = None,
+    spark: SparkSession | None = None,
+    stop: threading.Event | None = None,
+) -> dict[str, LandReport]:
     started = time.monotonic()
     require_pyspark()
     every_ms = None if every is None else interval_ms(every)
     limits = _limits(max_offsets_per_trigger, quarantine, quarantine_limit, fail_on_data_loss)
     frames = Frames(transform, partition_by, event_time, compression)
     keys = _upsert_columns(upsert)
-    several = not isinstance(topics, str) or "," in topics or (topics.startswith("/") and topics.endswith("/"))
     with contextlib.ExitStack() as stack:
         runs: dict[str, Running] = {}
         origins: list[Origin] = []
@@ -174,8 +225,7 @@ def land(
                     origin.check_session(session)
                 run_all(list(runs.values()), session, every_ms, stop)
         seconds = time.monotonic() - started
-        reports = {topic: _report(topic, running, seconds) for topic, running in runs.items()}
-    return reports if several else next(iter(reports.values()))
+        return {topic: _report(topic, running, seconds) for topic, running in runs.items()}
 
 
 def table_of(to: str, topic: str, several: bool) -> str:
@@ -200,8 +250,10 @@ def interval_ms(every: Duration) -> int:
         every = re.sub(r"(?<=\d)\s+(?=[a-z])", "", every.strip())
         every = f"{every}s" if re.fullmatch(r"\d+(\.\d+)?", every) else every
     exact = exact_ms(every)
-    if exact is None or not 0 <= exact < math.inf:
-        raise ConfigError(f"every={every!r}: write seconds from 0 on, or '500ms', '10s', '5m', '1h'")
+    if exact is None:
+        raise ConfigError(f"every={every!r}: write seconds, or '500ms', '10s', '5m', '1h'")
+    if not 0 <= exact < math.inf:
+        raise ConfigError(f"every={every!r}: write seconds from 0 on")
     return round(exact)
 
 

@@ -39,7 +39,7 @@ def add(actions: Subcommands) -> None:
     add_values(parser)
     _add_table(parser)
     _add_running(parser)
-    parser.set_defaults(run=land)
+    parser.set_defaults(run=run_land)
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +95,7 @@ def _interval(text: str) -> str:
     return text
 
 
-def land(args: argparse.Namespace) -> int:
+def run_land(args: argparse.Namespace) -> int:
     out, place = Output.of(args), place_of(args)
     assert place.topic is not None, "it is required"
     values = values_of(args)
@@ -117,13 +117,13 @@ def land(args: argparse.Namespace) -> int:
     }
     stop = threading.Event()
     with in_our_words(), until_signal(stop, out), bars(out, "starting Spark") as move:
-        from spark_sinks.landing import land as run
+        from spark_sinks.landing import are_several, land, land_many
 
-        reports = run(
-            place.url, place.topic, place.table, **values._asdict(), **options, stop=stop,
-            progress=_Progress(out, move, follows=every is not None),
-        )  # fmt: skip
-    listed = [reports] if not isinstance(reports, dict) else list(reports.values())
+        options |= {**values._asdict(), "stop": stop, "progress": _Progress(out, move, follows=every is not None)}
+        if are_several(place.topic):
+            listed = [*land_many(place.url, place.topic, place.table, **options).values()]
+        else:
+            listed = [land(place.url, place.topic, place.table, **options)]
     show(listed, out)
     if stop.is_set() and every is None and any(report.lag for report in listed):
         out.note("interrupted; the same command goes on with the rest")

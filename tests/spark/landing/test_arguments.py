@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from eventbus.errors import ConfigError
 from eventbus.types import Record
-from spark_sinks.landing import LandReport, interval_ms, land, starting_point, table_of
+from spark_sinks import landing
+from spark_sinks.landing import LandOptions, LandReport, interval_ms, land, land_many, starting_point, table_of
 from spark_sinks.source.origins import open_origin
 from tests.spark.conftest import TestLog
 
@@ -86,3 +88,20 @@ def test_where_a_table_started_is_its_own_affair(log: TestLog, tmp_path: Path) -
     with pytest.raises(ConfigError, match="orders has the partitions 0 from 0 to 4"):
         land(log.path, "orders", str(tmp_path / "u"), starting_offsets='{"orders": {"0": 5}}')
     assert not (tmp_path / "u").exists()
+
+
+def test_the_options_are_those_that_the_engine_takes() -> None:
+    taken = inspect.signature(landing._land).parameters.keys() - {"url", "topics", "to", "several"}
+    assert taken == LandOptions.__annotations__.keys()
+
+
+def test_an_option_that_is_not_there_is_named() -> None:
+    for call in (land, land_many):
+        with pytest.raises(ConfigError, match=r"land\(\) has no option 'evry'; it has value, schema"):
+            call("./data", "orders", "./w", **{"evry": 5})
+
+
+@pytest.mark.parametrize("topics", ["orders,payments", "/or.*/", ["orders"]])
+def test_several_topics_are_for_land_many(topics: Any) -> None:
+    with pytest.raises(ConfigError, match="lands one topic; several: land_many"):
+        land("./data", topics, "./w")

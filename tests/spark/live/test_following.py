@@ -11,7 +11,7 @@ import pytest
 from eventbus import EventBus
 from eventbus.errors import SerializationError
 from eventbus.types import Record
-from spark_sinks import LandProgress, land, status, verify
+from spark_sinks import LandProgress, land, land_many, status, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,8 +83,7 @@ def test_several_topics_have_a_table_each(spark: SparkSession, log: TestLog, tmp
     log.write("orders", records(10))
     log.write("payments", records(4))
     log.write("_internal", records(1))
-    reports = land(log.path, "/.*/", str(tmp_path / "w"), spark=spark)
-    assert isinstance(reports, dict)
+    reports = land_many(log.path, "/.*/", str(tmp_path / "w"), spark=spark)
     assert {topic: report.rows for topic, report in reports.items()} == {"orders": 10, "payments": 4}
     assert places(tmp_path / "w" / "payments") == [(0, n) for n in range(4)]
     assert len(places(tmp_path / "w" / "orders")) == 10
@@ -95,5 +94,5 @@ def test_a_landing_that_ends_badly_ends_those_beside_it(spark: SparkSession, log
     log.write("payments", records(4, b"{"))
     how: dict[str, Any] = {"schema": "a int", "quarantine": False, "spark": spark, "every": "50ms"}
     with pytest.raises(SerializationError, match="4 records do not fit, the first in payments-0 at offset 0"):
-        land(log.path, ["orders", "payments"], str(tmp_path / "w"), **how)
+        land_many(log.path, ["orders", "payments"], str(tmp_path / "w"), **how)
     assert not spark.streams.active

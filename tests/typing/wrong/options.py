@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from eventbus import ConsumerRecord, EventBus, Router, consumer, producer
 from eventbus.testing import TestBus
+from spark_sinks import land, land_many
 
 bus = EventBus("memory://")
 EventBus("memory://", lingr_ms=3)  # wrong
@@ -58,6 +59,11 @@ async def use() -> None:
             (record.value or "").decode()  # wrong
     (await bus.request("prices", 1, returns=float)).upper()  # wrong
     await bus.request("prices", 1, retruns=float)  # wrong
+
+
+land("./data", "orders", "./w", evry="5s")  # wrong
+land("./data", "orders", "./w", value="avor")  # wrong
+print(land_many("./data", ["orders"], "./w").rows)  # wrong
 
 
 def block(record: ConsumerRecord[str, int]) -> None:
