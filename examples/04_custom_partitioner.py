@@ -48,7 +48,7 @@ async def main() -> list[str]:
         for partitions in ([0], range(1, PARTITIONS)):  # read partition 0 until it is empty, then the other partitions
             async with bus.new_consumer(value=Alert) as consumer:
                 await consumer.assign([TopicPartition("alerts", number) for number in partitions])
-                found = [record.value async for record in consumer.until_end()]
+                found = [record.value async for record in consumer.until_end() if record.value]
             for alert in sorted(found, key=lambda alert: alert.stage):
                 print(f"{'first' if partitions == [0] else 'then'}: {alert.level:<8} {alert.stage}")
                 read.append(alert.level)

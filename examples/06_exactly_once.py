@@ -39,7 +39,7 @@ def service() -> EventBus:
 
 async def read(bus: EventBus, topic: str) -> list[int]:
     async with bus.new_consumer(topic, value=int) as consumer:
-        return [record.value async for record in consumer.until_end()]
+        return [record.value async for record in consumer.until_end() if record.value is not None]
 
 
 async def main() -> None:

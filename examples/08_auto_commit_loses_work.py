@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import anyio
 
@@ -24,13 +23,13 @@ class Crash(Exception):
 
 async def auto_commit(done: list[str], crash: bool) -> None:
     async with EventBus(URL) as bus:
-        config: dict[str, Any] = {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
-        async with bus.new_consumer("orders", group="billing", value=str, **config) as consumer:
+        own = bus.new_consumer("orders", group="billing", value=str, enable_auto_commit=True, auto_commit_interval_ms=0)
+        async with own as consumer:
             async for record in consumer.until_end():
                 if crash and record.value == CRASH_AT:
                     await consumer.poll(timeout_ms=0)  # commits the records of the previous poll
                     raise Crash
-                done.append(record.value)
+                done.append(record.value or "")
 
 
 async def finished_prefix(done: list[str], crash: bool) -> None:

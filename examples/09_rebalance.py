@@ -7,12 +7,13 @@ partitions.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 
 from eventbus import Consumer, EventBus, TopicPartition, log_url
 
+Strategy = Literal["range", "cooperative-sticky"]
 QUICK = {
     "heartbeat_interval_ms": 200
 }  # on Kafka a member learns of a rebalance from its heartbeat, every 3 s by default
@@ -25,7 +26,7 @@ async def settle(*members: Consumer) -> None:
             await one.poll(timeout_ms=10)
 
 
-async def join_and_leave(strategy: str, instances: tuple[str | None, str | None]) -> list[str]:
+async def join_and_leave(strategy: Strategy, instances: tuple[str | None, str | None]) -> list[str]:
     """Return what the first consumer gave up when the second joined, stopped and returned: all, some or nothing."""
     given_up: list[int] = []
     told: list[str] = []
@@ -39,7 +40,7 @@ async def join_and_leave(strategy: str, instances: tuple[str | None, str | None]
         given_up.clear()
 
     def member(instance: str | None, **listener: Any) -> Consumer:
-        config = {**QUICK, **({"group_instance_id": instance} if instance else {}), **listener}
+        config: dict[str, Any] = {**QUICK, **({"group_instance_id": instance} if instance else {}), **listener}
         return bus.new_consumer("clicks", group="watchers", partition_assignment_strategy=strategy, **config)
 
     async with EventBus(log_url("memory://")) as bus:
@@ -63,11 +64,12 @@ async def join_and_leave(strategy: str, instances: tuple[str | None, str | None]
 async def main() -> None:
     print(f"{'what one stops reading when two ...':<36}  comes    stops    is back")
     told: dict[str, list[str]] = {}
-    for name, strategy, instances in (
+    cases: list[tuple[str, Strategy, tuple[str | None, str | None]]] = [
         ("eager (range)", "range", (None, None)),
         ("cooperative-sticky", "cooperative-sticky", (None, None)),
         ("cooperative-sticky, static members", "cooperative-sticky", ("i-1", "i-2")),
-    ):
+    ]
+    for name, strategy, instances in cases:
         told[name] = await join_and_leave(strategy, instances)
         print(f"{name:<36}  {'  '.join(f'{what:<7}' for what in told[name])}".rstrip())
     assert list(told.values()) == [["all", "all", "all"], ["some", "nothing", "some"], ["some", "nothing", "nothing"]]

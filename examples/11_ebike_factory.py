@@ -66,11 +66,11 @@ async def main() -> list[str]:
 
         shown: list[str] = []
         for numbers in ([0], [1, 2]):  # the display shows critical alerts first
-            async with bus.new_consumer(key=StageId, value=Alert) as display:
-                await display.assign([TopicPartition("alerts", number) for number in numbers])
-                found = sorted([(one.key.number, one.value.level) async for one in display.until_end()])
-            print(*(f"{level:<8} stage {number}" for number, level in found), sep="\n")
-            shown += [level for _, level in found]
+            async with bus.new_consumer(key=StageId, value=Alert) as board:
+                await board.assign([TopicPartition("alerts", number) for number in numbers])
+                seen = sorted([(k.number, v.level) async for r in board.until_end() if (k := r.key) and (v := r.value)])
+            print(*(f"{level:<8} stage {number}" for number, level in seen), sep="\n")
+            shown += [level for _, level in seen]
         return shown
 
 

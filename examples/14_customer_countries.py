@@ -19,7 +19,7 @@ MOVES = [
 
 async def count(bus: EventBus, expected: int) -> Counter[str]:
     countries: Counter[str] = Counter()
-    home: dict[str, str] = {}
+    home: dict[str | None, str] = {}
     async with bus.new_consumer("customers", key=str, value=str, start="earliest") as consumer:
         read = 0
         while read < expected:

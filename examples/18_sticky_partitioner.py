@@ -6,6 +6,8 @@ number of bytes, not whenever a batch is sent.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import anyio
 
 from eventbus import EventBus, TopicPartition, log_url
@@ -13,7 +15,7 @@ from eventbus import EventBus, TopicPartition, log_url
 PARTITIONS, RECORDS = 3, 30
 
 
-async def spread(partitioner: str, pause_s: float) -> list[int]:
+async def spread(partitioner: Literal["murmur2", "round_robin"], pause_s: float) -> list[int]:
     """Return the number of records per partition."""
     async with EventBus(log_url("memory://"), partitioner=partitioner) as bus:
         await bus.admin.create_topic("clicks", partitions=PARTITIONS, temporary=True)

@@ -163,7 +163,7 @@ async def main(engine: Engine) -> None:
             await bus.drain()  # wait until outbox, relay and handlers have nothing left to do
             auditor.cancel_scope.cancel()
         async with bus.new_consumer("receipts", value=Credit) as consumer:
-            receipts = sorted([record.value.cents async for record in consumer.until_end()])
+            receipts = sorted([record.value.cents async for record in consumer.until_end() if record.value])
 
     with sessions() as session:
         balances = dict(session.execute(select(accounts).order_by(accounts.c.name)).all())

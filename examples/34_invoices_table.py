@@ -53,7 +53,7 @@ async def main(database: Path, rows: sqlite3.Connection) -> dict[str, list[Invoi
         await bus.drain()
         for topic in ("incrementing-invoices", "timestamp-invoices"):
             async with bus.new_consumer(topic, value=Invoice, start="earliest") as consumer:
-                found[topic] = [record.value async for record in consumer.until_end()]
+                found[topic] = [record.value async for record in consumer.until_end() if record.value]
     return found
 
 

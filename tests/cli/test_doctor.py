@@ -46,7 +46,7 @@ def doctor(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     (tmp_path / "doctored_app.py").write_text(SERVICE)
     (tmp_path / "refused_app.py").write_text(
         "from eventbus import EventBus\nbus = EventBus('memory://')\n"
-        "@bus.consumer('t', exactly_once=True, isolation='read_uncommitted')\nasync def f(x: str) -> None: ...\n"
+        "@bus.consumer('t', exactly_once=True, isolation_level='read_uncommitted')\nasync def f(x: str) -> None: ...\n"
     )
     yield lambda *args: cli("doctor", *args)
     for name in ("doctored_app", "refused_app"):

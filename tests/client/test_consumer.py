@@ -418,7 +418,7 @@ async def test_start_by_duration(make_bus: Any, start: Any) -> None:
         await bus.admin.create_topic("t")
         for n in range(10):
             await bus.send("t", b"%d" % n, timestamp_ms=1000 + 10 * n)
-        async with bus.new_consumer("t", group="g", auto_offset_reset=start) as consumer:
+        async with bus.new_consumer("t", group="g", start=start) as consumer:
             assert [r.timestamp_ms for r in await consumer.poll()] == [1040, 1050, 1060, 1070, 1080, 1090]
         async with bus.new_consumer("t", start=timedelta(milliseconds=5)) as consumer:
             assert await consumer.poll(timeout_ms=0) == []  # nothing is that new: from the end

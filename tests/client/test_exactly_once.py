@@ -188,7 +188,7 @@ async def test_aborted_work_is_there_for_who_asks_for_it_and_no_one_else(url: st
             while True:
                 await bus.drain()
         await check(bus, wanted[:3])
-        everything = await read(bus, "entries", Entry, isolation=IsolationLevel.READ_UNCOMMITTED)
+        everything = await read(bus, "entries", Entry, isolation_level=IsolationLevel.READ_UNCOMMITTED)
         assert len(everything) > 6
 
 
