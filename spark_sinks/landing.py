@@ -133,7 +133,7 @@ def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandR
 
 
 def land_many(url: str, topics: str | Sequence[str], to: str, **options: Unpack[LandOptions]) -> dict[str, LandReport]:
-    """Land several topics as `land` does, each as a table of its own, and return the report of each.
+    """Land several topics as `land` does, each as a separate table, and return the report of each.
 
     ``topics``: a sequence, a text with commas, or ``/a regular expression/``. ``{topic}`` in ``to`` is replaced, or the
     topic is appended.

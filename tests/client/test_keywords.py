@@ -44,7 +44,7 @@ from eventbus.errors import ConfigError
 OF_A_HANDLER = {
     *ConsumerSpec.__struct_fields__, *CONSUMER_DEFAULTS, *OF_A_CONSUMER, "exactly_once", "dead_letter",
 } - {"topics", "client", "is_firing", "group_prefix"}  # fmt: skip
-"""What `consumer_spec` takes; see test_every_option_of_a_handler_is_taken."""
+"""The options that `consumer_spec` takes; see test_every_option_of_a_handler_is_taken."""
 PARAMETERS = {"group"}
 """Written out in the signature of `new_consumer`."""
 TABLES: dict[type, set[str] | frozenset[str]] = {
@@ -68,7 +68,7 @@ TABLES: dict[type, set[str] | frozenset[str]] = {
 @pytest.mark.parametrize("options", TABLES, ids=lambda options: options.__name__)
 def test_a_keyword_class_has_exactly_the_names_of_its_table(options: type) -> None:
     names = {*typing.get_type_hints(options)}
-    assert names - TABLES[options] == set(), "no such option: a type checker would let it pass"
+    assert names - TABLES[options] == set(), "an unknown option: a type checker would let it pass"
     assert TABLES[options] - names == set(), "a type checker would refuse it, and an editor not complete it"
 
 
@@ -130,7 +130,7 @@ DURATIONS = sorted({
 
 @pytest.mark.parametrize("name", DURATIONS)
 def test_a_setting_in_milliseconds_takes_text_and_timedelta(name: str) -> None:
-    """Of a bus, of a producer, of a consumer and of a handler, as far as it is theirs."""
+    """Each reader that has the setting gets the same number from every form."""
     given: tuple[Any, ...] = (180_000, "180000ms", "180s", "3m", "PT3M", timedelta(minutes=3))
     for options, read in READERS.items():
         if name in typing.get_type_hints(options):

@@ -64,7 +64,7 @@ COMPLETIONS = {
     "bus.new_producer(|)": ["transactional_id", "linger_ms", "acks", "interceptors"],
     'bus.topic("orders", |)': ["partitions", "configs", "value"],
 }
-"""What a user types, with the cursor at ``|``; what the editor's list must hold."""
+"""A call with the cursor at ``|``, and names that the editor's list must hold."""
 
 
 @pytest.mark.timeout(400)
