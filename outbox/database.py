@@ -13,6 +13,7 @@ import anyio.to_thread
 from eventbus.errors import ConfigError
 from eventbus.forks import never_free, watch_forks
 from eventbus.outages import MYSQL_AWAY, MYSQL_CONFLICT, SQLITE_CONFLICT, SQLSTATES_AWAY, SQLSTATES_CONFLICT
+from outbox.autocommit import AUTOCOMMIT
 from outbox.wakes import watch
 
 if TYPE_CHECKING:
@@ -157,27 +158,6 @@ def check_engine(engine: Engine) -> None:
         )
     if engine.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         raise ConfigError(AUTOCOMMIT)
-
-
-AUTOCOMMIT = (
-    "the connection is in AUTOCOMMIT, and an event would be published though the work beside it is rolled back: take "
-    'an engine without isolation_level="AUTOCOMMIT", and without autocommit of the driver'
-)
-
-
-def is_autocommit(connection: Connection) -> bool:
-    """Each statement is a transaction of its own. Asks nothing of the server."""
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-        return True
-    pooled = connection.connection
-    try:
-        is_on = pooled.dbapi_connection is not None and connection.dialect.detect_autocommit_setting(
-            pooled.dbapi_connection
-        )
-    except NotImplementedError:  # a dialect that cannot tell
-        return False
-    # SQLite's drivers leave BEGIN to the program when they are asked to, as SQLAlchemy's page on savepoints has it.
-    return is_on and not getattr(pooled.driver_connection, "in_transaction", False)
 
 
 def now_ms(connection: Connection) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from eventbus.errors import ConfigError
-from outbox.database import now_sql
+from outbox.database import now_sql, trouble_of
 from outbox.schema import explained, lock_name
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ Row = dict[str, Any]
 
 IN = "_in"
 """Ends the name of a parameter that is counted from the database's clock: ``due_ms_in``."""
+
+
+_DEADLOCK = (
+    "With strict_order, each event locks the shard of its key until the transaction ends, and different keys can share "
+    "a shard. Two transactions that publish events of several keys one by one can wait for each other. Run the "
+    "transaction again, or publish the events with one publish_many, which takes its locks in one order."
+)
 
 
 class Inserter:
@@ -80,9 +87,13 @@ class Inserter:
 
         meta = self._tables.meta
         names = [lock_name(shard) for shard in shards]
-        locked = connection.scalars(
-            select(meta.c.name).where(meta.c.name.in_(names)).order_by(meta.c.name).with_for_update()
-        ).all()
+        in_order = select(meta.c.name).where(meta.c.name.in_(names)).order_by(meta.c.name).with_for_update()
+        try:
+            locked = connection.scalars(in_order).all()
+        except Exception as error:  # whatever a driver raises
+            if trouble_of(error) == "conflict":
+                error.add_note(_DEADLOCK)
+            raise
         if len(locked) < len(names):
             raise ConfigError(
                 f"{meta.fullname} has no rows to lock: outbox.create_tables(), or what `eventbus outbox ddl` prints"

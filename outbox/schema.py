@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
-from outbox.database import AUTOCOMMIT, is_autocommit
+from outbox.autocommit import AUTOCOMMIT, is_autocommit
 from outbox.tables import VERSION, OutboxTables
 
 if TYPE_CHECKING:

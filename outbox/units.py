@@ -13,9 +13,10 @@ import anyio
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
+from outbox.autocommit import AUTOCOMMIT, is_autocommit
 from outbox.calls import Call, note_errors
 from outbox.claims import Claims, id_of_message, id_of_record
-from outbox.database import AUTOCOMMIT, Database, is_autocommit, trouble_of
+from outbox.database import Database, trouble_of
 from outbox.tracing import carried
 from outbox.tries import Tries
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from eventbus.forks import ForkLock, watch_forks
+from outbox.autocommit import is_driver_in_autocommit, is_in_driver_transaction
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Dialect, Engine
@@ -66,9 +67,11 @@ class Wakes:
 class _Levels:
     """Whom to tell when the transaction of a connection commits, apart for each open savepoint."""
 
-    __slots__ = ("_levels",)
+    __slots__ = ("_levels", "has_no_begin")
 
     def __init__(self) -> None:
+        self.has_no_begin = False
+        """A savepoint of SQLite was opened in AUTOCOMMIT: its RELEASE commits."""
         self._levels: list[tuple[str | None, dict[Committed, Engine]]] = [(None, {})]
         """The transaction itself, then its savepoints by name, the innermost last."""
 
@@ -128,6 +131,18 @@ def after_commit(connection: Connection, tell: Committed) -> None:
     levels.add(tell, connection.engine)
 
 
+def is_savepoint_unseen(connection: Connection) -> bool:
+    """True if a savepoint of SQLite is open that may be the whole transaction, because it was opened unwatched."""
+    is_open = connection.get_nested_transaction() is not None
+    return is_open and connection.dialect.name == "sqlite" and connection.dialect not in _watched
+
+
+def is_savepoint_in_autocommit(connection: Connection) -> bool:
+    """True if a savepoint of SQLite was opened outside of a transaction, as AUTOCOMMIT has it."""
+    levels: _Levels | None = connection.info.get(_KEY)
+    return levels is not None and levels.has_no_begin
+
+
 def watch(dialect: Dialect) -> None:
     """Hear what the transactions of an engine come to, from now on."""
     with _watching.lock:
@@ -143,10 +158,13 @@ class _Watch:
 
     SQLite's transaction stays open when its commit fails (the database is locked, a deferred constraint). SQLAlchemy
     gives the connection back to its pool without a rollback, and its next user would commit ghosts: it is ended here.
+
+    SQLite's drivers send BEGIN before the first INSERT, UPDATE or DELETE, not before SAVEPOINT. A savepoint that comes
+    first would be the transaction: RELEASE would commit it, and nothing could roll it back. BEGIN is sent here.
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        self._stays_open = dialect.name == "sqlite"
+        self._is_sqlite = dialect.name == "sqlite"
         self._commit = dialect.do_commit
         self._rollback = dialect.do_rollback
         self._savepoint = dialect.do_savepoint
@@ -166,7 +184,7 @@ class _Watch:
         try:
             self._commit(dbapi_connection)
         except Exception:  # of the driver's
-            if self._stays_open:
+            if self._is_sqlite:
                 self.rollback(dbapi_connection)
             raise
         info = _info_of(dbapi_connection)
@@ -179,8 +197,14 @@ class _Watch:
         self._rollback(dbapi_connection)
 
     def savepoint(self, connection: Connection, name: str) -> None:
+        is_first = self._is_sqlite and not is_in_driver_transaction(connection)
+        is_autocommit = is_first and is_driver_in_autocommit(connection)
+        if is_first and not is_autocommit:
+            connection.exec_driver_sql("BEGIN")
         self._savepoint(connection, name)
-        connection.info.setdefault(_KEY, _Levels()).open(name)
+        levels: _Levels = connection.info.setdefault(_KEY, _Levels())
+        levels.open(name)
+        levels.has_no_begin |= is_autocommit
 
     def release(self, connection: Connection, name: str) -> None:
         self._release(connection, name)

@@ -87,7 +87,8 @@ def test_what_is_outside_of_a_savepoint_stays(database: Database, outbox: Outbox
     assert [row["value"] for row in events(database, outbox)] == [b"before"]
 
 
-def test_a_savepoint_that_was_opened_before_the_outbox_saw_the_engine(database: Database) -> None:
+def test_a_savepoint_that_was_opened_before_the_outbox_saw_the_engine(new_database: NewDatabase) -> None:
+    database = new_database("psycopg")
     made(database)
     for rolled_back, count in ((True, 0), (False, 1)):
         engine = database.new_engine()
