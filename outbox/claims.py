@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.recovery import redrive_number
 from eventbus.types import ConsumerRecord, TopicPartition
 from outbox.offsets import offsets_table, stored_offsets
+from outbox.table_names import check_name, exists, index_name, shown
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -37,6 +38,8 @@ class Claims:
     """
 
     def __init__(self, group: str, *, table: str, schema: str | None) -> None:
+        check_name("table", table, "_ids")
+        check_name("schema", schema)
         self.group = group
         self.offsets: Any = offsets_table(table, schema)
         self.ids: Any = _ids_table(f"{table}_ids", schema)
@@ -47,11 +50,7 @@ class Claims:
 
     def missing(self, connection: Connection) -> list[str]:
         """Tables that are not there."""
-        from sqlalchemy import inspect
-
-        there = inspect(connection)
-        tables = (self.offsets, self.ids)
-        return [table.name for table in tables if not there.has_table(table.name, schema=table.schema)]
+        return [shown(connection, table) for table in (self.offsets, self.ids) if not exists(connection, table)]
 
     def stored(self, connection: Connection, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset of each partition; absent means none."""
@@ -212,5 +211,5 @@ def _ids_table(name: str, schema: str | None) -> Any:
         Column("group", exact(255), primary_key=True),
         Column("id", exact(300), primary_key=True),
         Column("seen_at_ms", BigInteger, nullable=False),
-        Index(f"ix_{name}_seen_at_ms", "group", "seen_at_ms"),
+        Index(index_name(name, "seen_at_ms"), "group", "seen_at_ms"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
@@ -61,7 +62,6 @@ class Database:
         from sqlalchemy.ext.asyncio import AsyncEngine
 
         self.engine = engine
-        self._asynchronous = engine if isinstance(engine, AsyncEngine) else None
         plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
         self.plain: Engine = plain
         self._abandons = abandons
@@ -71,6 +71,10 @@ class Database:
         check_engine(plain)
         watch(plain.dialect)
         _engines.add(plain)
+        self._at_level = engine
+        """The engine of `run`, at the level that the transactions of an outbox and an inbox need."""
+        if plain.dialect.name == "postgresql":
+            self._at_level = engine.execution_options(isolation_level="READ COMMITTED")
 
     @property
     def dialect(self) -> str:
@@ -82,18 +86,26 @@ class Database:
 
         Raises what ``fn`` and the database raise. A plain engine's transaction is one hop to a worker thread; it is
         waited for when the task is cancelled, unless it ``abandons``.
+
+        On PostgreSQL it runs at READ COMMITTED, whatever the level of the engine is. At SERIALIZABLE, what it reads
+        would make transactions fail that write events; at REPEATABLE READ it would fail where it can wait.
         """
+        return await self._run_on(self._at_level, partial(_call, fn, args, kwargs))
 
-        def call(connection: Connection) -> T:
-            return fn(connection, *args, **kwargs)
+    async def run_at_users_level(self, fn: Callable[[Connection], T]) -> T:
+        """The same at the level of the engine, as a handler's transactions are."""
+        return await self._run_on(self.engine, fn)
 
-        if self._asynchronous is not None:
+    async def _run_on(self, engine: Engine | AsyncEngine, call: Callable[[Connection], T]) -> T:
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        if isinstance(engine, AsyncEngine):
             _check_asyncio()
-            async with self._asynchronous.begin() as connection:
+            async with engine.begin() as connection:
                 return await connection.run_sync(call)
-        return await self._in_thread(call)
+        return await self._in_thread(partial(_begin, engine, call))
 
-    async def _in_thread(self, call: Callable[[Connection], T]) -> T:
+    async def _in_thread(self, call: Callable[[], T]) -> T:
         is_over = False
 
         def run() -> T | None:
@@ -102,7 +114,7 @@ class Database:
                     return None
                 self._at_work += 1
             try:
-                return self.run_here(call)
+                return call()
             finally:
                 with self._changed:
                     self._at_work -= 1
@@ -125,15 +137,25 @@ class Database:
 
     async def dispose(self) -> None:
         """Close its connections, those that are not in use."""
-        if self._asynchronous is not None:
-            await self._asynchronous.dispose()
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        if isinstance(self.engine, AsyncEngine):
+            await self.engine.dispose()
         else:
             await anyio.to_thread.run_sync(self.plain.dispose)
 
     def run_here(self, fn: Callable[[Connection], T]) -> T:
-        """The same of a plain engine, in this thread."""
-        with self.plain.begin() as connection:
-            return fn(connection)
+        """`run` for a plain engine, in this thread."""
+        return _begin(cast("Engine", self._at_level), fn)
+
+
+def _call(fn: Callable[..., T], args: Any, kwargs: Any, connection: Connection) -> T:
+    return fn(connection, *args, **kwargs)
+
+
+def _begin(engine: Engine, fn: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return fn(connection)
 
 
 def _check_asyncio() -> None:

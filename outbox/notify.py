@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import hashlib
 import logging
 import threading
 import uuid
@@ -52,15 +51,6 @@ _CHECK_SECONDS = 60.0
 """How often a listener sees whether it still hears."""
 _BACK_OFF_SECONDS = (1.0, 5.0, 30.0, 120.0)
 _CLOSE_SECONDS = 2.0
-_LONGEST_CHANNEL = 63
-
-
-def channel_of(name: str, schema: str | None = None) -> str:
-    """The channel of an outbox; PostgreSQL has 63 characters for it."""
-    full = name if schema is None else f"{schema}.{name}"
-    if len(full) <= _LONGEST_CHANNEL:
-        return full
-    return f"{full[:30]}.{hashlib.md5(full.encode(), usedforsecurity=False).hexdigest()}"
 
 
 # a connection of one's own --------------------------------------------------------------------------------------------

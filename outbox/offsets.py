@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
 from eventbus.errors import ConfigError
+from outbox.table_names import check_name, exists
 from outbox.threaded import ThreadedConnection
 from outbox.wakes import watch
 
@@ -24,8 +24,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Listener = Callable[[list[TopicPartition]], object]
 """Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class OffsetsMoved(EventBusError):
@@ -113,9 +111,8 @@ class SqlOffsets:
         """
         if not group or len(group) > 255:
             raise ConfigError(f"group={group!r}: a text of 1 to 255 characters")
-        for what, name in (("table", table), ("schema", schema)):
-            if name is not None and not _IDENTIFIER.fullmatch(name):
-                raise ConfigError(f"{what}={name!r}: letters, digits and underscores, 63 at most, no digit first")
+        check_name("table", table)
+        check_name("schema", schema)
         if start not in ("earliest", "latest"):
             raise ConfigError(f'start={start!r}: "earliest" or "latest"')
         from sqlalchemy.ext.asyncio import AsyncEngine
@@ -365,9 +362,7 @@ class SqlOffsets:
         self._table.create(connection, checkfirst=True)
 
     def _exists(self, connection: Connection) -> bool:
-        from sqlalchemy import inspect
-
-        return inspect(connection).has_table(self._table.name, schema=self._table.schema)
+        return exists(connection, self._table)
 
     async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset that is stored for each partition; absent means none."""

@@ -17,9 +17,10 @@ from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
 from outbox.database import Database, trouble_of
 from outbox.inserting import Inserter
-from outbox.notify import Notifier, channel_of
+from outbox.notify import Notifier
 from outbox.serializing import Packer, fetch_here
 from outbox.sessions import Asynchronous, Plain, connection_of, own
+from outbox.table_names import channel_of
 from outbox.tables import PRESETS, OutboxTables
 from outbox.wakes import Wakes, after_commit
 from outbox.writing import EventOptions, Rows, Writer

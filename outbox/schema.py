@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 from outbox.autocommit import AUTOCOMMIT, is_autocommit
+from outbox.table_names import exists, quoted, schema_of, shown
 from outbox.tables import VERSION, OutboxTables
 
 if TYPE_CHECKING:
@@ -103,12 +104,13 @@ def check(connection: Connection, tables: OutboxTables) -> list[str]:
     from sqlalchemy import inspect, select
 
     inspector = inspect(connection)
-    missing = [table for table in tables.all if not inspector.has_table(table.name, schema=table.schema)]
+    missing = [table for table in tables.all if not exists(connection, table)]
     problems = [AUTOCOMMIT] if is_autocommit(connection) else []
-    problems += [f"the table {table.fullname} is missing: {_CREATE}" for table in missing]
+    problems += [f"the table {shown(connection, table)} is missing: {_CREATE}" for table in missing]
     for table in tables.all:
         if table not in missing:
-            problems += _of_columns(table, inspector.get_columns(table.name, schema=table.schema))
+            found = inspector.get_columns(table.name, schema=schema_of(connection, table))
+            problems += _of_columns(table, shown(connection, table), found)
     if tables.meta not in missing:
         meta = read_meta(connection, tables)
         problem = mismatch(meta, tables)
@@ -116,21 +118,23 @@ def check(connection: Connection, tables: OutboxTables) -> list[str]:
             return [*problems, problem]
         absent = [row["name"] for row in meta_rows(tables) if row["name"] not in meta]
         if absent:
-            problems.append(f"the table {tables.meta.fullname} has no row {_some(absent)}: {_CREATE}")
+            problems.append(f"the table {shown(connection, tables.meta)} has no row {_some(absent)}: {_CREATE}")
     if tables.shards not in missing:
         shards = set(connection.scalars(select(tables.shards.c.shard)))
         absent = [str(shard) for shard in range(tables.shard_count) if shard not in shards]
         if absent:
-            problems.append(f"the table {tables.shards.fullname} has no row for shard {_some(absent)}: {_CREATE}")
+            problems.append(
+                f"the table {shown(connection, tables.shards)} has no row for shard {_some(absent)}: {_CREATE}"
+            )
     return [*problems, *_of_dialect(connection, tables, {table.name for table in missing})]
 
 
-def _of_columns(table: Table, found: list[ReflectedColumn]) -> list[str]:
+def _of_columns(table: Table, name: str, found: list[ReflectedColumn]) -> list[str]:
     names = {column["name"] for column in found}
     absent = [column.name for column in table.columns if column.name not in names]
     if absent:
         return [
-            f"the table {table.fullname} has no column {', '.join(absent)}: it is of another version, or was made with "
+            f"the table {name} has no column {', '.join(absent)}: it is of another version, or was made with "
             "another columns=...; run the migration, or name the preset it was made with"
         ]
     ours = {column.name for column in table.columns}
@@ -139,7 +143,7 @@ def _of_columns(table: Table, found: list[ReflectedColumn]) -> list[str]:
     ]
     if strange:
         return [
-            f"the table {table.fullname} has a column that no event fills, and that must not be NULL: "
+            f"the table {name} has a column that no event fills, and that must not be NULL: "
             f"{', '.join(strange)}; give it a default"
         ]
     return []
@@ -162,14 +166,15 @@ def _of_dialect(connection: Connection, tables: OutboxTables, missing: set[str])
 
 
 def _of_sqlite(connection: Connection, tables: OutboxTables) -> list[str]:
-    from sqlalchemy import text
+    from sqlalchemy import column, select, table
 
-    made = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": tables.events.name})
+    master = table("sqlite_master", column("sql"), column("name"), schema=schema_of(connection, tables.events))
+    made = connection.scalar(select(master.c.sql).where(master.c.name == tables.events.name))
     if "AUTOINCREMENT" in str(made).upper():
         return []
     return [
-        f"the table {tables.events.fullname} gives ids again that were deleted: its {tables.columns.id} must be "
-        "INTEGER PRIMARY KEY AUTOINCREMENT; drop the table while it is empty, and create it anew"
+        f"the table {shown(connection, tables.events)} gives ids again that were deleted: its {tables.columns.id} must "
+        "be INTEGER PRIMARY KEY AUTOINCREMENT; drop the table while it is empty, and create it anew"
     ]
 
 
@@ -178,18 +183,15 @@ def _of_postgresql(connection: Connection, tables: OutboxTables) -> list[str]:
 
     options = connection.scalar(
         text("SELECT reloptions::text FROM pg_class WHERE oid = CAST(:name AS regclass)"),
-        {"name": _quoted(connection, tables)},
+        {"name": quoted(connection, tables.events)},
     )
     if "autovacuum_vacuum_threshold" in str(options):
         return []
     return [
-        f"the table {tables.events.fullname} is vacuumed like any other, and a queue is mostly dead rows: ALTER TABLE "
-        f"{_quoted(connection, tables)} SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"
+        f"the table {shown(connection, tables.events)} is vacuumed like any other, and a queue is mostly dead rows: "
+        f"ALTER TABLE {quoted(connection, tables.events)} SET (autovacuum_vacuum_scale_factor = 0, "
+        "autovacuum_vacuum_threshold = 1000)"
     ]
-
-
-def _quoted(connection: Connection, tables: OutboxTables) -> str:
-    return connection.dialect.identifier_preparer.format_table(tables.events)
 
 
 def _of_mysql(connection: Connection, tables: OutboxTables, missing: set[str]) -> list[str]:
@@ -197,12 +199,12 @@ def _of_mysql(connection: Connection, tables: OutboxTables, missing: set[str]) -
 
     found = connection.execute(
         text("SELECT table_name, engine FROM information_schema.tables WHERE table_schema = COALESCE(:s, DATABASE())"),
-        {"s": tables.schema},
+        {"s": schema_of(connection, tables.events)},
     )
     engines = {str(name): str(engine) for name, engine in found}
     return [
-        f"the table {table.fullname} is of the engine {engines.get(table.name)}, which has no transactions: ALTER "
-        f"TABLE {table.name} ENGINE = InnoDB"
+        f"the table {shown(connection, table)} is of the engine {engines.get(table.name)}, which has no transactions: "
+        f"ALTER TABLE {quoted(connection, table)} ENGINE = InnoDB"
         for table in tables.all
         if table.name not in missing and engines.get(table.name, "").lower() != "innodb"
     ]

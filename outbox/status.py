@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outbox.database import now_ms, now_sql
+from outbox.table_names import quoted
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -270,7 +271,7 @@ def read_stall(connection: Connection, tables: OutboxTables) -> Stall:
 
     dialect = connection.dialect
     if dialect.name == "postgresql":
-        table = dialect.identifier_preparer.format_table(tables.events)
+        table = quoted(connection, tables.events)
         return Stall(writer=_oldest(connection, _PG_WRITER, table=table), snapshot=_oldest(connection, _PG_SNAPSHOT))
     if dialect.name in ("mysql", "mariadb"):
         try:

@@ -11,19 +11,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from eventbus.errors import ConfigError
+from outbox.table_names import check_name, index_name
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, MetaData, Table
 
 VERSION = 1
 """Of the tables, as meta has it."""
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
 class ColumnNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +65,8 @@ class OutboxTables:
     ) -> None:
         from sqlalchemy import BigInteger, Column, Index, Integer, SmallInteger, String, Table, Text
 
-        for what, given in (("name", name), ("schema", schema)):
-            if given is not None and not _IDENTIFIER.fullmatch(given):
-                raise ConfigError(f"{what}={given!r}: letters, digits and underscores, 48 at most, no digit first")
+        check_name("name", name, "_archive")
+        check_name("schema", schema)
         if isinstance(shards, bool) or not 1 <= shards <= 1_024:
             raise ConfigError(f"shards={shards!r}: 1 to 1024, the same for everybody who uses the table")
         self.name = name
@@ -98,7 +96,7 @@ class OutboxTables:
             Column(columns.id, number(), primary_key=True, autoincrement=True, key="id"),
             Column("due_ms", BigInteger, nullable=False),
             *_event_columns(columns),
-            Index(f"ix_{later}_due_ms", "due_ms"),
+            Index(index_name(later, "due_ms"), "due_ms"),
             sqlite_autoincrement=True,
             schema=schema,
         )

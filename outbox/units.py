@@ -85,15 +85,16 @@ class Units:
             ) from error
 
     async def _start(self) -> None:
-        if await self._database.run(is_autocommit):
+        if await self._database.run_at_users_level(is_autocommit):
             raise ConfigError(f"handler {self.handler!r}: {AUTOCOMMIT}")
         if self._creates:
             await self._create()
         missing = await self._database.run(self._claims.missing)
         if missing:
+            why = "It was created, and is not visible now" if self._creates else "create_tables=False"
             raise ConfigError(
-                f"handler {self.handler!r}: there is no table {', '.join(missing)}, and create_tables=False: have "
-                "somebody create it, or leave create_tables out"
+                f"Handler {self.handler!r} has no table {', '.join(missing)}. {why}. Create it with op.create_inbox() "
+                "or with what `eventbus outbox ddl --inbox` prints, in the schema that the engine of tx= uses"
             )
 
     async def _create(self) -> None:

@@ -89,10 +89,10 @@ class Watch:
             "stall_ms": 0 if stall.writer is None else stall.writer.age_ms,
         }
 
-    def samples(self) -> Iterator[Sample]:
-        """As the bus's metrics have it: gauges of the outbox, as of the last look."""
+    def samples(self, outbox: str) -> Iterator[Sample]:
+        """As the bus's metrics have it: gauges of the outbox, as of the last look. ``outbox``: its label."""
         if self.seen is not None:
-            yield from samples_of(self._tables.name, self.seen)
+            yield from samples_of(outbox, self.seen)
 
 
 def samples_of(outbox: str, seen: Seen) -> Iterator[Sample]:

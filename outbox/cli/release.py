@@ -62,8 +62,9 @@ def release(args: argparse.Namespace) -> int:
         )
 
     async def work(opened: Opened) -> int:
-        from outbox.notify import Notifier, channel_of
+        from outbox.notify import Notifier
         from outbox.quarantine import Quarantine
+        from outbox.table_names import channel_of
 
         tables = opened.outbox.tables
         quarantine = Quarantine(opened.database, tables)

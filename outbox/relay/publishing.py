@@ -30,6 +30,7 @@ from outbox.relay.poison import Refused, is_about_times, is_poison, is_unknown_t
 from outbox.relay.receipts import Part, decode, encode
 from outbox.relay.rows import Row
 from outbox.status import written_at_ms
+from outbox.table_names import name_in_log
 
 if TYPE_CHECKING:
     from eventbus import EventBus
@@ -49,12 +50,12 @@ _SLICE = 1_000
 
 def receipts_topic(name: str) -> str:
     """The reserved topic whose offsets are the receipts. It has one partition, and no record ever."""
-    return f"_outbox.{name}"
+    return f"_outbox.{name_in_log(name)}"
 
 
 def transactional_id(name: str, identity: str, slot: int) -> str:
     """Of a slot; also the group of its receipts. ``identity`` tells databases apart that share a log."""
-    return f"outbox.{name}.{identity}.{slot}"
+    return f"outbox.{name_in_log(name)}.{identity}.{slot}"
 
 
 class Publisher(ABC):

@@ -19,6 +19,7 @@ from outbox.relay.slots import MOST_LEASE_MS, LeaseLost, Now
 from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.transactions import check_isolation, engine_for
 from outbox.relay.work import Work
+from outbox.table_names import channel_of, full_name
 from outbox.watch import Watch
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Relay:
         )
         self._listens = listen
         self._creates_tables = create_tables
-        self._metrics = RelayMetrics(outbox=self._tables.name)
+        self._metrics = RelayMetrics(outbox=_label(outbox, self._database))
         self._now: Now = now_sql
         self._timers: Timers = RealTimers()
         """A database is real, also where a test's clock stands."""
@@ -146,7 +147,7 @@ class Relay:
         self._work.cleaner.on_clean = self._wake_up
         self._remove_wake = self._outbox.wakes.add(wake)
         if self._listens:
-            from outbox.notify import Listener, channel_of
+            from outbox.notify import Listener
 
             self._listener = Listener(self._database.engine, channel_of(self._tables.name, self._tables.schema), wake)
             self._listener.start()
@@ -301,7 +302,7 @@ class Relay:
         """The same, as the bus's metrics have it; and how much waits in the outbox, as of the last look."""
         yield from self._metrics.samples()
         if self._watch is not None:
-            yield from self._watch.samples()
+            yield from self._watch.samples(self._metrics.outbox)
 
     def health(self) -> PartHealth:
         """Whether events go through, as far as the relay knows without asking."""
@@ -315,7 +316,7 @@ class Relay:
             "listens": "off" if self._listener is None else self._listener.state,
             **({} if self._watch is None else self._watch.details()),
         }
-        return PartHealth(part=f"outbox {self._tables.name}", status=status, reason=reason, details=details)
+        return PartHealth(part=f"outbox {self._metrics.outbox}", status=status, reason=reason, details=details)
 
     def _status(self) -> tuple[BusStatus, str]:
         metrics, work = self._metrics, self._work
@@ -330,6 +331,13 @@ class Relay:
         if metrics.quarantined:
             return "ok", f"publishes; {metrics.quarantined} event(s) were put aside: eventbus outbox list"
         return "ok", f"publishes {metrics.shards} shard(s)"
+
+
+def _label(outbox: Outbox, database: Database) -> str:
+    """Return the name of the outbox in health and metrics: outboxes of two schemas are two."""
+    schema = outbox.tables.schema
+    schemas: dict[str | None, str | None] = database.plain.get_execution_options().get("schema_translate_map") or {}
+    return full_name(outbox.name, schemas.get(schema, schema))
 
 
 async def _nothing(step: str) -> None:

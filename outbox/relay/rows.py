@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 
 from outbox.relay.receipts import Part, checksum, spans
+from outbox.table_names import quoted
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
@@ -238,9 +239,9 @@ def _delete_some(connection: Connection, table: Table, ids: Sequence[int]) -> in
 
     if connection.dialect.name in _MYSQL:
         # Row by row, as the ids lead: any other DELETE may read a small table as a whole, and wait for others' rows.
-        quote = connection.dialect.identifier_preparer
+        column = connection.dialect.identifier_preparer.format_column(table.c.id)
         listed = "JSON_TABLE(:ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS listed"
-        e = f"{quote.format_table(table)} AS e {_BY_KEY} ON e.{quote.format_column(table.c.id)} = listed.id"
+        e = f"{quoted(connection, table)} AS e {_BY_KEY} ON e.{column} = listed.id".replace(":", r"\:")
         found = connection.execute(text(f"DELETE e FROM {listed} STRAIGHT_JOIN {e}"), {"ids": str(list(ids))})
     else:
         found = connection.execute(table.delete().where(among(table.c.id, ids)))

@@ -38,7 +38,10 @@ def engine_for(engine: Engine | AsyncEngine) -> Engine | AsyncEngine:
     dialect: Any = plain.dialect
     if dialect.name not in ("mysql", "mariadb"):
         return engine
-    own = Engine(plain.pool.recreate(), dialect, plain.url)
+    options = {name: value for name, value in plain.get_execution_options().items() if name != "isolation_level"}
+    own = Engine(
+        plain.pool.recreate(), dialect, plain.url, execution_options=options, hide_parameters=plain.hide_parameters
+    )
 
     def read_committed(connection: Any, _: object) -> None:
         dialect.set_isolation_level(connection, "READ COMMITTED")

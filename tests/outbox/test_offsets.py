@@ -584,18 +584,18 @@ async def test_groups_share_a_table(database: Database) -> None:
 
 async def test_names_are_checked_and_values_are_bound(file_database: Database) -> None:
     database = file_database
-    for table in ("", "a b", "x;DROP TABLE seen", 'q"', "1st", "x" * 64):
+    for table in ("", "a\0", "x" * 64):
         with pytest.raises(ConfigError, match="table="):
             SqlOffsets(database.engine, "g", table=table)
     with pytest.raises(ConfigError, match="schema="):
-        SqlOffsets(database.engine, "g", schema="a.b")
+        SqlOffsets(database.engine, "g", schema="")
     with pytest.raises(ConfigError, match="group="):
         SqlOffsets(database.engine, "")
     with pytest.raises(ConfigError, match="start="):
         SqlOffsets(database.engine, "g", start="none")  # that is the point
     group = "'; DROP TABLE seen; --"
     async with filled() as bus, bus.new_consumer(group=group) as consumer:
-        offsets = SqlOffsets(database.engine, group, table="select")  # a reserved word is quoted
+        offsets = SqlOffsets(database.engine, group, table='1;"DROP TABLE seen')  # it is quoted
         await offsets.follow(consumer, "t")
         await work(consumer, offsets)
         assert await offsets.stored([T0]) == {T0: 10}

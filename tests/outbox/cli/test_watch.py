@@ -40,14 +40,16 @@ def watch_of(shop: Shop, timers: Any = None, engine: Any = None) -> Watch:
 async def test_what_is_seen(shop: Shop) -> None:
     fill(shop)
     watch = watch_of(shop)
-    assert (list(watch.samples()), watch.details(), watch.trouble()) == ([], {}, "")
+    assert (list(watch.samples("eventbus_outbox")), watch.details(), watch.trouble()) == ([], {}, "")
     await watch.look()
-    values = {one.name.removeprefix("eventbus_outbox_"): one.value for one in watch.samples()}
+    values = {one.name.removeprefix("eventbus_outbox_"): one.value for one in watch.samples("eventbus_outbox")}
     assert (values["backlog_events"], values["refused_events"]) == (5, 1) and 0 <= values["oldest_age_seconds"] < 60
     assert set(values) == {
         "backlog_events", "refused_events", "oldest_age_seconds", "stall_seconds", "oldest_transaction_seconds",
     }  # fmt: skip
-    assert all(one.labels == {"outbox": "eventbus_outbox"} and one.kind == "gauge" for one in watch.samples())
+    assert all(
+        one.labels == {"outbox": "eventbus_outbox"} and one.kind == "gauge" for one in watch.samples("eventbus_outbox")
+    )
     assert watch.details()["backlog"] == 5
 
 
@@ -91,7 +93,7 @@ def test_what_is_worth_an_alarm(shop: Shop, seen: Seen, said: str) -> None:
 def test_how_long_a_writer_keeps_events_back_is_a_number(shop: Shop) -> None:
     watch = watch_of(shop)
     watch.seen = Seen(Backlog(3, True, 1_500), STALL)
-    values = {one.name.removeprefix("eventbus_outbox_"): one.value for one in watch.samples()}
+    values = {one.name.removeprefix("eventbus_outbox_"): one.value for one in watch.samples("eventbus_outbox")}
     assert (values["oldest_age_seconds"], values["stall_seconds"], values["oldest_transaction_seconds"]) == (
         1.5,
         2.5,

@@ -14,7 +14,8 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox import Outbox, notify
-from outbox.notify import Listener, Notifier, channel_of
+from outbox.notify import Listener, Notifier
+from outbox.table_names import channel_of
 from tests.databases import Database, NewDatabase
 from tests.outbox.notify.pooler import Pooler
 from tests.tiers import quick

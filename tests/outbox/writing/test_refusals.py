@@ -157,8 +157,10 @@ def test_what_is_no_session(outbox: Outbox, wrong: Any) -> None:
     ("options", "why"),
     [
         ({"columns": "debesium"}, "columns='debesium': 'plain' or 'debezium'"),
-        ({"name": "no name"}, "letters, digits and underscores"),
-        ({"schema": "9"}, "letters, digits and underscores"),
+        ({"name": ""}, "name='' is not a name.*1 to 55 bytes, because its longest table ends with _archive"),
+        ({"name": "ä" * 28}, "1 to 55 bytes"),
+        ({"schema": "s" * 64}, "schema='s.*1 to 63 bytes, without NUL"),
+        ({"schema": "a\0"}, "without NUL"),
         ({"shards": 0}, "1 to 1024"),
         ({"max_message_bytes": 0}, "bytes, as max.message.bytes"),
     ],
