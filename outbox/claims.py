@@ -25,6 +25,8 @@ class WentBack(Exception):
 
 
 _IDS_PER_STATEMENT = 500
+_MOVED, _INSERTED = 1, 2
+"""What PostgreSQL has done with the row of a partition."""
 _PLAIN_ID = re.compile(r"[!-~]{1,200}")
 """Stored as it is. Databases differ in what they make of other text: trailing spaces, a zero, accents."""
 
@@ -73,9 +75,16 @@ class Claims:
 
         where = {"of_topic": partition.topic, "of_partition": partition.partition}
         moved = {**where, "to": next_offset, "lowest": known or 0, "highest": first}
-        if connection.execute(self._move, moved).rowcount:
+        is_postgresql = connection.dialect.name == "postgresql"
+        if is_postgresql:
+            change = connection.execute(self._move_or_insert, moved).scalar()
+            # A row that was known is not there any more: what was inserted now is rolled back with the transaction.
+            is_moved = change == _MOVED or (change == _INSERTED and known is None)
+        else:
+            change, is_moved = None, bool(connection.execute(self._move, moved).rowcount)
+        if is_moved:
             return first
-        stored: int | None = connection.execute(self._look, where).scalar()
+        stored: int | None = None if change == _INSERTED else connection.execute(self._look, where).scalar()
         if known is not None and (stored is None or stored < known):
             raise WentBack(
                 f"{partition} was handled up to offset {known} in its database, which now says {stored}: it was "
@@ -115,6 +124,42 @@ class Claims:
         return moved.values(next_offset=bindparam("to"), updated_at=func.now())
 
     @cached_property
+    def _move_or_insert(self) -> Any:
+        """PostgreSQL's `_move`, which inserts the row if there is none.
+
+        Only the unique index is looked at. An UPDATE reads the table, as a whole while it is small, and at SERIALIZABLE
+        what was read conflicts with the rows of all other partitions and groups.
+        """
+        from sqlalchemy import bindparam, case, func, literal_column
+        from sqlalchemy.dialects.postgresql import insert
+
+        columns, key = self.offsets.c, list(self.offsets.primary_key)
+        inserted = insert(self.offsets).values(
+            {
+                columns.group: self.group, columns.topic: bindparam("of_topic"),
+                columns.partition: bindparam("of_partition"), columns.next_offset: bindparam("to"),
+            }
+        )  # fmt: skip
+        moved = inserted.on_conflict_do_update(
+            index_elements=key,
+            set_={columns.next_offset: bindparam("to"), columns.updated_at: func.now()},
+            where=columns.next_offset.between(bindparam("lowest"), bindparam("highest")),
+        )
+        # A row that was there has been locked by this transaction, and xmax is the lock.
+        return moved.returning(case((literal_column("xmax = 0"), _INSERTED), else_=_MOVED))
+
+    @cached_property
+    def _insert_new_ids(self) -> Any:
+        """PostgreSQL's way to store the ids that are not known, and to return them; it reads nothing, either."""
+        from sqlalchemy import literal_column
+        from sqlalchemy.dialects.postgresql import insert
+
+        from outbox.database import now_sql
+
+        inserted = insert(self.ids).values(seen_at_ms=literal_column(now_sql("postgresql")))
+        return inserted.on_conflict_do_nothing().returning(self.ids.c.id)
+
+    @cached_property
     def _look(self) -> Any:
         from sqlalchemy import select
 
@@ -145,12 +190,16 @@ class Claims:
 
         columns = self.ids.c
         wanted = {id: index for index, id in reversed(list(ids.items()))}
+        # In one order, so that two transactions never wait for each other's ids.
+        if connection.dialect.name == "postgresql":
+            rows = [{"group": self.group, "id": id} for id in sorted(wanted)]
+            return {wanted[id] for id in connection.execute(self._insert_new_ids, rows).scalars()} if rows else set()
         known = set[str]()
         for some in _pieces(list(wanted)):
             asked = select(columns.id).where(columns.group == self.group, columns.id.in_(some))
             known.update(connection.execute(asked).scalars())
         new = {id: index for id, index in wanted.items() if id not in known}
-        rows = [{"group": self.group, "id": id} for id in new]
+        rows = [{"group": self.group, "id": id} for id in sorted(new)]
         if rows:
             now = now_sql(connection.dialect.name)
             try:
