@@ -13,6 +13,7 @@ from outbox.offsets import offsets_table, stored_offsets
 from outbox.table_names import check_name, exists, index_name, shown
 
 if TYPE_CHECKING:
+    from sqlalchemy import MetaData
     from sqlalchemy.engine import Connection
 
 
@@ -39,12 +40,16 @@ class Claims:
     and for messages with an id of their own, there is a row each in the table of ids.
     """
 
-    def __init__(self, group: str, *, table: str, schema: str | None) -> None:
+    def __init__(self, group: str, *, table: str, schema: str | None = None, metadata: MetaData | None = None) -> None:
         check_name("table", table, "_ids")
         check_name("schema", schema)
         self.group = group
-        self.offsets: Any = offsets_table(table, schema)
-        self.ids: Any = _ids_table(f"{table}_ids", schema)
+        self.offsets: Any = offsets_table(table, schema, metadata)
+        self.ids: Any = _ids_table(f"{table}_ids", schema, metadata)
+
+    @property
+    def tables(self) -> tuple[Any, Any]:
+        return self.offsets, self.ids
 
     def create(self, connection: Connection) -> None:
         self.offsets.create(connection, checkfirst=True)
@@ -52,7 +57,7 @@ class Claims:
 
     def missing(self, connection: Connection) -> list[str]:
         """Tables that are not there."""
-        return [shown(connection, table) for table in (self.offsets, self.ids) if not exists(connection, table)]
+        return [shown(connection, table) for table in self.tables if not exists(connection, table)]
 
     def stored(self, connection: Connection, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset of each partition; absent means none."""
@@ -248,7 +253,7 @@ def id_of_message(text: str) -> str:
     return f"message:{text}"
 
 
-def _ids_table(name: str, schema: str | None) -> Any:
+def _ids_table(name: str, schema: str | None, metadata: MetaData | None) -> Any:
     from sqlalchemy import BigInteger, Column, Index, MetaData, String, Table
 
     def exact(length: int) -> Any:
@@ -256,9 +261,11 @@ def _ids_table(name: str, schema: str | None) -> Any:
 
     return Table(
         name,
-        MetaData(schema=schema),
+        MetaData() if metadata is None else metadata,
         Column("group", exact(255), primary_key=True),
         Column("id", exact(300), primary_key=True),
         Column("seen_at_ms", BigInteger, nullable=False),
         Index(index_name(name, "seen_at_ms"), "group", "seen_at_ms"),
+        schema=schema,
+        keep_existing=True,
     )

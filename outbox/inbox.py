@@ -14,6 +14,7 @@ from outbox.database import Database
 from outbox.units import AsynchronousUnits, BlockingUnits, MessageId, Units
 
 if TYPE_CHECKING:
+    from sqlalchemy import MetaData
     from sqlalchemy.engine import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
     from sqlalchemy.orm import sessionmaker
@@ -43,7 +44,8 @@ class Inbox:
     ``message_ids``: the name of a header, or a function of the record, that tells messages apart whose sender may have
     sent them twice; one that was seen within ``keep`` is finished without a call. Records without an id are handled.
     ``table``: of the stored offsets; a table of ids stands beside it. Both are created where they are missing, unless
-    ``create_tables`` is False.
+    ``create_tables`` is False. ``metadata``: that of your models, which the tables are attached to. Alembic's
+    autogenerate drops tables that the metadata does not have.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Inbox:
         keep: Duration = "7d",
         table: str = "eventbus_offsets",
         schema: str | None = None,
+        metadata: MetaData | None = None,
         create_tables: bool = True,
     ) -> None:
         """Raises ConfigError for what is no database, and for names that are none."""
@@ -72,8 +75,9 @@ class Inbox:
         self._keep_ms = int(keep_ms)
         self._table = table
         self._schema = schema
+        self._metadata = metadata
         self._creates = create_tables
-        Claims("group", table=table, schema=schema)
+        self._claims("group")  # it checks the names, and attaches the tables
 
     def __repr__(self) -> str:
         return f"<Inbox on {self.database.plain.url.render_as_string()}>"
@@ -113,7 +117,7 @@ class Inbox:
     def open(self, handler: str, group: str, parameter: str, annotation: Any) -> Units:
         """For one handler of a bus that starts."""
         factory = None if issubclass(annotation, self._connection_class) else self._factory
-        claims = Claims(group, table=self._table, schema=self._schema)
+        claims = self._claims(group)
         kind = AsynchronousUnits if self.is_async else BlockingUnits
         return kind(
             self.database, claims, handler, parameter, factory, self._message_id, self._keep_ms, creates=self._creates
@@ -124,7 +128,10 @@ class Inbox:
 
         While no handler of the group runs; the next one begins where the group is in the log. Message ids stay known.
         """
-        await self.database.run(Claims(group, table=self._table, schema=self._schema).forget, partitions)
+        await self.database.run(self._claims(group).forget, partitions)
+
+    def _claims(self, group: str) -> Claims:
+        return Claims(group, table=self._table, schema=self._schema, metadata=self._metadata)
 
 
 def units_of(tx: Any, where: str) -> Inbox:

@@ -1,4 +1,5 @@
-"""Operations for Alembic: ``op.create_outbox()`` and ``op.drop_outbox()``, there when this module is imported.
+"""Operations for Alembic, there when this module is imported: ``op.create_outbox()``, ``op.drop_outbox()``, and
+``op.create_inbox()``, ``op.drop_inbox()`` for the tables of ``tx=``.
 
 ::
 
@@ -12,7 +13,8 @@
         op.drop_outbox()
 
 Where the tables are attached to the models' MetaData (``Outbox(Base.metadata)``), ``alembic revision --autogenerate``
-sees them as any other; add ``op.fill_outbox()`` behind what it writes, or call `Outbox.create_tables` at start.
+sees them as any other; add ``op.fill_outbox()`` behind what it writes, or call `Outbox.create_tables` at start. The
+tables of an inbox are attached with ``Inbox(..., metadata=Base.metadata)``, and need no rows.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, Literal, cast
 from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import MetaData
 
+from outbox.claims import Claims
 from outbox.schema import meta_rows, shard_rows
 from outbox.tables import PRESETS, OutboxTables
 
@@ -71,6 +74,45 @@ class DropOutboxOp(_OutboxOp):
     def drop_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
         """The arguments are those of `Outbox`."""
         operations.invoke(cls(*args, **kwargs))
+
+
+class _InboxOp(MigrateOperation):
+    """Which inbox; as `Inbox` has it."""
+
+    def __init__(self, table: str = "eventbus_offsets", *, schema: str | None = None) -> None:
+        self.tables = Claims("", table=table, schema=schema).tables
+
+
+@Operations.register_operation("create_inbox")
+class CreateInboxOp(_InboxOp):
+    """Create the tables of an inbox."""
+
+    @classmethod
+    def create_inbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+        """The arguments are those of `Inbox`: ``table``, ``schema``."""
+        operations.invoke(cls(*args, **kwargs))
+
+
+@Operations.register_operation("drop_inbox")
+class DropInboxOp(_InboxOp):
+    """Drop the tables of an inbox. Its handlers then begin where their groups are in the log."""
+
+    @classmethod
+    def drop_inbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+        """The arguments are those of `Inbox`."""
+        operations.invoke(cls(*args, **kwargs))
+
+
+@Operations.implementation_for(CreateInboxOp)
+def _create_inbox(operations: Operations, operation: CreateInboxOp) -> None:
+    for table in operation.tables:
+        _implementation(operations).create_table(table)
+
+
+@Operations.implementation_for(DropInboxOp)
+def _drop_inbox(operations: Operations, operation: DropInboxOp) -> None:
+    for table in reversed(operation.tables):
+        _implementation(operations).drop_table(table)
 
 
 @Operations.implementation_for(CreateOutboxOp)

@@ -15,6 +15,7 @@ from outbox.threaded import ThreadedConnection
 from outbox.wakes import watch
 
 if TYPE_CHECKING:
+    from sqlalchemy import MetaData
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -103,9 +104,11 @@ class SqlOffsets:
         *,
         table: str = "eventbus_offsets",
         schema: str | None = None,
+        metadata: MetaData | None = None,
         start: Literal["earliest", "latest"] = "earliest",
     ) -> None:
-        """``table`` is created when it is missing; ``schema`` is the database's. Raises ConfigError.
+        """``table`` is created when it is missing; ``schema`` is the database's. ``metadata``: of your models, which
+        migrations compare with the database; the table is attached to it. Raises ConfigError.
 
         ``start``: where a partition without a row begins.
         """
@@ -127,7 +130,7 @@ class SqlOffsets:
         watch(engine.sync_engine.dialect if isinstance(engine, AsyncEngine) else engine.dialect)
         self.group = group
         self._engine = engine
-        self._table = offsets_table(table, schema)
+        self._table = offsets_table(table, schema, metadata)
         self._start = start
         self._is_created = False
         self._consumer: Consumer | None = None
@@ -412,7 +415,8 @@ def stored_offsets(
     return {partition: found[partition] for partition in partitions if partition in found}
 
 
-def offsets_table(name: str, schema: str | None) -> Any:
+def offsets_table(name: str, schema: str | None, metadata: MetaData | None = None) -> Any:
+    """Return the table of offsets. ``metadata``: what it is attached to, and may be attached to already."""
     from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, func
 
     def text(length: int) -> Any:
@@ -421,12 +425,14 @@ def offsets_table(name: str, schema: str | None) -> Any:
 
     return Table(
         name,
-        MetaData(schema=schema),
+        MetaData() if metadata is None else metadata,
         Column("group", text(255), primary_key=True),
         Column("topic", text(249), primary_key=True),
         Column("partition", Integer, primary_key=True, autoincrement=False),
         Column("next_offset", BigInteger, nullable=False),
         Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+        schema=schema,
+        keep_existing=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
@@ -13,7 +14,7 @@ from outbox.tables import VERSION, OutboxTables
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
-    from sqlalchemy.engine import Connection
+    from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import ReflectedColumn
 
 _CREATE = "outbox.create_tables(), a migration with op.create_outbox(), or what `eventbus outbox ddl` prints"
@@ -221,19 +222,36 @@ DIALECTS = {name: f"{name}+{driver}" for name, driver in (
 
 def ddl(tables: OutboxTables, dialect_name: str) -> str:
     """The statements that `create` would run in an empty database of that kind. Raises ConfigError."""
-    from sqlalchemy import make_url
-    from sqlalchemy.schema import CreateIndex, CreateTable
-
-    if dialect_name not in DIALECTS:
-        raise ConfigError(f"dialect {dialect_name!r}: {', '.join(DIALECTS)}{nearest(dialect_name, DIALECTS)}")
-    dialect = make_url(f"{DIALECTS[dialect_name]}://").get_dialect()()
-    statements: list[str] = []
-    for table in tables.all:
-        statements.append(str(CreateTable(table).compile(dialect=dialect)).strip())
-        statements += [str(CreateIndex(index).compile(dialect=dialect)) for index in sorted(table.indexes, key=str)]
+    dialect = _dialect(dialect_name)
+    statements = list(_creating(tables.all, dialect))
     for table, rows in ((tables.meta, meta_rows(tables)), (tables.shards, shard_rows(tables))):
         insert = table.insert().values(rows)
         statements.append(str(insert.compile(dialect=dialect, compile_kwargs={"literal_binds": True})))
+    return _script(statements)
+
+
+def inbox_ddl(tables: Iterable[Table], dialect_name: str) -> str:
+    """Return the statements that create the tables of an inbox. Raises ConfigError."""
+    return _script(_creating(tables, _dialect(dialect_name)))
+
+
+def _dialect(name: str) -> Dialect:
+    from sqlalchemy import make_url
+
+    if name not in DIALECTS:
+        raise ConfigError(f"dialect {name!r}: {', '.join(DIALECTS)}{nearest(name, DIALECTS)}")
+    return make_url(f"{DIALECTS[name]}://").get_dialect()()
+
+
+def _creating(tables: Iterable[Table], dialect: Dialect) -> Iterator[str]:
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    for table in tables:
+        yield str(CreateTable(table).compile(dialect=dialect)).strip()
+        yield from (str(CreateIndex(index).compile(dialect=dialect)) for index in sorted(table.indexes, key=str))
+
+
+def _script(statements: Iterable[str]) -> str:
     return "".join(f"{statement};\n\n" for statement in statements)
 
 

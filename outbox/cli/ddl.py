@@ -12,15 +12,16 @@ _DIALECTS = ("sqlite", "postgresql", "mysql", "mariadb")
 _EPILOG = """\
   eventbus outbox ddl --dialect postgresql | psql shop
   eventbus outbox ddl --dialect mysql --columns debezium --name shop_outbox
+  eventbus outbox ddl --dialect postgresql --inbox      the tables of tx=
 """
 
 
 def add(actions: Subcommands) -> None:
     parser = actions.add_parser(
         "ddl",
-        help="the statements that make its tables",
+        help="the statements that make its tables, or those of an inbox",
         description="For whoever runs such statements by hand. In a program it is outbox.create_tables(), in a\n"
-        "migration op.create_outbox().",
+        "migration op.create_outbox() or op.create_inbox().",
         epilog=_EPILOG,
     )
     group = parser.add_argument_group("which outbox")
@@ -29,6 +30,9 @@ def add(actions: Subcommands) -> None:
     add_name(group)
     add_shape(parser)
     parser.add_argument("--archive", action="store_true", help="with a table that published events are kept in")
+    inbox = parser.add_argument_group("an inbox")
+    inbox.add_argument("--inbox", action="store_true", help="print the tables of an inbox, not those of an outbox")
+    inbox.add_argument("--table", metavar="NAME", default="eventbus_offsets", help="as in Inbox(..., table=NAME)")
     parser.set_defaults(run=ddl)
 
 
@@ -40,11 +44,28 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def ddl(args: argparse.Namespace) -> int:
     needs_sqlalchemy()
+    dialect: str = args.dialect or url_of(args, must_exist=False).get_backend_name()
+    text = _of_inbox(args, dialect) if args.inbox else _of_outbox(args, dialect)
+    out = Output.of(args)
+    if out.json:
+        out.data({"dialect": dialect, "ddl": text})
+    else:
+        out.raw(text)
+    return 0
+
+
+def _of_inbox(args: argparse.Namespace, dialect: str) -> str:
+    from outbox.claims import Claims
+    from outbox.schema import inbox_ddl
+
+    return inbox_ddl(Claims("", table=args.table, schema=args.schema).tables, dialect)
+
+
+def _of_outbox(args: argparse.Namespace, dialect: str) -> str:
     from sqlalchemy import MetaData
 
     from outbox import Outbox
 
-    dialect: str = args.dialect or url_of(args, must_exist=False).get_backend_name()
     outbox = Outbox(
         MetaData(),
         args.name,
@@ -53,10 +74,4 @@ def ddl(args: argparse.Namespace) -> int:
         columns=args.columns or "plain",
         archive=args.archive,
     )
-    text = outbox.ddl(dialect)
-    out = Output.of(args)
-    if out.json:
-        out.data({"dialect": dialect, "ddl": text})
-    else:
-        out.raw(text)
-    return 0
+    return outbox.ddl(dialect)

@@ -15,8 +15,9 @@ from alembic.operations import Operations
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
 
 import outbox.migrations  # noqa: F401 - for what it adds to Alembic's operations
+from eventbus.cli.app import run
 from eventbus.errors import ConfigError
-from outbox import Outbox
+from outbox import Inbox, Outbox, SqlOffsets
 from outbox.schema import read_meta
 from tests.databases import THREE, Database, NewDatabase
 from tests.outbox.writing.given import events, made
@@ -175,6 +176,37 @@ def test_autogenerate_sees_them_as_any_other_table(database: Database) -> None:
         assert compare_metadata(context, metadata) == []
         migrate(connection, lambda: op.fill_outbox())
         assert outbox.check(connection) == []
+
+
+@pytest.mark.parametrize("database", THREE, indirect=True)
+def test_autogenerate_sees_the_tables_of_an_inbox_as_any_other_table(database: Database) -> None:
+    metadata, engine = MetaData(), database.engine
+    op: Any = alembic.op
+    Inbox(engine, metadata=metadata)
+    Inbox(engine, metadata=metadata)  # of another handler
+    SqlOffsets(engine, "group", metadata=metadata)
+    with database.plain.begin() as connection:
+        context = MigrationContext.configure(connection)
+        migrate(connection, lambda: op.create_inbox())
+        assert compare_metadata(context, metadata) == []
+        migrate(connection, lambda: op.drop_inbox())
+        added = {found[1].name for found in compare_metadata(context, metadata) if found[0] == "add_table"}
+        assert added == {"eventbus_offsets", "eventbus_offsets_ids"}
+        metadata.create_all(connection)
+        assert compare_metadata(context, metadata) == []
+
+
+@pytest.mark.parametrize("database", THREE, indirect=True)
+def test_the_ddl_of_an_inbox_makes_the_same_tables(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    metadata = MetaData()
+    Inbox(database.engine, table="seen", metadata=metadata)
+    dialect = database.plain.dialect.name.replace("mysql", "mariadb")
+    assert run(["outbox", "ddl", "--inbox", "--table", "seen", "--dialect", dialect]) == 0
+    with database.plain.begin() as connection:
+        for statement in capsys.readouterr().out.split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(statement)
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
 def test_a_migration_as_text() -> None:
