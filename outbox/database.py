@@ -194,7 +194,8 @@ def now_sql(dialect: str) -> str:
     return {
         "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
         "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
-    }.get(dialect, "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)")
+        # Not UNIX_TIMESTAMP(NOW(3)): a time zone of the session with summer time has one hour twice a year.
+    }.get(dialect, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000")
 
 
 def trouble_of(error: BaseException) -> Trouble:

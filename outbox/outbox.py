@@ -15,7 +15,7 @@ from eventbus.client.sending import check_values
 from eventbus.durations import Milliseconds
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
-from outbox.database import Database, trouble_of
+from outbox.database import Database, now_ms, trouble_of
 from outbox.inserting import Inserter
 from outbox.notify import Notifier
 from outbox.serializing import Packer, fetch_here
@@ -237,6 +237,8 @@ class Outbox:
     def _write(self, session: Any, rows: Rows) -> list[str]:
         connection = connection_of(session, self.tables.events)
         if rows.rows:
+            if rows.deliver_at is not None:
+                rows = rows.placed(now_ms(connection))
             self._inserter.insert(connection, rows.rows, is_later=rows.is_later, relative=rows.relative)
             after_commit(connection, self._committed)
         return rows.event_ids

@@ -60,6 +60,17 @@ class Rows(msgspec.Struct, frozen=True):
     """They have a time, and wait for it in a table of their own."""
     relative: tuple[str, ...]
     """Columns whose values are counted from the database's clock."""
+    deliver_at: What | None = None
+    """The options of events with a time of day, until `placed`."""
+
+    def placed(self, now_ms: int) -> Rows:
+        """Return the rows for the table that they belong to at this time of the database."""
+        if self.deliver_at is None:
+            return self
+        times = times_of(self.deliver_at, now_ms)
+        for row in self.rows:
+            _put(times, row)
+        return Rows(self.rows, times.is_later, times.relative)
 
     @property
     def event_ids(self) -> list[str]:
@@ -101,6 +112,8 @@ class Writer:
         known = self._packer.topic(topic)
         now_ms = self._clock_ms()
         times = NOW if what.deliver_at is None and what.expires_after is None else times_of(what, now_ms)
+        # Whether its time has come is for the database's clock to decide, not for this machine's: see `Rows.placed`.
+        is_at = isinstance(what.deliver_at, datetime)
         timestamp_ms = now_ms if what.timestamp_ms is None else what.timestamp_ms
         headers = packed_headers(what.headers)
         rows: list[Row] = []
@@ -118,14 +131,14 @@ class Writer:
                 "timestamp_ms": timestamp_ms,
                 "expires_at_ms": None,
             }
-            if times is not NOW:
+            if times is not NOW and not is_at:
                 _put(times, row)
             if self._columns.text_keys:
                 row["key"] = _text_key(topic, key)
             if self._columns.type is not None:
                 row["type"] = what.type or (None if value is None else type(value).__name__)
             rows.append(row)
-        return Rows(rows, times.is_later, times.relative)
+        return Rows(rows, False, (), what) if is_at else Rows(rows, times.is_later, times.relative)
 
     def _shard(self, key: bytes | None, partition: int | None) -> int:
         """Events of a key are in one shard, so that one relay publishes them; so are those of a named partition."""

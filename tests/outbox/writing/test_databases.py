@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from eventbus.errors import ConfigError
 from outbox import Outbox
+from outbox.database import now_ms
 from outbox.headers import published
 from outbox.schema import read_meta
-from tests.databases import KINDS, MORE_KINDS, THREE, Database
+from tests.database_servers import MariaDB
+from tests.databases import KINDS, MORE_KINDS, THREE, Database, Databases
 from tests.outbox.writing.given import Rollback, awaited, events, later, made, savepoint, transaction
 
 pytestmark = pytest.mark.system
@@ -79,6 +82,33 @@ async def test_times_are_counted_from_the_databases_clock(database: Database) ->
     for row in ins:
         assert abs(row["due_ms"] - now_ms - 1_800_000) < 30_000
         assert (row["timestamp_ms"], row["expires_at_ms"]) == (row["due_ms"], row["due_ms"] + 60_000)
+
+
+@pytest.mark.parametrize("ahead_ms", [86_400_000, -86_400_000])
+async def test_the_databases_clock_decides_whether_a_time_has_come(database: Database, ahead_ms: int) -> None:
+    outbox = made(database)
+    wrong_ms, now = time.time_ns() // 1_000_000 + ahead_ms, datetime.now(UTC)
+    with patch.object(outbox._writer, "_clock_ms", lambda: wrong_ms):
+        async with transaction(database.engine, "connection") as target:
+            await awaited(outbox.publish(target, "t", b"past", deliver_at=now - timedelta(hours=1)))
+            await awaited(outbox.publish(target, "t", b"future", deliver_at=now + timedelta(hours=1)))
+    assert [row["value"] for row in events(database, outbox)] == [b"past"]
+    assert [row["value"] for row in later(database, outbox)] == [b"future"]
+
+
+@pytest.mark.slow
+def test_the_hour_that_summer_time_repeats_is_two_hours(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    databases.check("mariadb")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    with MariaDB() as server:
+        engine = create_engine(f"mysql+pymysql://{server.address}/mysql")
+        with engine.connect() as connection:
+            hours: list[int] = []
+            for at_seconds in (1_761_438_600, 1_761_442_200):  # 00:30 and 01:30 UTC, both 02:30 in Berlin
+                connection.execute(text(f"SET timestamp = {at_seconds}"))
+                hours.append(now_ms(connection))
+        engine.dispose()
+    assert hours == [1_761_438_600_000, 1_761_442_200_000]
 
 
 async def test_tables_are_made_once_and_found_fine(database: Database) -> None:
