@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from eventbus.types import ConsumerRecord
 from eventbus.units_of_work import NotHandled
 from outbox.claims import LostRace, WentBack
-from outbox.database import Database
+from outbox.database import Database, proxy_advice
 from outbox.tries import Tries
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Call:
             raise error
         if isinstance(error, WentBack):
             raise NotHandled(str(error)) from error
+        if self._is_of_connection(error) and (advice := proxy_advice(error)):  # the next record would meet it, too
+            raise NotHandled(f"{advice}: {error}") from error
         if not self._is_claimed:
             seconds = self._tries.pause_after(error, may_wait=True)
             if seconds is None:

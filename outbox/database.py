@@ -28,6 +28,10 @@ Trouble = Literal["conflict", "away", "other"]
 """What an error of a database means: run the transaction again at once, wait until the server answers, or neither."""
 
 
+_PREPARED_STATES = frozenset({"26000", "42P05"})
+"""PostgreSQL: a prepared statement does not exist, or exists already."""
+
+
 class _Engines:
     """The engines of this process that outboxes use."""
 
@@ -196,6 +200,26 @@ def now_sql(dialect: str) -> str:
         "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
         # Not UNIX_TIMESTAMP(NOW(3)): a time zone of the session with summer time has one hour twice a year.
     }.get(dialect, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000")
+
+
+def proxy_advice(error: BaseException) -> str:
+    """Return what to change if the error comes from a prepared statement behind a proxy, else ""."""
+    original: Any = getattr(error, "orig", None)
+    state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
+    if state not in _PREPARED_STATES:
+        return ""
+    arguments = (
+        '{"statement_cache_size": 0, "prepared_statement_cache_size": 0, "prepared_statement_name_func": '
+        'lambda: f"__{uuid4()}__"}'
+        if "asyncpg" in type(original).__module__
+        else '{"prepare_threshold": None}'
+    )
+    return (
+        "A prepared statement is not on the connection that it was prepared on, or another client prepared one of that "
+        "name. A proxy such as PgBouncer with pool_mode=transaction gives each transaction another connection. Turn "
+        f"prepared statements off, create_engine(..., connect_args={arguments}), or set max_prepared_statements in "
+        "PgBouncer 1.21 or later"
+    )
 
 
 def trouble_of(error: BaseException) -> Trouble:

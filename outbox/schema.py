@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 from outbox.autocommit import AUTOCOMMIT, is_autocommit
+from outbox.database import proxy_advice
 from outbox.table_names import exists, quoted, schema_of, shown
 from outbox.tables import VERSION, OutboxTables
 
@@ -278,6 +279,8 @@ def explained(error: Exception, tables: OutboxTables) -> Exception:
             f"the table {tables.events.fullname!r} has other columns than this program writes ({first_line}): it is of "
             "another version, or was made with another columns=...; `eventbus outbox check` tells"
         )
+    if advice := proxy_advice(error):
+        error.add_note(advice)
     if state in _READ_ONLY_STATES or number in _READ_ONLY_NUMBERS or "readonly database" in said:
         error.add_note("an event is written here: the transaction is read-only, or this database is a replica; "
                        "publish with a session of the primary")  # fmt: skip

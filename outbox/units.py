@@ -16,7 +16,7 @@ from eventbus.units_of_work import NotHandled
 from outbox.autocommit import AUTOCOMMIT, is_autocommit
 from outbox.calls import Call, note_errors
 from outbox.claims import Claims, id_of_message, id_of_record
-from outbox.database import Database, trouble_of
+from outbox.database import Database, proxy_advice, trouble_of
 from outbox.tracing import carried
 from outbox.tries import Tries
 
@@ -77,6 +77,8 @@ class Units:
         try:
             await self._start()
         except DBAPIError as error:
+            if advice := proxy_advice(error):
+                raise ConfigError(f"Handler {self.handler!r} cannot use the engine of tx=. {advice}") from error
             if trouble_of(error) != "away":
                 raise
             url = self._database.plain.url.render_as_string()

@@ -185,6 +185,46 @@ class MariaDB(Server):
             return False
 
 
+class PgBouncer(Server):
+    """In front of a `PostgreSQL`: each transaction of its clients is on whichever of its connections is free."""
+
+    name = "PgBouncer"
+    package = "pgbouncer"
+    account = PostgreSQL.account
+    runs_as = PostgreSQL.runs_as  # it refuses root
+    stops_by = signal.SIGINT
+    dies_by = signal.SIGKILL
+
+    def __init__(self, server: str, connections: int) -> None:
+        """``server``: the address of the PostgreSQL. Raises NotInstalledError."""
+        super().__init__()
+        host, _, port = server.rpartition("@")[2].partition(":")
+        settings = {
+            "listen_addr": "127.0.0.1", "listen_port": self.port, "unix_socket_dir": "", "auth_type": "any",
+            "pool_mode": "transaction", "default_pool_size": connections,
+        }  # fmt: skip
+        lines = ["[databases]", f"* = host={host} port={port} user={self.account}", "[pgbouncer]"]
+        lines += [f"{name} = {value}" for name, value in settings.items()]
+        (self.folder / "settings.ini").write_text("\n".join(lines))
+
+    def find(self) -> None:
+        found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+        if found is None:
+            raise NotInstalledError(self.package)
+        self._program = found
+
+    def make(self) -> Sequence[str]:
+        return ["true"]
+
+    def serve(self) -> Sequence[str]:
+        return [self._program, f"{self.folder}/settings.ini"]
+
+    def is_ready(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+
 def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

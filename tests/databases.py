@@ -90,6 +90,7 @@ class Database:
         self._url = url
         self._options = options
         self._engines: list[Any] = []
+        self._through: int | None = None
         self.is_async = self._kind.is_async
         self.engine: Any = self.new_engine()
         """An `Engine` or an `AsyncEngine`."""
@@ -105,9 +106,18 @@ class Database:
     def plain_url(self) -> str:
         return self._url.set(drivername=self._kind.plain_driver).render_as_string(hide_password=False)
 
+    def go_through(self, port: int) -> None:
+        """Have engines that are made from now on connect to a proxy on this port, except ``plain`` ones."""
+        self._through = port
+
     def new_engine(self, **options: Any) -> Any:
         """Another of its kind: what another process has."""
-        return self._new(create_async_engine if self.is_async else create_engine, self.url, options)
+        create = create_async_engine if self.is_async else create_engine
+        return self._new(create, self.through(self.url), options)
+
+    def through(self, url: str) -> str:
+        """The same with the port of the proxy, if there is one."""
+        return make_url(url).set(port=self._through or self._url.port).render_as_string(hide_password=False)
 
     def new_plain(self, **options: Any) -> Engine:
         return self._new(create_engine, self.plain_url, options)
@@ -157,7 +167,7 @@ class Databases:
         found = KINDS.get(kind) or MORE_KINDS[kind]
         for module in found.modules:
             if importlib.util.find_spec(module) is None:
-                _skip(f"the driver {module} is not installed")
+                skip(f"the driver {module} is not installed")
         if found.server:
             self.admin(found.server)
         return found
@@ -189,7 +199,7 @@ class Databases:
         try:
             return self._stack.enter_context(shared(server, self._folder))
         except NotInstalledError as missing:
-            _skip(f"no {server} server: install Debian's package {missing}, or name a server in {variable}")
+            skip(f"no {server} server: install Debian's package {missing}, or name a server in {variable}")
 
     def close(self) -> None:
         for url in self._empty:
@@ -197,7 +207,7 @@ class Databases:
         self._stack.close()
 
 
-def _skip(reason: str) -> NoReturn:
+def skip(reason: str) -> NoReturn:
     if REQUIRED:
         pytest.fail(f"{reason}; EVENTBUS_TEST_DATABASES=require")
     pytest.skip(reason)  # says which server or driver is not installed

@@ -13,7 +13,7 @@ from eventbus.client.health import PartHealth
 from eventbus.client.threads import Home
 from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
-from outbox.database import Database, now_sql, trouble_of
+from outbox.database import Database, now_sql, proxy_advice, trouble_of
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.slots import MOST_LEASE_MS, LeaseLost, Now
 from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
@@ -159,6 +159,10 @@ class Relay:
             if self._creates_tables:
                 await self._outbox.create_tables_async(self._database.engine)
         except Exception as error:  # what is away comes back, and the loop says what it meets
+            if advice := proxy_advice(error):
+                raise ConfigError(
+                    f"The relay of outbox {self._tables.name!r} cannot use its engine. {advice}"
+                ) from error
             if isinstance(error, ConfigError) or trouble_of(error) == "other":
                 raise
             self._say(error)
@@ -280,6 +284,8 @@ class Relay:
 
     def _say(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if advice := proxy_advice(error):
+            said = f"{advice}: {said}"
         if not self._trouble:
             is_known = isinstance(error, EventBusError) or trouble_of(error) != "other"
             logger.warning(

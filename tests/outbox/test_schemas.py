@@ -38,8 +38,8 @@ async def tenant(request: pytest.FixtureRequest, new_database: NewDatabase) -> A
         connection.execute(text(f"DROP SCHEMA {quoted}{'' if request.param == 'mariadb' else ' CASCADE'}"))
 
 
-async def publish_and_handle(engine: Any, outbox: Outbox, **inbox: Any) -> list[str]:
-    """Return what a handler with ``tx=`` was called with, after two events."""
+async def publish_and_handle(engine: Any, outbox: Outbox, *, transactions: int = 1, **inbox: Any) -> list[str]:
+    """Return what a handler with ``tx=`` was called with, after two events in each of these transactions."""
     bus, handled = EventBus("memory://"), list[str]()
     bus.topic("orders")
     bus.include(outbox.relay())
@@ -54,9 +54,10 @@ async def publish_and_handle(engine: Any, outbox: Outbox, **inbox: Any) -> list[
 
     bus.consumer("orders", group="billing", tx=tx)(bill_async if is_async else bill)
     async with bus:
-        async with transaction(engine, "session") as session:
-            await awaited(outbox.publish(session, "orders", "o-1", key="1"))
-            await awaited(outbox.publish(session, "orders", "o-2", key="1", expires_after=60))
+        for _ in range(transactions):
+            async with transaction(engine, "session") as session:
+                await awaited(outbox.publish(session, "orders", "o-1", key="1"))
+                await awaited(outbox.publish(session, "orders", "o-2", key="1", expires_after=60))
         await bus.drain()
         await outbox.status()
     return handled
