@@ -9,12 +9,13 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 import msgspec
-from sqlalchemy import create_engine
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, event
+from sqlalchemy.orm import Session, registry
 
 from eventbus import EventBus, TopicPartition, producer
 from eventbus.errors import ConfigError
 from eventbus.middleware import ClaimCheck, Directory
-from outbox import Outbox
+from outbox import Inbox, Outbox
 from schema_registry import Registry, SchemaRequest
 from tests.client.forked_children import in_child
 from tests.mistakes.kit import At, Section, heard
@@ -170,6 +171,66 @@ def forked_session(at: At) -> str:
         outcome = in_child(lambda: outbox.publish(session, "orders", "o-2"))
     engine.dispose()
     return outcome.removeprefix("ConfigError: ")
+
+
+@LIFE.mistake(
+    "`outbox.publish` in a `before_flush` listener of the session", "`after_flush`, or `before_commit`",
+    "A before_flush listener publishes an event", "after_flush or before_commit",
+)  # fmt: skip
+def published_before_the_flush(at: At) -> None:
+    engine = create_engine("sqlite:///shop.db")
+    outbox = Outbox(engine)
+    outbox.create_tables()
+    mapped = registry()
+    table = Table("orders", mapped.metadata, Column("id", Integer, primary_key=True))
+    order = type("Order", (), {})
+    mapped.map_imperatively(order, table)
+    try:
+        with Session(engine) as session:
+            event.listen(session, "before_flush", lambda session, *_: outbox.publish(session, "orders", "o-1"))
+            session.add(order())
+            session.commit()
+    finally:
+        mapped.dispose()
+        engine.dispose()
+
+
+@LIFE.mistake(
+    "`outbox.publish` in a savepoint of SQLite, with `Outbox(metadata)`",
+    "`Outbox(engine)`, or `outbox.database(engine)` at the start",
+    "A savepoint was opened before the outbox knew this engine", "outbox.database(engine)",
+)  # fmt: skip
+def unseen_savepoint(at: At) -> None:
+    engine = create_engine("sqlite:///shop.db")
+    try:
+        with engine.begin() as connection, connection.begin_nested():
+            Outbox(MetaData()).publish(connection, "orders", "o-1")
+    finally:
+        engine.dispose()
+
+
+@LIFE.mistake(
+    "`Inbox(Sessions, create_tables=False)` without its tables", "`op.create_inbox()`, `eventbus outbox ddl --inbox`",
+    "no table eventbus_offsets, eventbus_offsets_ids", "op.create_inbox()", "eventbus outbox ddl --inbox",
+)  # fmt: skip
+async def inbox_without_tables(at: At) -> None:
+    engine = create_engine("sqlite:///shop.db")
+    bus = at.bus()
+
+    @bus.consumer("orders", group="billing", tx=Inbox(engine, create_tables=False))
+    def bill(order: str, session: Session) -> None: ...
+
+    try:
+        await bus.start()
+    finally:
+        engine.dispose()
+
+
+@LIFE.mistake(
+    '`Outbox(engine, name="")`', "a name of 1 to 55 bytes", "name='' is not a name of a table", "Choose another name",
+)  # fmt: skip
+def outbox_without_a_name(at: At) -> None:
+    Outbox(MetaData(), name="")
 
 
 @LIFE.mistake(

@@ -1,7 +1,9 @@
 """Kill relays at each of their steps, again and again, and account for every event.
 
 Run as a program: ``python -m tests.outbox.kill.kill_relay WHERE TRIALS SEED``; WHERE is KIND|URL|LOG: a kind of
-`tests.databases`, the URL of the database, and a directory or ``kafka://...#NAME``. Each trial forks a child (so that
+`tests.databases`, the URL of the database, and a directory or ``kafka://...#NAME``. With KIND|URL|LOG|SCHEMA the tables
+are in that schema, through a ``schema_translate_map``; all is SERIALIZABLE, the shop writes with a session, and the
+relays of a child share a pool of one connection. Each trial forks a child (so that
 imports are paid once) with one to four relays, and writes orders beside it. The child ends by SIGKILL at a step, or
 after a while, or when nothing is left to do. Every now and then, and at the end, log and database are compared.
 """
@@ -44,10 +46,18 @@ class Place:
     """A database and a log."""
 
     def __init__(self, where: str) -> None:
-        kind, url, log = where.split("|")
+        kind, url, log, *schema = where.split("|")
         log, _, run = log.partition("#")
-        self.database = Database(kind, make_url(url))
-        self.outbox = Outbox(self.database.engine, shards=16, notify=False, archive=True)
+        options: dict[str, Any] = {}
+        if schema:
+            options = {
+                "isolation_level": "SERIALIZABLE",
+                "execution_options": {"schema_translate_map": {None: schema[0]}},
+            }
+        self.has_sessions = bool(schema)
+        self.database = Database(kind, make_url(url), **options)
+        engine = self.database.new_engine(pool_size=1, max_overflow=0) if schema else self.database.engine
+        self.outbox = Outbox(engine, shards=16, notify=False, archive=True)
         self.is_kafka = log.startswith("kafka://")
         self.url = log if self.is_kafka else f"file://{log}"
         self.topic = f"orders-{run}" if run else "orders"
@@ -56,7 +66,7 @@ class Place:
     def shop(self, chance: random.Random) -> Shop:
         # A connection of SQLite must not be open while its process forks.
         engine = self.database.new_plain(**{"poolclass": NullPool} if self.is_sqlite else {})
-        return Shop(engine, self.outbox, self.topic, chance)
+        return Shop(engine, self.outbox, self.topic, chance, has_sessions=self.has_sessions)
 
     def bus(self, relays: Sequence[Relay] = ()) -> EventBus:
         bus = EventBus(self.url)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, registry
 
 from eventbus import ConsumerRecord
 from outbox.database import trouble_of
@@ -41,11 +42,24 @@ orders = Table(
 )
 
 
+class Counted:
+    """A row of ``counters``, for a session."""
+
+    n: int
+
+
+registry().map_imperatively(Counted, counters)
+
+
 class Shop:
     """One that writes, alone."""
 
-    def __init__(self, engine: Engine, outbox: Outbox, topic: str, chance: Random) -> None:
+    def __init__(
+        self, engine: Engine, outbox: Outbox, topic: str, chance: Random, *, has_sessions: bool = False
+    ) -> None:
+        """``has_sessions``: it writes with sessions, which send the counter's new value when the event is published."""
         self._engine = engine
+        self._has_sessions = has_sessions
         self._topic = topic
         self._outbox = outbox
         self._chance = chance
@@ -100,7 +114,8 @@ class Shop:
 
     def _one(self) -> None:
         chance = self._chance
-        with self._engine.connect() as connection, connection.begin() as transaction:
+        opened = Session(self._engine) if self._has_sessions else self._engine.connect()
+        with opened as connection, connection.begin() as transaction:
             self.order(connection, self._key())
             if chance.random() < 0.3:
                 nested = connection.begin_nested()
@@ -115,11 +130,11 @@ class Shop:
     def _key(self) -> str | None:
         return None if self._chance.random() < 0.1 else f"k{self._chance.randrange(KEYS)}"
 
-    def order(self, connection: Connection, key: str | None) -> None:
+    def order(self, connection: Connection | Session, key: str | None) -> None:
         """An order and its event."""
         self._write(connection, key, 0 if key is None else self._next(connection, key))
 
-    def _write(self, connection: Connection, key: str | None, number: int) -> None:
+    def _write(self, connection: Connection | Session, key: str | None, number: int) -> None:
         value = f"{key}/{number}"
         options: dict[str, Any] = {}
         if key is None and self._chance.random() < 0.5:
@@ -129,7 +144,11 @@ class Shop:
         event_id = self._outbox.publish(connection, self._topic, value, key=key, **options)
         connection.execute(orders.insert(), {"event_id": event_id, "k": key, "n": number})
 
-    def _next(self, connection: Connection, key: str) -> int:
+    def _next(self, connection: Connection | Session, key: str) -> int:
+        if isinstance(connection, Session):
+            counter = connection.get_one(Counted, key)
+            counter.n += 1
+            return counter.n
         mine = counters.c.k == key
         connection.execute(counters.update().where(mine).values(n=counters.c.n + 1))
         return connection.execute(select(counters.c.n).where(mine)).scalar_one()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from tests.databases import KINDS, THREE, Database
 from tests.killed import kill
@@ -20,6 +21,18 @@ pytestmark = pytest.mark.system
 def test_a_kill_at_each_step(database: Database, tmp_path: Path) -> None:
     where = f"{database.kind}|{database.plain_url}|{tmp_path / 'log'}"
     assert f"{len(STEPS)} kills" in kill(PROGRAM, where, len(STEPS), seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["psycopg", "asyncpg"], indirect=True)
+@pytest.mark.timeout(600)
+def test_kills_with_sessions_in_a_schema_at_serializable_with_one_connection(
+    database: Database, tmp_path: Path
+) -> None:
+    with database.plain.begin() as connection:
+        connection.execute(text("CREATE SCHEMA tenant"))
+    where = f"{database.kind}|{database.plain_url}|{tmp_path / 'log'}|tenant"
+    assert "100 kills" in kill(PROGRAM, where, 100, seed=1)
 
 
 @pytest.mark.slow
