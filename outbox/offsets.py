@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSp
 
 from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
 from eventbus.errors import ConfigError
+from outbox.database import trouble_of
 from outbox.table_names import check_name, exists
 from outbox.threaded import ThreadedConnection
 from outbox.wakes import watch
@@ -90,7 +91,7 @@ class SqlOffsets:
 
     The offset is moved by compare-and-set, first thing in the transaction: a zombie that lost its partition and does
     not know it yet raises `OffsetsMoved` and writes nothing, and so does its successor if the zombie was first. Rows
-    count once in either order, on any database that SQLAlchemy speaks to, at its default isolation level.
+    count once in either order, on any database that SQLAlchemy speaks to, at READ COMMITTED and all higher levels.
 
     ``engine``: an `Engine`, whose driver is called in worker threads, or an `AsyncEngine`. One object is for one
     consumer. The offsets are shown to the log's group too, so that its lag can be read there; what the group holds is
@@ -235,6 +236,8 @@ class SqlOffsets:
 
     @asynccontextmanager
     async def _transaction(self, records: Iterable[ConsumerRecord]) -> AsyncGenerator[SqlConnection]:
+        from sqlalchemy.exc import DBAPIError
+
         consumer = self._consumer
         if consumer is None:
             raise ConfigError("these SqlOffsets follow no consumer yet: `await offsets.follow(consumer, ...)` first")
@@ -245,7 +248,17 @@ class SqlOffsets:
                 await self._place(unplaced)
             moves = self._moves(first, behind, unplaced)
             async with self._begin() as connection:
-                await connection.run_sync(self._claim, moves)
+                try:
+                    await connection.run_sync(self._claim, moves)
+                except DBAPIError as error:
+                    if trouble_of(error) != "conflict":
+                        raise
+                    # At REPEATABLE READ and SERIALIZABLE, PostgreSQL refuses to change a row that another transaction
+                    # has changed meanwhile. That is what the claim is there to find.
+                    raise OffsetsMoved(
+                        f"The stored offsets of {', '.join(map(str, first))} were moved by another transaction at the "
+                        f"same moment, so nothing was written. Poll again. ({error.orig})"
+                    ) from error
                 yield connection
         except OffsetsMoved:
             # What the consumer has in hand was read behind a position that is not the table's.

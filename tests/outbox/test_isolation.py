@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -11,10 +13,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from eventbus import EventBus
 from eventbus.errors import ConfigError
-from outbox import Inbox, Outbox
+from outbox import Inbox, OffsetsMoved, Outbox, SqlOffsets
 from tests.databases import Database
 from tests.outbox.test_schemas import publish_and_handle
 from tests.outbox.writing.given import awaited, events, transaction
+from tests.outbox.writing.test_order import wait_for_a_lock
 
 pytestmark = pytest.mark.system
 ON_POSTGRESQL = pytest.mark.parametrize("database", ["psycopg", "asyncpg"], indirect=True)
@@ -80,6 +83,31 @@ async def test_serializable_handlers_of_several_partitions_have_no_conflicts(dat
             with database.plain.begin() as connection:  # from now on small tables are read as a whole
                 connection.execute(text("ANALYZE eventbus_offsets, eventbus_offsets_ids"))
     assert errors == [] and sorted(handled) == list(range(200))
+
+
+@ON_POSTGRESQL
+async def test_offsets_that_another_transaction_moves_at_the_same_moment_have_moved(database: Database) -> None:
+    offsets = SqlOffsets(database.new_engine(isolation_level="REPEATABLE READ"), "g")
+    bus = EventBus("memory://")
+    bus.topic("t")
+    async with bus, bus.new_consumer(group="g") as consumer:
+        await bus.send_many("t", ["0", "1"])
+        await offsets.follow(consumer, "t")
+        first, second = [record async for record in consumer.until_end()]
+        async with offsets.transaction([first]):
+            pass
+
+        async def write() -> None:
+            with pytest.raises(OffsetsMoved, match="moved by another transaction at the same moment"):
+                async with offsets.transaction([second]):
+                    raise AssertionError
+
+        async with anyio.create_task_group() as tasks:
+            with database.plain.begin() as connection:
+                connection.execute(text("UPDATE eventbus_offsets SET next_offset = 2"))
+                tasks.start_soon(write)
+                await anyio.to_thread.run_sync(wait_for_a_lock, database)
+        assert await offsets.stored([second.topic_partition]) == {second.topic_partition: 2}
 
 
 @ON_POSTGRESQL
