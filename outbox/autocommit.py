@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 AUTOCOMMIT = (
-    "the connection is in AUTOCOMMIT, and an event would be published though the work beside it is rolled back: take "
+    "the connection is in AUTOCOMMIT, and an event would be published though the work around it is rolled back: take "
     'an engine without isolation_level="AUTOCOMMIT", and without autocommit of the driver'
 )
 

@@ -27,7 +27,7 @@ class WentBack(Exception):
 
 _IDS_PER_STATEMENT = 500
 _MOVED, _INSERTED = 1, 2
-"""What PostgreSQL has done with the row of a partition."""
+"""Results of `Claims._move_or_insert`."""
 _PLAIN_ID = re.compile(r"[!-~]{1,200}")
 """Stored as it is. Databases differ in what they make of other text: trailing spaces, a zero, accents."""
 
@@ -132,8 +132,8 @@ class Claims:
     def _move_or_insert(self) -> Any:
         """PostgreSQL's `_move`, which inserts the row if there is none.
 
-        Only the unique index is looked at. An UPDATE reads the table, as a whole while it is small, and at SERIALIZABLE
-        what was read conflicts with the rows of all other partitions and groups.
+        It searches the unique index only. An UPDATE reads the table, the whole table while it is small, and at
+        SERIALIZABLE what was read conflicts with the rows of all other partitions and groups.
         """
         from sqlalchemy import bindparam, case, func, literal_column
         from sqlalchemy.dialects.postgresql import insert

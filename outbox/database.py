@@ -203,7 +203,7 @@ def now_sql(dialect: str) -> str:
 
 
 def proxy_advice(error: BaseException) -> str:
-    """Return what to change if the error comes from a prepared statement behind a proxy, else ""."""
+    """Return what to change if a proxy has lost a prepared statement, else ""."""
     original: Any = getattr(error, "orig", None)
     state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
     if state not in _PREPARED_STATES:

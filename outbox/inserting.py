@@ -29,7 +29,7 @@ IN = "_in"
 _DEADLOCK = (
     "With strict_order, each event locks the shard of its key until the transaction ends, and different keys can share "
     "a shard. Two transactions that publish events of several keys one by one can wait for each other. Run the "
-    "transaction again, or publish the events with one publish_many, which takes its locks in one order."
+    "transaction again, or publish the events with a single publish_many, which takes its locks in sorted order."
 )
 
 

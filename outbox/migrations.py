@@ -13,7 +13,7 @@
         op.drop_outbox()
 
 Where the tables are attached to the models' MetaData (``Outbox(Base.metadata)``), ``alembic revision --autogenerate``
-sees them as any other; add ``op.fill_outbox()`` behind what it writes, or call `Outbox.create_tables` at start. The
+sees them as any other; add ``op.fill_outbox()`` after what it writes, or call `Outbox.create_tables` at start. The
 tables of an inbox are attached with ``Inbox(..., metadata=Base.metadata)``, and need no rows.
 """
 

@@ -176,7 +176,7 @@ def _of_sqlite(connection: Connection, tables: OutboxTables) -> list[str]:
         return []
     return [
         f"the table {shown(connection, tables.events)} gives ids again that were deleted: its {tables.columns.id} must "
-        "be INTEGER PRIMARY KEY AUTOINCREMENT; drop the table while it is empty, and create it anew"
+        "be INTEGER PRIMARY KEY AUTOINCREMENT; drop the table while it is empty, and create it again"
     ]
 
 

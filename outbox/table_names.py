@@ -83,7 +83,7 @@ def quoted(connection: Connection, table: Table) -> str:
     preparer, schema = connection.dialect.identifier_preparer, schema_of(connection, table)
     name = preparer.quote(table.name)
     name = name if schema is None else f"{preparer.quote_schema(schema)}.{name}"
-    # For these drivers a quoted name has each % twice, for use in a statement that is sent as it is. `text` does that.
+    # For these drivers a quoted name has each % twice, for statements that are sent unchanged. `text` doubles it, too.
     return name.replace("%%", "%") if connection.dialect.paramstyle in ("format", "pyformat") else name
 
 

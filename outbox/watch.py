@@ -90,7 +90,7 @@ class Watch:
         }
 
     def samples(self, outbox: str) -> Iterator[Sample]:
-        """As the bus's metrics have it: gauges of the outbox, as of the last look. ``outbox``: its label."""
+        """Return gauges of the outbox for the metrics of the bus, from the last look. ``outbox``: its label."""
         if self.seen is not None:
             yield from samples_of(outbox, self.seen)
 

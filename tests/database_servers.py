@@ -186,7 +186,7 @@ class MariaDB(Server):
 
 
 class PgBouncer(Server):
-    """In front of a `PostgreSQL`: each transaction of its clients is on whichever of its connections is free."""
+    """A proxy of a `PostgreSQL`. Each transaction of its clients is on whichever of its connections is free."""
 
     name = "PgBouncer"
     package = "pgbouncer"

@@ -116,7 +116,7 @@ class Database:
         return self._new(create, self.through(self.url), options)
 
     def through(self, url: str) -> str:
-        """The same with the port of the proxy, if there is one."""
+        """Return the URL with the port of the proxy, if `go_through` was called."""
         return make_url(url).set(port=self._through or self._url.port).render_as_string(hide_password=False)
 
     def new_plain(self, **options: Any) -> Engine:

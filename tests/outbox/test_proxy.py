@@ -1,4 +1,4 @@
-"""PostgreSQL behind PgBouncer in transaction mode."""
+"""PgBouncer in transaction mode between the engine and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WITHOUT_PREPARED_STATEMENTS: dict[str, dict[str, Any]] = {
         "prepared_statement_name_func": lambda: f"__{uuid.uuid4()}__",
     },
 }
-"""As docs/outbox.md has them."""
+"""Arguments of the drivers that docs/outbox.md names."""
 
 LOST = text("EXECUTE lost")
-"""What a driver sends for a statement that it has prepared."""
+"""The statement of a driver for a statement that it has prepared."""
 
 
 @pytest.fixture(params=["psycopg", "asyncpg"])
