@@ -58,10 +58,10 @@ def test_several_topics_in_one_table_of_a_database_are_refused() -> None:
 @pytest.mark.parametrize(
     ("said", "start"),
     [
-        ("earliest", {0: 0, 1: 0}),
-        ("latest", {0: 4, 1: 3}),
-        ('{"orders": {"1": 2}}', {0: 0, 1: 2}),
-        ('{"orders": {"1": -1, "0": -2, "2": -1}}', {0: 0, 1: 3}),
+        ("earliest", {0: 0, 1: 0, 2: 0}),
+        ("latest", {0: 4, 1: 3, 2: 0}),
+        ('{"orders": {"1": 2}}', {0: 0, 1: 2, 2: 0}),
+        ('{"orders": {"1": -1, "0": -2, "2": -1}}', {0: 0, 1: 3, 2: 0}),
     ],
 )
 def test_where_a_new_table_starts(log: TestLog, said: str, start: dict[int, int]) -> None:
