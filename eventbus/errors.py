@@ -58,6 +58,12 @@ class UnknownTopicOrPartition(KafkaError):
     retriable = True
 
 
+class TopicAuthorizationFailed(KafkaError):
+    """The user has no ACL for this operation on the topic: grant it, see ``eventbus acls``."""
+
+    code = 29
+
+
 class RequestTimedOut(KafkaError):
     """Unknown outcome: the work may or may not have happened; try again if it is idempotent."""
 

@@ -12,7 +12,13 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from eventbus.errors import EventBusError, SchemaNotReady, SerializationError, UnknownTopicOrPartition
+from eventbus.errors import (
+    EventBusError,
+    SchemaNotReady,
+    SerializationError,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
 from serdes import SchemaRegistryError
 
 _ERRNOS: Final = frozenset(
@@ -123,6 +129,7 @@ _CLASSES: Mapping[type[BaseException], _Judge] = {
     socket.gaierror: _always,
     EventBusError: _of_ours,
     UnknownTopicOrPartition: _never,
+    TopicAuthorizationFailed: _always,
     SerializationError: _never,
     SchemaNotReady: _always,
     SchemaRegistryError: _of_a_registry,

@@ -36,6 +36,10 @@ class OpenUnits(Protocol):
         """The next offset that is stored for each partition; absent means none. Waits for a database that is away."""
         ...
 
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        """Return the partitions whose next record waits for the database, each with the reason."""
+        ...
+
     def reached(self, partition: TopicPartition) -> int | None:
         """The database is known to have this offset, or a later one; None: nothing is known."""
         ...

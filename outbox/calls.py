@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventbus.types import ConsumerRecord
+from eventbus.client.handling.waits import Wait, tried
+from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
 from outbox.claims import LostRace, WentBack
 from outbox.database import Database, proxy_advice
@@ -24,6 +26,8 @@ class Claiming(Protocol):
     """What a call asks of the units of its handler."""
 
     handler: str
+    waits: dict[TopicPartition, Wait]
+    """Partitions whose next record waits for the database, before its handler is called."""
 
     def message_ids(self, records: Sequence[ConsumerRecord]) -> dict[int, str]: ...
 
@@ -65,6 +69,7 @@ class Call:
         """In a new transaction: the indexes of the records that the handler is to be called with."""
         due = self._units.due(connection, self._records, self._ids, self._is_retry)
         self._is_claimed = True
+        self._units.waits.pop(self._records[0].topic_partition, None)
         if not self._was_rolled_back:
             return due
         if not due:
@@ -120,6 +125,9 @@ class Call:
             seconds = self._tries.pause_after(error, may_wait=True)
             if seconds is None:
                 raise NotHandled(f"its database does not take the record's offset: {error}") from error
+            partition, waits = self._records[0].topic_partition, self._units.waits
+            reason = f"the database of tx=: {error}".partition("\n")[0]
+            waits[partition] = tried(waits.get(partition), reason, time.monotonic())
             return seconds
         seconds = self._tries.pause_after(error, may_wait=False) if self._is_of_connection(error) else None
         if seconds is None:

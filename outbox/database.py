@@ -249,3 +249,25 @@ def trouble_of(error: BaseException) -> Trouble:
         # A driver that could not connect has no code to give: psycopg, and sqlite's "unable to open database file".
         return "away" if "connect" in said or "unable to open" in said or "closed" in said else "other"
     return "other"
+
+
+_MISSING_SQLSTATES = frozenset({"42P01", "42703", "3F000", "42501"})
+"""Undefined table, undefined column, invalid schema name, insufficient privilege."""
+_MISSING_MYSQL = frozenset({1044, 1049, 1054, 1142, 1143, 1146})
+_MISSING_SQLITE = ("no such table", "no such column", "has no column named")
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return True if a table, a column or a privilege is missing: a migration is late, or under way.
+
+    Only for statements of the outbox and the inbox. For those of a handler it is a fault in the handler.
+    """
+    from sqlalchemy.exc import DBAPIError
+
+    if not isinstance(error, DBAPIError):
+        return False
+    original: Any = error.orig
+    state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
+    number: Any = next(iter(getattr(original, "args", ())), None)
+    said = str(original).lower()
+    return state in _MISSING_SQLSTATES or number in _MISSING_MYSQL or any(text in said for text in _MISSING_SQLITE)

@@ -336,6 +336,7 @@ class Outbox:
         poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,
+        patience_ms: int = 600_000,
     ) -> Relay:
         """What publishes the events: ``bus.include(outbox.relay())``, in this process or in others; see `Relay`."""
         from outbox.relay.relay import Relay
@@ -350,6 +351,7 @@ class Outbox:
             poll_ms=poll_ms,
             listen=listen,
             create_tables=create_tables,
+            patience_ms=patience_ms,
         )
 
     async def status(self, engine: AnyEngine | None = None) -> OutboxStatus:

@@ -6,7 +6,7 @@ import logging
 import random
 
 from outbox.claims import LostRace
-from outbox.database import Trouble, trouble_of
+from outbox.database import Trouble, is_missing, trouble_of
 
 logger = logging.getLogger("outbox")
 
@@ -31,10 +31,12 @@ class Tries:
         """Seconds until it is to be run again, after an error of the database's; None: the error stands.
 
         A deadlock, a serialization failure, a lock that was not had in time, a server that does not answer: for as
-        long as that takes where ``may_wait``, because nothing of one's own was at work yet. Else conflicts ten times,
-        and three times what may be the work's own doing.
+        long as that takes where ``may_wait``, because nothing of one's own was at work yet. There a table or a column
+        that is missing is waited for, too. Else conflicts ten times, and three times what may be the work's own doing.
         """
         trouble = _trouble_of(error)
+        if trouble == "other" and may_wait and is_missing(error):
+            trouble = "away"
         if trouble == "other":
             return None
         if may_wait and not isinstance(error, LostRace):

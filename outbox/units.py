@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
@@ -60,6 +61,8 @@ class Units:
         self._keep_ms = keep_ms
         self._creates = creates
         self._doubtful: dict[TopicPartition, int] = {}
+        self.waits: dict[TopicPartition, Wait] = {}
+        """Partitions whose next record waits for the database. Times are those of `time.monotonic`."""
         self._reached: dict[TopicPartition, int] = {}
         """Offsets that are known to be in the database, by what was committed or read there."""
         self._stopped = threading.Event()
@@ -125,10 +128,15 @@ class Units:
                     raise
                 await anyio.sleep(seconds)
         for partition in partitions:
-            self._doubtful.pop(partition, None)
-            self._reached.pop(partition, None)
+            for of_partitions in (self._doubtful, self._reached, self.waits):
+                of_partitions.pop(partition, None)
         self._reached.update(found)
         return found
+
+    def waiting_for(self) -> dict[TopicPartition, str]:
+        """Return the partitions that wait for the database, each with the reason."""
+        now = time.monotonic()
+        return {partition: wait.text(now) for partition, wait in self.waits.copy().items() if wait.is_long(now)}
 
     def reached(self, partition: TopicPartition) -> int | None:
         """The database is known to have this offset, or a later one; None: nothing is known."""

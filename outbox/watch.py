@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus.client.metrics import Sample
-from outbox.status import Backlog, Stall, how_long, read_backlog, read_stall
+from outbox.status import Backlog, Stall, how_long, read_backlog, read_stall, read_status
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -26,6 +26,8 @@ _LOOK_SECONDS = 30.0
 _COUNTED = 10_000
 _LATE_MS = 60_000
 """An event that has waited for longer, or a writer's transaction that is open for longer, is worth an alarm."""
+_SILENT_MS = 30_000
+"""A relay that is alive is seen twice in each lease, of 9 s by default."""
 _GAUGES = {
     "backlog_events": "Events that wait to be published.",
     "refused_events": "Events that the log has refused, until somebody sees to them.",
@@ -40,6 +42,8 @@ class Seen(msgspec.Struct, frozen=True):
 
     backlog: Backlog
     stall: Stall
+    silent: str = ""
+    """Relays that hold shards and were not seen for long, if events wait for long."""
 
 
 class Watch:
@@ -75,7 +79,8 @@ class Watch:
             return f"what {writer.who} has written waits for its commit since {how_long(writer.age_ms)}"
         if backlog.oldest_age_ms is not None and backlog.oldest_age_ms > _LATE_MS:
             about = "" if backlog.is_exact else "about "
-            return f"{about}{backlog.count:,} events wait, the oldest for {how_long(backlog.oldest_age_ms)}"
+            waits = f"{about}{backlog.count:,} events wait, the oldest for {how_long(backlog.oldest_age_ms)}"
+            return f"{waits}. {self.seen.silent}" if self.seen.silent else waits
         return ""
 
     def details(self) -> dict[str, Any]:
@@ -110,4 +115,17 @@ def samples_of(outbox: str, seen: Seen) -> Iterator[Sample]:
 
 
 def _see(connection: Connection, tables: OutboxTables) -> Seen:
-    return Seen(read_backlog(connection, tables, _COUNTED), read_stall(connection, tables))
+    backlog = read_backlog(connection, tables, _COUNTED)
+    is_late = backlog.oldest_age_ms is not None and backlog.oldest_age_ms > _LATE_MS
+    return Seen(backlog, read_stall(connection, tables), _silent(connection, tables) if is_late else "")
+
+
+def _silent(connection: Connection, tables: OutboxTables) -> str:
+    """Describe the relays that may be dead. Other relays take their shards when the lease ends, not before."""
+    relays = read_status(connection, tables).relays
+    silent = [one for one in relays if one.is_live and one.shards and one.seen_age_ms > _SILENT_MS]
+    return ", ".join(
+        f"{len(one.shards)} shards belong to the relay {one.host}, last seen {how_long(one.seen_age_ms)} ago: others "
+        "take them when its lease ends"
+        for one in silent
+    )

@@ -74,6 +74,8 @@ def relay(args: argparse.Namespace) -> int:
 
                     async def until_empty() -> None:
                         await part.drain()
+                        if (health := part.health()).status == "degraded":
+                            out.note(health.reason)  # some events stay
                         bus.stop()
 
                     bus.start_soon(until_empty)

@@ -31,6 +31,8 @@ class Cleaner:
         self._delete = delete
         self.open: tuple[Part, ...] = ()
         """Published, and perhaps still in the table."""
+        self.trouble = ""
+        """Why published rows are not deleted now. Their receipts grow, and at last publishing waits for the deletes."""
         self.on_clean: Callable[[], object] = _nothing
         """Called when there is nothing left."""
         self._wanted = anyio.Event()
@@ -58,6 +60,7 @@ class Cleaner:
 
     def forget(self) -> None:
         """They are gone, or somebody else sees to them."""
+        self.trouble = ""
         self.open = ()
 
     async def clean(self) -> None:
@@ -71,6 +74,7 @@ class Cleaner:
             return
         await self._delete(sorted(chain.from_iterable(part.ids for part in done)))
         self.open = tuple(part for part in self.open if part not in done)
+        self.trouble = ""
 
     async def run(self) -> None:
         """Clean whenever there is something, for ever."""
@@ -86,6 +90,7 @@ class Cleaner:
                 await self._delete_open()
             except Exception as error:  # whoever publishes meets it too, and says it
                 logger.debug("published rows were not deleted: %s", error)
+                self.trouble = f"{type(error).__name__}: {error}".partition("\n")[0]
                 await anyio.sleep(_AGAIN_SECONDS)
             if not self.open:
                 self.on_clean()

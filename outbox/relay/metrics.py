@@ -13,6 +13,7 @@ from eventbus.client.metrics import Sample, histogram_samples
 _EVENTS = {
     "published": "Events published.",
     "quarantined": "Events that the log has refused.",
+    "put_back": "Quarantined events that were put back because their topic exists again.",
     "moved_behind": "Events that wait behind one of those.",
     "expired": "Events that were too old to be published.",
     "promoted": "Scheduled events whose time had come.",
@@ -47,6 +48,8 @@ class RelayMetrics(msgspec.Struct, kw_only=True):
     """Relays whose lease was over, and whose shards were set free."""
     quarantined: int = 0
     """Events that the log has refused."""
+    put_back: int = 0
+    """Quarantined events that were put back because their topic exists again."""
     moved_behind: int = 0
     """Events that wait behind one of those."""
     expired: int = 0

@@ -67,6 +67,8 @@ class Publisher(ABC):
         self._producer: Producer | None = None
         self._limits: dict[str, TopicLimits] = {}
         """The limits of topics that refused an event for its time."""
+        self._topics: frozenset[str] = frozenset()
+        """Those of the last batch that exist."""
         self.log_id = ""
         """The id of the log that was there when the slot was taken up; empty if it does not matter."""
 
@@ -106,6 +108,10 @@ class Publisher(ABC):
         """Return the first and last time that each topic of `learn_limits` accepts."""
         return {topic: limits.accepted_times(now_ms) for topic, limits in self._limits.items()}
 
+    def has_topic(self, topic: str) -> bool:
+        """Return True if the topic existed as the last batch was begun: then it is a partition that does not."""
+        return topic in self._topics
+
     async def aclose(self) -> None:
         """Let go of the producer; what is open is aborted."""
         producer, self._producer = self._producer, None
@@ -118,6 +124,7 @@ class Publisher(ABC):
     async def _adders(self, producer: Producer, rows: Sequence[Row]) -> dict[str, AddReady]:
         """What puts records into batches, by topic: each topic is looked up before anything is sent."""
         adders: dict[str, AddReady] = {}
+        self._topics = frozenset()
         for topic in dict.fromkeys(row[2] for row in rows):
             try:
                 adders[topic] = await producer.adder(topic)
@@ -125,6 +132,7 @@ class Publisher(ABC):
                 if is_poison(error) or is_unknown_topic(error):
                     raise Refused([row[0] for row in rows if row[2] == topic], error) from error
                 raise
+        self._topics = frozenset(adders)
         return adders
 
     async def _send(self, producer: Producer, rows: Sequence[Row], adders: dict[str, AddReady]) -> list[BatchDelivery]:

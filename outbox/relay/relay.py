@@ -15,6 +15,7 @@ from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
 from outbox.database import Database, now_sql, proxy_advice, trouble_of
 from outbox.relay.metrics import RelayMetrics
+from outbox.relay.releases import Releases
 from outbox.relay.slots import MOST_LEASE_MS, LeaseLost, Now
 from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.transactions import check_isolation, engine_for
@@ -65,12 +66,14 @@ class Relay:
         poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,
+        patience_ms: int = 600_000,
     ) -> None:
         """``batch_size``: rows in a transaction, at most. ``on_poison``: whether a row that the log refuses for good
         holds back those of its key behind it ("block"), or alone is put aside ("skip"). ``lease_ms``: so long after a
         relay dies others wait for it. ``poll_ms``: the shortest and the longest wait for new rows, where nobody says
-        that there are some. ``listen``: have PostgreSQL say so. ``create_tables``: where they are missing. Raises
-        ConfigError.
+        that there are some. ``listen``: have PostgreSQL say so. ``create_tables``: where they are missing.
+        ``patience_ms``: how long events wait in the outbox for a topic that does not exist, or whose ACL is missing,
+        before they are quarantined. Raises ConfigError.
         """
         if delivery not in ("exactly-once", "at-least-once"):
             raise ConfigError(f'delivery={delivery!r}: "exactly-once" or "at-least-once"')
@@ -83,6 +86,8 @@ class Relay:
             raise ConfigError(f"lease_ms={lease_ms!r}: 100 to {MOST_LEASE_MS:,}")
         if not hasattr(poll_ms, "__len__") or len(poll_ms) != 2 or not 1 <= poll_ms[0] <= poll_ms[1]:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
+        if isinstance(patience_ms, bool) or patience_ms < 0:
+            raise ConfigError(f"patience_ms={patience_ms!r}: 0 or more milliseconds")
         self._outbox = outbox
         self._tables = outbox.tables
         # A database may never answer. What goes on without its relay is guarded by the lease, or is deleted anyway.
@@ -94,6 +99,7 @@ class Relay:
             batch_size=batch_size,
             lease_ms=lease_ms,
             poll_ms=poll_ms,
+            patience_ms=patience_ms,
         )
         self._listens = listen
         self._creates_tables = create_tables
@@ -212,6 +218,8 @@ class Relay:
                     tasks.start_soon(work.cleaner.run)
                     self._watch = Watch(self._database, self._tables, work.timers)
                     tasks.start_soon(self._watch.run)
+                    releases = Releases(work, work.backend, self._database, self._tables, self._metrics)
+                    tasks.start_soon(releases.run)
                     await self._go_on(work)
                     tasks.cancel_scope.cancel()
         finally:
@@ -318,6 +326,8 @@ class Relay:
             "slot": metrics.slot,
             "shards": metrics.shards,
             "published": metrics.published,
+            "refused": 0 if self._work is None else self._work.refused,
+            "waiting_topics": [] if self._work is None else sorted({topic for topic, _ in self._work.waits.places}),
             **({} if self._work is None or self._work.due_ms is None else {"next_due_ms": self._work.due_ms}),
             "listens": "off" if self._listener is None else self._listener.state,
             **({} if self._watch is None else self._watch.details()),
@@ -332,10 +342,15 @@ class Relay:
             return "degraded", f"nothing is published now, it tries again by itself: {self._trouble}"
         if work.tenure.lease is None:
             return "starting", "the relay waits for a slot"
+        if work.cleaner.trouble:
+            return "degraded", f"published events are not deleted now, it tries again by itself: {work.cleaner.trouble}"
+        if waits := work.waits.text(work.timers.current_time()):
+            return "degraded", waits
         if self._watch is not None and (trouble := self._watch.trouble()):
             return "degraded", trouble
-        if metrics.quarantined:
-            return "ok", f"publishes; {metrics.quarantined} event(s) were put aside: eventbus outbox list"
+        if work.refused:
+            reason = f"events that the log refused are quarantined: {work.refused:,}. See: eventbus outbox list"
+            return "degraded", reason
         return "ok", f"publishes {metrics.shards} shard(s)"
 
 

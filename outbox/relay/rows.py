@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 
 from outbox.relay.receipts import Part, checksum, spans
+from outbox.relay.topic_waits import Place
 from outbox.table_names import quoted
 
 if TYPE_CHECKING:
@@ -89,17 +90,25 @@ class Rows:
         self._take_some = in_order.where(columns.shard.in_(bindparam("shards", expanding=True)))
 
     def take(
-        self, connection: Connection, shards: frozenset[int], limit: int, published: Sequence[int] = ()
+        self,
+        connection: Connection,
+        shards: frozenset[int],
+        limit: int,
+        published: Sequence[int] = (),
+        without: Collection[Place] = (),
+        only: Place | None = None,
     ) -> list[Row]:
         """The first rows of these shards, by id: whatever was committed by now, however low its id is.
 
         Without those that are ``published`` (ascending), and perhaps still there; and not as many where they are large.
+        ``without``: places whose rows are left out; ``only``: the place whose rows are taken.
         """
         if not shards:
             return []
         asked, values = self._take_all, {}
         if shards != self._all:
             asked, values = self._take_some, {"shards": list(shards)}
+        asked = asked.where(*self._of_places(without, only))
         known = spans(published)
         if len(known) > _FEW_SPANS:
             held = frozenset(published)
@@ -166,14 +175,29 @@ class Rows:
         self.delete(connection, part.ids, now)
         return "deleted"
 
-    def peek(self, connection: Connection, shards: frozenset[int]) -> Peek:
+    def _of_places(self, without: Collection[Place], only: Place | None = None) -> list[ColumnElement[bool]]:
+        from sqlalchemy import or_
+
+        columns = self._events.c
+        if only is not None:
+            topic, partition = only
+            return [columns.topic == topic, *(() if partition is None else (columns.partition == partition,))]
+        whole = sorted(topic for topic, partition in without if partition is None)
+        conditions: list[ColumnElement[bool]] = [columns.topic.not_in(whole)] if whole else []
+        for topic, partition in without:
+            if partition is not None:
+                elsewhere = (columns.topic != topic, columns.partition.is_(None), columns.partition != partition)
+                conditions.append(or_(*elsewhere))
+        return conditions
+
+    def peek(self, connection: Connection, shards: frozenset[int], without: Collection[Place] = ()) -> Peek:
         """Whether there are rows, and when there will be: one question, for who has nothing to do."""
         from sqlalchemy import exists, func, select
 
         if not shards:
             return Peek(False, None)
         events, later = self._events, self._tables.later
-        rows, due = select(events.c.id), select(func.min(later.c.due_ms))
+        rows, due = select(events.c.id).where(*self._of_places(without)), select(func.min(later.c.due_ms))
         if shards != self._all:
             rows = rows.where(events.c.shard.in_(shards))
             due = due.where(later.c.shard.in_(shards))

@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     lease_ms: int
     poll_ms: tuple[int, int]
+    patience_ms: int
+    """Events for a topic that is missing wait for so long in the outbox before they are quarantined."""
 
 
 class Tenure:

@@ -28,6 +28,7 @@ from outbox.relay.rows import Row, Rows
 from outbox.relay.sieve import Sieve
 from outbox.relay.slots import LeaseLost, Now, Slots
 from outbox.relay.tenure import Settings, Tenure
+from outbox.relay.topic_waits import Place, TopicWaits, may_end, place_of, shown
 from outbox.relay.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger("outbox")
 
-_PATIENCE = 4
-"""Times that a topic may be unknown before its rows are put aside: it may be just being created."""
 _MOST_OPEN_BATCHES = 4
 """Of rows that are published and not deleted: beyond that publishing waits."""
 _PROMOTED = 1_000
@@ -66,6 +65,7 @@ class Work:
     ) -> None:
         """``now`` is the database's clock, ``at`` is awaited after each step, ``timers`` are what it waits by."""
         self._bus = bus
+        self.backend = bus.backend
         self.timers = timers
         self._name = tables.name
         self._settings = settings
@@ -92,7 +92,12 @@ class Work:
         """Takes that had begun when it last was quiet, see `Relay.drain`."""
         self.due_ms: int | None = None
         """When the next scheduled event is due, by the database's clock, as far as is known."""
-        self._patience = _PATIENCE
+        self.waits = TopicWaits(settings.patience_ms)
+        """Topics that the log refuses now."""
+        self.probed_topics: set[str] = set()
+        """Topics whose ACL is tried with an event that was quarantined, until the log accepts one of their events."""
+        self.refused = 0
+        """Quarantined events of the outbox at the last look, without the events that wait for them."""
 
     async def _run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._transactions.run(fn, *args, **kwargs)
@@ -117,11 +122,18 @@ class Work:
             await self._sieve.promote(_PROMOTED)
             await self._ask_when_due()
             self._is_quiet = False
+        if (place := self.waits.due(self.timers.current_time())) is not None:
+            return await self._try_again(place)
         rows, self._ahead = self._ahead, []
         rows = rows or await self._take()
         if not rows:
             return self._until_next()
         return await self._publish(rows)
+
+    def look_again(self) -> None:
+        """Rows were put back: which keys are blocked has changed."""
+        self.tenure.look_at = 0.0
+        self._is_quiet = False
 
     def woken(self) -> None:
         """Somebody says that there are rows."""
@@ -133,6 +145,8 @@ class Work:
         seconds = min(self.pace.idle(), max(self.tenure.look_at - self.timers.current_time(), 0.0))
         if self.due_ms is not None:
             seconds = min(seconds, max(self.due_ms - self.tenure.now_ms(), 1.0) / 1000)
+        if (next_at := self.waits.next_at()) is not None:
+            seconds = min(seconds, max(next_at - self.timers.current_time(), 0.0))
         return seconds
 
     async def _look(self) -> None:
@@ -230,14 +244,15 @@ class Work:
         self.takes += 1
         takes = self.takes
         if self._is_quiet and not self.cleaner.open:
-            peek = await self._run(self._rows.peek, self.tenure.shards)
+            peek = await self._run(self._rows.peek, self.tenure.shards, self.waits.places)
             self.due_ms = peek.due_ms
             if not peek.has_rows:
                 self.quiet_after = takes
                 return []
         if self.cleaner.rows > _MOST_OPEN_BATCHES * self.pace.rows:
             await self.cleaner.clean()
-        rows = await self._run(self._rows.take, self.tenure.shards, self.pace.rows, self.cleaner.ids())
+        places = self.waits.places
+        rows = await self._run(self._rows.take, self.tenure.shards, self.pace.rows, self.cleaner.ids(), places)
         await self._at("taken")
         self._is_quiet = not rows
         if not rows:
@@ -272,21 +287,25 @@ class Work:
         except Refused as refused:
             if await self._publisher.learn_limits(rows, refused.cause):
                 return 0.0
-            return await self._refused(refused.ids, refused.cause)
+            return await self._refused(rows, refused.ids, refused.cause)
         except EventBusError as error:
             cause = poison_in(error)
             if cause is None:
                 raise
             if await self._publisher.learn_limits(rows, cause):
                 return 0.0
-            if len(rows) > 1:  # one of them, and nobody knows which
+            # One row is to blame, and it is not known which. If an ACL is missing for the only topic, all rows are.
+            if len(rows) > 1 and not (may_end(cause) and len({row[2] for row in rows}) == 1):
                 self.pace.refused(len(rows))
                 return 0.0
-            return await self._refused([rows[0][0]], cause)
+            return await self._refused(rows, [row[0] for row in rows], cause)
         self._is_up = True
         self._ahead = ahead
         self.cleaner.add(part)
-        self._patience = _PATIENCE
+        if self.waits.places:
+            self._topics_are_back(rows)
+        if self.probed_topics:
+            self.probed_topics.difference_update(row[2] for row in rows)
         self._count(rows)
         await self._at("committed")
         return 0.0
@@ -301,7 +320,8 @@ class Work:
         async def take() -> None:
             known = sorted((*self.cleaner.ids(), *part.ids))
             try:
-                ahead.extend(await self._run(self._rows.take, self.tenure.shards, self.pace.rows, known))
+                places = self.waits.places
+                ahead.extend(await self._run(self._rows.take, self.tenure.shards, self.pace.rows, known, places))
             except Exception as error:  # the next step takes again, and meets it
                 logger.debug("outbox %r: nothing was taken ahead: %s", self._name, error)
 
@@ -324,21 +344,73 @@ class Work:
         sample = rows[::16]
         self.pace.published(len(rows), sum([len(row[4] or b"") for row in sample]) * len(rows) // len(sample))
 
-    async def _refused(self, ids: list[int], cause: EventBusError) -> float:
-        """The log refuses rows: put them aside, once what is open is aborted. Seconds to wait."""
-        self._patience -= 1
-        if is_unknown_topic(cause) and self._patience > 0:
-            return self.pace.failed()
-        self._patience = _PATIENCE
+    async def _refused(self, rows: Sequence[Row], ids: list[int], cause: EventBusError) -> float:
+        """The log refuses these ids of the rows. Wait for their topics, or quarantine them. Seconds to wait."""
+        self._ahead = []  # taken before it was known which topics wait
+        if not is_unknown_topic(cause):
+            await self._check()
+        if may_end(cause) and not self._is_late([row for row in rows if row[0] in frozenset(ids)], cause):
+            return 0.0
+        if is_unknown_topic(cause):
+            await self._check()
+        count = await self._sieve.put_aside(ids, reason_of(cause))
+        self.refused += count
+        logger.error("outbox %r: %d event(s) were put aside, the log refuses them: %s", self._name, count, cause)
+        self.tenure.look_at = 0.0  # its key is blocked from here on
+        return 0.0
+
+    async def _check(self) -> None:
+        """Abort what is open, and commit a receipt alone. Raises if the log refuses receipts: no row is to blame."""
         await self._take_up()
         assert self._publisher is not None
         self._is_up = False
         await self._publisher.check()
         self._is_up = True
-        count = await self._sieve.put_aside(ids, reason_of(cause))
-        logger.error("outbox %r: %d event(s) were put aside, the log refuses them: %s", self._name, count, cause)
-        self.tenure.look_at = 0.0  # its key is blocked from here on
-        return 0.0
+
+    # topics that wait ------------------------------------------------------------------------------------------------
+
+    def _is_late(self, rows: Sequence[Row], cause: EventBusError) -> bool:
+        """Their topics wait from here on. Return True if these rows have waited for too long."""
+        now = self.timers.current_time()
+        late: list[bool] = []
+        for place in dict.fromkeys(self._place(row, cause) for row in rows):
+            if place not in self.waits.places:
+                logger.warning(
+                    "outbox %r: events for %s wait, and all others are published. They are tried again until the log "
+                    "accepts them: %s", self._name, shown(place), cause,
+                )  # fmt: skip
+            late.append(self.waits.refused(place, f"events for {shown(place)} wait: {cause}", now))
+            if late[-1]:
+                self.waits.again_at_once(place)
+        return all(late)
+
+    def _place(self, row: Row, cause: EventBusError) -> Place:
+        """Return what is missing: the topic, or the partition that the row names."""
+        topic, partition = row[2], row[6]
+        known = place_of(row, self.waits.places)
+        if known is not None:
+            return known
+        assert self._publisher is not None
+        is_partition = is_unknown_topic(cause) and self._publisher.has_topic(topic)
+        return (topic, partition) if is_partition else (topic, None)
+
+    async def _try_again(self, place: Place) -> float:
+        """Publish the first event for a place that waits. When that succeeds, all others follow as usual."""
+        now = self.timers.current_time()
+        limit = self._settings.batch_size if self.waits.is_late(place, now) else 1
+        taken = self._run(self._rows.take, self.tenure.shards, limit, self.cleaner.ids(), (), place)
+        rows = await taken
+        if not rows:  # they were dropped, or are quarantined
+            self.waits.over(place)
+            return 0.0
+        return await self._publish(rows)
+
+    def _topics_are_back(self, rows: Sequence[Row]) -> None:
+        before = set(self.waits.places)
+        self.waits.published(rows)
+        for place in before.difference(self.waits.places):
+            logger.warning("outbox %r: the log accepts events for %s again", self._name, shown(place))
+            self._is_quiet = False
 
 
 def cut(rows: list[Row], before: Sequence[Part]) -> tuple[list[Row], Part, str] | None:

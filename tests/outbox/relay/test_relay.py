@@ -184,7 +184,9 @@ async def test_a_row_that_is_refused_blocks_its_key_and_no_other(database: Datab
         assert [(row.value[:2], row.is_behind) for row in behind] == [(b"a2", 1), (b"a3", 1)]
         metrics = scene.relay.metrics()
         assert (metrics.quarantined, metrics.moved_behind, metrics.published) == (1, 2, 5)
-        assert scene.relay.health().status == "ok"
+        health = scene.relay.health()
+        assert (health.status, health.details["refused"]) == ("degraded", 1)
+        assert health.reason == "events that the log refused are quarantined: 1. See: eventbus outbox list"
 
 
 @ON_SQLITE
@@ -267,8 +269,8 @@ async def test_a_key_goes_on_when_what_blocked_it_is_gone(database: Database) ->
 
 
 @pytest.mark.parametrize("database", ["sqlite", "psycopg"], indirect=True)
-async def test_rows_of_a_topic_that_is_not_there_are_put_aside(database: Database) -> None:
-    async with running(database) as scene:
+async def test_rows_of_a_topic_that_is_missing_for_too_long_are_put_aside(database: Database) -> None:
+    async with running(database, patience_ms=0) as scene:
         with database.plain.begin() as connection:
             for n in range(3):
                 scene.outbox.publish(connection, "nowhere", b"%d" % n)
