@@ -135,6 +135,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     acks_by_hand: bool = False
     waiting_for: Mapping[TopicPartition, str] = {}
     """Partitions in which a record waits in its place, and the reason: an outage, an open circuit."""
+    missing: str = ""
+    """Which of its topics do not exist."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -153,6 +155,8 @@ def judge(facts: Facts, limit_ms: int) -> Verdict:
             return verdict
     if facts.stopped:
         return Verdict("stopped", f"{_stopped(facts)}; its other partitions go on", "degraded")
+    if facts.missing:
+        return Verdict("running" if any(facts.lag.values()) else "idle", facts.missing, "degraded")
     if facts.waiting_for:
         partition, reason = next(iter(sorted(facts.waiting_for.items())))
         others = f" (and {len(facts.waiting_for) - 1} more partitions)" if len(facts.waiting_for) > 1 else ""

@@ -26,6 +26,7 @@ from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.durations import Duration, seconds
 from eventbus.errors import (
     ConfigError,
+    EventBusError,
     RequestFailed,
     RequestTimedOut,
     SerializationError,
@@ -54,6 +55,10 @@ def replies_topic(service_name: str) -> str:
     return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', service_name)}.replies"
 
 
+_CREATE_SECONDS = 5.0
+"""The longest time that a topic of replies may take to be created again."""
+
+
 class Waiting:
     """For one reply, or for replies to be read at all."""
 
@@ -80,13 +85,16 @@ class Requests:
     def __init__(
         self,
         topic: str,
-        read: Callable[[], Awaitable[Consumer]],
+        create: Callable[[], Awaitable[bool]],
+        read: Callable[[], Consumer],
         spawn: Spawn,
         serdes: Mapping[type, Serde],
         timers: Timers,
     ) -> None:
-        """``read`` gives a consumer of the replies to come, to be entered; ``spawn`` has a function run meanwhile."""
+        """``create`` returns True if the topic did not exist; ``read`` gives a consumer of the replies to come, to be
+        entered; ``spawn`` has a function run meanwhile."""
         self._topic = topic
+        self._create = create
         self._read = read
         self._spawn = spawn
         self._serdes = serdes
@@ -125,10 +133,7 @@ class Requests:
         finally:
             del self._waiting[correlation_id]
         if waiting.reply is None:
-            raise RequestTimedOut(
-                f"no reply to the request in {topic!r} within {timeout:g} s: its handler may still run, wait "
-                "to retry it, be down, or be declared without replies=True"
-            )
+            raise await self._timed_out(topic, timeout)
         problem = waiting.reply.header(REPLY_ERROR)
         if problem is not None:
             raise RequestFailed(
@@ -136,6 +141,19 @@ class Requests:
                 "handles it has the details"
             )
         return decode(waiting.reply)
+
+    async def _timed_out(self, topic: str, timeout: float) -> RequestTimedOut:
+        with contextlib.suppress(EventBusError), self._timers.move_on_after(_CREATE_SECONDS):
+            if await self._create():
+                return RequestTimedOut(
+                    f"No reply to the request in {topic!r} within {timeout:g} s. The topic of its reply, "
+                    f"{self._topic!r}, was deleted, and is created again now. Send the request again; its handler may "
+                    "have run"
+                )
+        return RequestTimedOut(
+            f"no reply to the request in {topic!r} within {timeout:g} s: its handler may still run, wait "
+            "to retry it, be down, or be declared without replies=True"
+        )
 
     def _decoder(self, returns: Any) -> Callable[[ConsumerRecord], Any]:
         if ConsumerRecord in (returns, get_origin(returns)):
@@ -173,7 +191,8 @@ class Requests:
 
     async def _run(self, reading: Waiting) -> None:
         try:
-            async with await self._read() as replies:
+            await self._create()
+            async with self._read() as replies:
                 await replies.positions()  # the ends, before anything is asked
                 reading.end()
                 async for record in replies:
@@ -195,12 +214,17 @@ def requests_of(bus: Host, spawn: Spawn) -> Requests:
     """Those of a bus, as long as its tasks run."""
     topic = replies_topic(bus.service_name)
 
-    async def read() -> Consumer:
-        with contextlib.suppress(TopicAlreadyExists):
+    async def create() -> bool:
+        try:
             await bus.admin.create_topic(topic, 1, configs=REPLIES_CONFIG)
+        except TopicAlreadyExists:
+            return False
+        return True
+
+    def read() -> Consumer:
         return bus.new_consumer(partitions=[TopicPartition(topic, 0)], start="latest")
 
-    return Requests(topic, read, spawn, bus.serdes, bus.backend.timers)
+    return Requests(topic, create, read, spawn, bus.serdes, bus.backend.timers)
 
 
 class Asking(ABC):

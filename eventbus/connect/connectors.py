@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from eventbus.backends.clock import Clock, system_clock
+from eventbus.client.health import PartHealth
 from eventbus.client.host import Part
 from eventbus.client.metrics import Sample
 from eventbus.connect.connector import Context, SourceConnector
@@ -225,6 +226,16 @@ class Connectors:
 
     def _registries(self) -> list[Part]:
         return [part for run in self.runs for part in run.parts]
+
+    def health(self) -> PartHealth:
+        """Degraded while a connector has failed, or waits to begin again."""
+        details = {run.name: run.state for run in self.runs}
+        for run in self.runs:
+            if run.error is not None:
+                what = "has failed" if run.state == "failed" else "waits to begin again"
+                reason = f"connector {run.name!r} {what}: {type(run.error).__name__}: {run.error}"
+                return PartHealth(part="connectors", status="degraded", reason=reason, details=details)
+        return PartHealth(part="connectors", status="ok", reason=f"{len(self.runs)} run", details=details)
 
     def samples(self) -> Iterable[Sample]:
         """For `EventBus.metrics`."""

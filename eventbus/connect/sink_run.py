@@ -93,6 +93,8 @@ class SinkRun(Run):
                 self._answered = asked
                 self._notify()
             records = await self._poll(consumer)
+            if not records and not consumer.assignment() and self._topics:
+                await self.bus.backend.describe_topics(self._topics)  # raises if one was deleted
             await self._put(records)
             if self._is_put and (not records or timers.current_time() >= flush_at):
                 await self._flush(consumer)

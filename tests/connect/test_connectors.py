@@ -30,6 +30,7 @@ from eventbus.errors import ConfigError, ProducerFenced, SerializationError
 from eventbus.testing import FakeClock, TestBus
 from eventbus.types import TopicPartition
 from tests.connect.conftest import Notes, all_values
+from tests.support import until
 
 pytestmark = pytest.mark.system
 
@@ -123,12 +124,12 @@ async def test_records_and_offsets_are_one_transaction(make_bus: Callable[[], Ev
 
 
 async def test_it_goes_on_after_a_restart(notes: Notes, tmp_path: Any) -> None:
-    for until in (2, 5):
+    for last in (2, 5):
         bus = EventBus(f"file://{tmp_path}/log")
-        bus.include(Connectors(numbers(until=until), note=notes.append))
+        bus.include(Connectors(numbers(until=last), note=notes.append))
         async with bus:
             await bus.drain()
-            assert await all_values(bus, "numbers") == [str(number) for number in range(until)]
+            assert await all_values(bus, "numbers") == [str(number) for number in range(last)]
     assert Numbers.started_at == [0, 2]
 
 
@@ -437,3 +438,29 @@ async def test_a_connector_that_never_returns_holds_up_neither_the_bus_nor_the_e
         assert any(thread.is_alive() for thread in left_behind), "the command does not wait for these at its end"
     finally:
         Stuck.goes_on.set()
+
+
+async def test_a_topic_deleted_under_a_sink_and_a_source_that_fails_show_in_health() -> None:
+    """The sink read nothing for ever; no connector was in health."""
+    bus = TestBus()
+    sink = {"name": "out", "connector.class": f"{HERE}.Shelf", "topics": "letters"}
+    source = {"name": "in", "connector.class": f"{HERE}.Numbers", "topic": "numbers", "breaks": "1"}
+    connectors = Connectors(sink, source, note=lambda text: None)
+    bus.include(connectors)
+
+    async def is_restarted() -> bool:
+        await bus.clock.advance(seconds=2)
+        return connectors.runs[0].restarts > 0 and connectors.runs[0].state == "running"
+
+    async with bus:
+        await until(lambda: connectors.health().status == "degraded", poll_seconds=0.01)
+        reason = "connector 'in' waits to begin again: OSError: the line is down"
+        assert (await bus.health()).reason == f"connectors: {reason}"
+        await bus.clock.advance(seconds=20)
+        await bus.drain()
+        assert (await bus.health()).status == "ok"
+        await bus.admin.delete_topics(["letters"])
+        await until(is_restarted, poll_seconds=0.01)
+        await bus.send("letters", b"7")
+        await bus.drain()
+        assert len(Shelf.kept) == 1

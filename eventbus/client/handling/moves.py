@@ -19,6 +19,7 @@ from eventbus.errors import (
     ConcurrentTransactions,
     EventBusError,
     KafkaError,
+    TopicAuthorizationFailed,
     UnknownProducerId,
 )
 from eventbus.recovery import Outgoing, Plan, Waiting
@@ -211,7 +212,8 @@ async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:
 
 
 def is_final(error: EventBusError) -> bool:
-    """No later try of the same commit can do better."""
+    """No later try of the same commit can do better. An ACL that is missing may be granted again."""
     while isinstance(error.__cause__, EventBusError) and not isinstance(error, KafkaError):
         error = error.__cause__
-    return isinstance(error, KafkaError) and not (error.retriable or isinstance(error, TAKEN_OVER))
+    may_end = (*TAKEN_OVER, TopicAuthorizationFailed)
+    return isinstance(error, KafkaError) and not (error.retriable or isinstance(error, may_end))

@@ -22,7 +22,14 @@ from eventbus.client.handling.moves import Moves, is_full
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.handling.waits import Wait
-from eventbus.errors import ConfigError, EventBusError, InvalidConfig, KafkaError, TopicAlreadyExists
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    InvalidConfig,
+    KafkaError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from eventbus.recovery import FailurePolicy, Handling, Outgoing, Recovery, Waiting
 from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
@@ -121,6 +128,8 @@ class Recovering:
         self.crash_marks = crash_marks
         self.waiting: dict[int, Waiting] = {}
         """By retry partition, of those that are ours."""
+        self.waits: dict[TopicPartition, Wait] = {}
+        """Retry partitions that are being taken up, and what they wait for."""
         self._loading: dict[int, int] = {}
         """Retry partitions that are not read to where they ended when they came, and where that was."""
         self._wakes: list[Callable[[], object]] = []
@@ -182,6 +191,25 @@ class Recovering:
             {topic.name: _max_message_bytes(topic) for topic in described},
         )
 
+    async def restore(self) -> None:
+        """Create the policy's topics again if they were deleted, or have lost partitions, while the handler runs.
+
+        Raises what the log refuses with.
+        """
+        own = dict(self.partitions)
+        for topic, count in own.items():
+            try:
+                [described] = await self._backend.describe_topics([topic])
+                problem = "" if len(described.partitions) >= count else "has lost partitions"
+            except UnknownTopicOrPartition:
+                problem = "was deleted"
+            if problem:
+                await self.prepare()
+                logger.error(
+                    "handler %r: topic %r %s while the handler ran, and is restored%s", self._handler.__name__, topic,
+                    problem, ". Records that waited there are lost" if self.is_retry(topic) else "",
+                )  # fmt: skip
+
     def _check_widths(self, widths: Mapping[str, int]) -> None:
         """Partitions are with the same member as their retry partitions only where all have equally many."""
         if self.recovery.order != "none" and self.recovery.retry_topic is not None and len(set(widths.values())) > 1:
@@ -208,16 +236,21 @@ class Recovering:
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Before the first record of them is read."""
         ours = [partition for partition in partitions if self.is_retry(partition.topic)]
-        while ours:
-            try:
-                await self._take_up(ours)
-                break
-            except EventBusError as error:
-                if not error.retriable:
-                    raise
-                # Nobody asks again: without this nothing of them, nor of their sources, would ever be begun.
-                logger.debug("handler %r: not taken up yet: %s: %s", self._handler.__name__, ours, error)
-                await self._backend.timers.sleep(_AWAY_SECONDS)
+        wait = Wait("the log has not answered where it begins", self._backend.timers.current_time())
+        self.waits = dict.fromkeys(ours, wait)
+        try:
+            while ours:
+                try:
+                    await self._take_up(ours)
+                    break
+                except EventBusError as error:
+                    if not error.retriable:
+                        raise
+                    # Without another try nothing of them, nor of their sources, would ever be begun.
+                    wait.again(f"the log does not answer where it begins: {error}")
+                    await self._backend.timers.sleep(_AWAY_SECONDS)
+        finally:
+            self.waits = {}
         await self.polled({})
 
     async def _take_up(self, ours: Sequence[TopicPartition]) -> None:
@@ -342,7 +375,10 @@ class Recovering:
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
                 self._say_apart(lane, number)
-                apart = f"partition {number} of {self.recovery.retry_topic} is with another member of the group"
+                apart = (
+                    f"partition {number} of {self.recovery.retry_topic} is with another member of the group, or was "
+                    "deleted and is about to be restored"
+                )
                 lane.wait = lane.wait or Wait(apart, self._backend.timers.current_time())
             if not await self._changes(lane):
                 lane.wait = None
@@ -383,10 +419,10 @@ class Recovering:
         if not self._is_apart:
             self._is_apart = True
             logger.warning(
-                "handler %r: %s waits for partition %d of %s, which is with another member of the group: records of a "
-                "key that is tried again keep their order only where both are read together. That is so with "
-                "partition_assignment_strategy='range' and topics of equally many partitions; Retry(order='none') does "
-                "without",
+                "handler %r: %s waits for partition %d of %s, which is with another member of the group, or was "
+                "deleted. Records of a key that is tried again keep their order only where both are read together, as "
+                "with partition_assignment_strategy='range' and topics of equally many partitions. Retry(order='none') "
+                "does without",
                 self._handler.__name__, lane.topic_partition, number, self.recovery.retry_topic,
             )  # fmt: skip
 

@@ -174,6 +174,6 @@ class Retries:
     async def admitted(self, lane: Lane) -> bool:
         """Return when a record may be begun. False: look at the lane first."""
         while (seconds := self.closed_for()) > 0:
-            if not await self.sleeps(lane, seconds):
+            if not await self.sleeps(lane, seconds, "a circuit is open, as too many calls have failed"):
                 return False
         return True

@@ -34,6 +34,7 @@ from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.missing_topics import MissingTopics
 from eventbus.client.handling.moves import Moves
 from eventbus.client.handling.recovering import recovering_of, recovery_of
 from eventbus.client.handling.schema_wait import SchemaWait
@@ -43,7 +44,7 @@ from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.outages import is_outage
-from eventbus.types import FetchedRecords, GroupMetadata, TopicPartition
+from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, TopicPartition
 from serdes import Serde
 
 logger = logging.getLogger("eventbus.runner")
@@ -87,6 +88,8 @@ class Runner:
         """
         self.handler = handler
         self.group = group
+        self.is_committed_only = config.isolation is IsolationLevel.READ_COMMITTED
+        """It reads no record of an open transaction."""
         self.lanes: dict[TopicPartition, Lane] = {}
         self.has_left = False
         """Nothing runs any more, what was finished is committed."""
@@ -133,6 +136,7 @@ class Runner:
             None if self.recovering is None or handler.spec.tx is None else self.recovering.moved,
         )  # fmt: skip
         self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
+        self._missing = MissingTopics(handler, backend, consumer, self.recovering)
         self._watch = self._shared.watch
         self._watch.group = group
         self._transactions: dict[Lane, ExactlyOnce] = {}
@@ -668,6 +672,11 @@ class Runner:
         """Partitions that wait now, each with the reason: the log cannot read them, or a record meets an outage."""
         retries, unreadable, now = self._dispatch.retries, self._consumer.waiting_for, self._timers.current_time()
         waits = {partition: lane.wait.text(now) for partition, lane in self.lanes.items() if lane.wait is not None}
+        for part in (self.recovering, self._places):  # of partitions that are being assigned
+            taken_up = () if part is None else part.waits.items()
+            waits.update({partition: wait.text(now) for partition, wait in taken_up if wait.is_long(now)})
+        if self._places is not None:
+            waits.update({one: text for one, text in self._places.waiting_for().items() if one in self.lanes})
         return {**unreadable, **waits, **({} if retries is None else retries.waiting_for)}
 
     @property
@@ -725,6 +734,11 @@ class Runner:
     def at_work(self) -> list[AtWork]:
         """The records whose handlers are at work now."""
         return self._watch.at_work()
+
+    async def missing_topics(self) -> str:
+        """Return which of its topics do not exist, or "". Those that belong to its policy are created again."""
+        is_stuck = bool(self._commits.error) or any(lane.wait is not None for lane in self.lanes.values())
+        return await self._missing.look(is_stuck=is_stuck)
 
     async def lag(self) -> dict[TopicPartition, int]:
         """By partition how many offsets lie between what is committed (or was begun with) and the end."""

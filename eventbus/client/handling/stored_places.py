@@ -14,6 +14,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.recovering import Recovering
+from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import OffsetAndMetadata, TopicPartition
 from eventbus.units_of_work import OpenUnits, UnitsOfWork
@@ -55,6 +56,8 @@ class StoredPlaces:
         self._consumer = consumer
         self._commits = commits
         self._recovering = recovering
+        self.waits: dict[TopicPartition, Wait] = {}
+        """Partitions whose first offset is looked up, and what they wait for."""
         self._units: OpenUnits = tx.open(handler.__name__, group, signature.unit_name, signature.unit)
         dispatch.in_units(self._units)
 
@@ -72,6 +75,10 @@ class StoredPlaces:
         if self._recovering is None or not self._recovering.is_retry(partition.topic):
             await self._units.passed(partition, lane.committed)
 
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        """Return the partitions whose next record waits for the database, each with the reason."""
+        return self._units.waiting_for()
+
     def note_of(self, partition: TopicPartition) -> Callable[[], str]:
         """What a commit in the log is to say of the database; it has that much, or more."""
         if self._recovering is not None and self._recovering.is_retry(partition.topic):
@@ -88,18 +95,13 @@ class StoredPlaces:
         ours = [one for one in partitions if recovering is None or not recovering.is_retry(one.topic)]
         if not ours:
             return
-        stored = await self._units.stored(ours)
-        while True:
-            try:
-                ends = await self._consumer.end_offsets(ours)
-                committed = await self._consumer.committed(ours)
-                break
-            except EventBusError as error:
-                if not error.retriable:
-                    raise
-                # Nobody asks again: without this they would begin where the group is.
-                logger.debug("handler %r: not taken up yet: %s: %s", self._handler.__name__, ours, error)
-                await self._timers.sleep(_AWAY_SECONDS)
+        wait = Wait("its database has not answered where it begins", self._timers.current_time())
+        self.waits = dict.fromkeys(ours, wait)
+        try:
+            stored = await self._units.stored(ours)
+            ends, committed = await self._in_the_log(ours, wait)
+        finally:
+            self.waits = {}
         held = set(self._consumer.assignment())
         for partition in ours:
             if partition not in held:
@@ -107,6 +109,20 @@ class StoredPlaces:
             self._begin(partition, stored.get(partition), ends, committed.get(partition))
         if self._commits.elsewhere:
             self._commits.due()
+
+    async def _in_the_log(
+        self, partitions: Sequence[TopicPartition], wait: Wait
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAndMetadata]]:
+        """Return where the partitions end, and what the group has committed of them."""
+        while True:
+            try:
+                return await self._consumer.end_offsets(partitions), await self._consumer.committed(partitions)
+            except EventBusError as error:
+                if not error.retriable:
+                    raise
+                # Without another try they would begin where the group is.
+                wait.again(f"the log does not answer where it ends: {error}")
+                await self._timers.sleep(_AWAY_SECONDS)
 
     def _begin(
         self,

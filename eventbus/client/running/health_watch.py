@@ -22,6 +22,7 @@ from eventbus.client.health import (
     summary,
 )
 from eventbus.client.metrics import HandlerMetrics
+from eventbus.client.running.open_transactions import OpenTransactions
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
 
@@ -69,7 +70,7 @@ class HealthWatch:
         for runner in self._runners:
             track = self._tracks.get(runner)
             if track is None:
-                track = self._tracks[runner] = _Track(runner)
+                track = self._tracks[runner] = _Track(runner, OpenTransactions(self._backend))
             await track.ask(self._backend)
             now = self._timers.current_time()
             facts = track.facts(now)
@@ -104,8 +105,9 @@ class HealthWatch:
 class _Track:
     """One runner, as it was seen so far."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, transactions: OpenTransactions) -> None:
         self._runner = runner
+        self._transactions = transactions
         self._lags: deque[tuple[float, int]] = deque()
         self._finished: dict[TopicPartition, tuple[int, float]] = {}
         """Per partition with lag: how far it was finished, and since when."""
@@ -113,6 +115,7 @@ class _Track:
         self._polls_fail_since: float | None = None
         self._is_wedged = False
         self._lag: dict[TopicPartition, int] = {}
+        self._missing = ""
         self._group_moves = False
         """The group waits for somebody; not this member, perhaps."""
 
@@ -124,11 +127,18 @@ class _Track:
         """What only the log knows; as it was before when it does not answer now."""
         if self._runner.has_left:
             return
+        is_starting = self._runner.last_poll_at is None
         with backend.timers.move_on_after(_ANSWER_SECONDS):
             try:
                 self._lag = await self._runner.lag()
                 [group] = await backend.describe_groups([self._runner.group])
                 self._group_moves = group.state in ("PreparingRebalance", "CompletingRebalance")
+                if is_starting:
+                    return  # all its topics were there a moment ago
+                self._missing = await self._runner.missing_topics()
+                if self._runner.is_committed_only:
+                    read = [partition for partition, behind in self._lag.items() if not behind]
+                    await self._transactions.look(read, backend.timers.current_time())
             except EventBusError as error:
                 logger.debug("handler %r: its lag is not known: %s", self._runner.handler.__name__, error)
 
@@ -159,7 +169,8 @@ class _Track:
             lag=lag,
             at_work=[RecordAtWork(one.topic_partition, one.offset, _ms(now - one.since)) for one in runner.at_work()],
             standing_ms={one: _ms(now - since) for one, (_, since) in self._finished.items()},
-            waiting_for=dict(runner.waiting_for),
+            waiting_for={**self._transactions.reasons, **runner.waiting_for},
+            missing=self._missing,
             acks_by_hand=runner.handler.spec.ack == "manual",
         )
 

@@ -167,6 +167,8 @@ class Schedules:
                 while not self._is_closing:
                     try:
                         await self._read()
+                    except UnknownTopicOrPartition as error:
+                        await self._restore(error)
                     except Exception as error:  # whatever it is, the service has other work
                         self._trouble = f"{type(error).__name__}: {error}"
                         logger.warning(
@@ -178,6 +180,19 @@ class Schedules:
             self._ended.set()
             self._polled.set()
 
+    async def _restore(self, error: EventBusError) -> None:
+        """The topic was deleted while it was in use: create it again, with the times of this bus's functions."""
+        self._trouble = str(error)
+        try:
+            topic = await find_or_create(self.backend, TopicSpec(self.topic, 1, configs=TOPIC_CONFIG))
+        except EventBusError as refusal:
+            self._trouble = str(refusal)
+            await self.backend.timers.sleep(_AGAIN_SECONDS)
+            return
+        self._partitions = len(topic.partitions)
+        logger.error("topic %r was deleted, and is created again. Records that waited in it are lost", self.topic)
+        self._bus.start_soon(self._declare_all)
+
     async def _read(self) -> None:
         consumer = self._bus.new_consumer(
             self.topic,
@@ -188,9 +203,14 @@ class Schedules:
             on_lost=self._lost,
             enable_auto_commit=False,
         )
+        looked_at = self.backend.timers.current_time()
         async with consumer:
             while not self._is_closing:
                 records = await consumer.poll(_POLL_MS, _MOST_POLLED)
+                now = self.backend.timers.current_time()
+                if not self._tenures and now - looked_at >= _LOOK_SECONDS:  # all are with others, or it was deleted
+                    looked_at = now
+                    await self.backend.describe_topics([self.topic])
                 by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
                 for record in records:
                     by_partition.setdefault(record.topic_partition, []).append(record)
@@ -338,8 +358,12 @@ class Schedules:
         if trouble:
             reason = f"nothing is delivered now, it is tried again: {trouble}"
             return PartHealth(part=part, status="degraded", reason=reason, details=details)
+        if waits := next((one.waiting_for for one in self._tenures.values() if one.waiting_for), ""):
+            return PartHealth(part=part, status="degraded", reason=waits, details=details)
         if late_ms > _STUCK_MS:
             reason = f"the next record is late by {late_ms // 1000:,} s: the log is slow, or a transaction stays open"
             return PartHealth(part=part, status="degraded", reason=reason, details=details)
-        aside = f"; {dead} cannot be delivered: eventbus schedule list --dead" if dead else ""
-        return PartHealth(part=part, status="ok", reason=f"{pending:,} wait{until}{aside}", details=details)
+        if dead:
+            reason = f"records that cannot be delivered: {dead:,}. See: eventbus schedule list --dead"
+            return PartHealth(part=part, status="degraded", reason=reason, details=details)
+        return PartHealth(part=part, status="ok", reason=f"{pending:,} wait{until}", details=details)

@@ -13,6 +13,7 @@ import anyio
 from eventbus.backends.base import Backend
 from eventbus.backends.delivery import BatchDelivery
 from eventbus.client.consumer import Consumer
+from eventbus.client.handling.waits import Wait, tried
 from eventbus.client.producer import AddReady, Producer
 from eventbus.client.scheduling.agenda import Agenda, Correction, Delivery, Pending, Writes
 from eventbus.client.scheduling.entries import Entry, Every, Item, decode
@@ -20,7 +21,10 @@ from eventbus.client.scheduling.times import moment
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
+    InvalidProducerIdMapping,
+    TopicAuthorizationFailed,
     TransactionAborted,
+    UnknownProducerId,
     UnknownTopicOrPartition,
 )
 from eventbus.ledger import ends_of
@@ -36,10 +40,20 @@ _LONGEST_WAIT_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
 """What a transaction under way has to finish in, when the partition is given up."""
+_TOPIC_AGAIN_MS = 5_000
+"""Between two tries of a topic that is missing."""
+_MAY_END = (UnknownTopicOrPartition, TopicAuthorizationFailed)
+"""A topic may be created later, and its ACL granted. Until then its records wait."""
+_EXPIRED = (InvalidProducerIdMapping, UnknownProducerId)
+"""The log has forgotten a producer that did not write for long: the next one is opened at once."""
 _NEAR = 500
 """A record that stands so few behind the last one is read on to."""
 _READ_MS = 5_000
 """For a record that is there."""
+
+
+_Place = tuple[str, int | None]
+"""A topic, and the partition that a record names. None: the whole topic."""
 
 
 class Counts:
@@ -80,6 +94,8 @@ class Tenure:
         self.agenda = Agenda(lambda: uuid4().hex[:16]) if agenda is None else agenda
         self.trouble = ""
         """What keeps it from delivering now."""
+        self._waits: dict[_Place, tuple[Wait, int]] = {}
+        """The places that the log refuses now, and when each is tried again, in milliseconds since the epoch."""
         self._around = around
         self._timers = around.backend.timers
         self._inbox: list[ConsumerRecord] = []
@@ -123,6 +139,14 @@ class Tenure:
             self._wake.set()
             await progress.wait()
 
+    @property
+    def waiting_for(self) -> str:
+        """Describe what some records wait for while the others are delivered, or ""."""
+        now_ms, now = self._around.now_ms(), self._timers.current_time()
+        # A wait is not renewed when all its records were cancelled.
+        waits = [wait for wait, until_ms in self._waits.values() if now_ms < until_ms + _TOPIC_AGAIN_MS]
+        return waits[0].text(now) if waits else ""
+
     # the task --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -132,6 +156,8 @@ class Tenure:
                 while not self._stopping:
                     try:
                         await self._hold()
+                    except _EXPIRED as error:
+                        logger.debug("scheduled records of %s: a new producer is opened: %s", self.partition, error)
                     except Exception as error:  # whatever it is, it is said and tried again: its service has other work
                         self._say(error)
                         self._wake = anyio.Event()
@@ -198,19 +224,24 @@ class Tenure:
             items = await self._items(reader, due)
             live = [one for one in due if one.key in items]
             writes = agenda.writes(live, [items[one.key] for one in live], now_ms, _MOST)
-            adders = await self._adders(producer, writes)
+            adders = await self._adders(producer, writes, now_ms)
             if adders is None:
                 agenda.put_back(live)
                 return
             async with producer.transaction():
                 await self._write(producer, adders, writes, handles)
         except BaseException as error:
-            agenda.put_back(live or due)
-            if not isinstance(error, TransactionAborted | _Refused):
-                raise
-            self._find_out(error, handles, len(live))
+            try:
+                if not isinstance(error, TransactionAborted | _Refused):
+                    raise
+                self._find_out(error, handles, len(live), now_ms)
+            finally:
+                agenda.put_back(live or due)
             return
         agenda.stored(writes)
+        for one in writes.deliveries if self._waits else ():
+            self._waits.pop((one.topic, None), None)
+            self._waits.pop((one.topic, one.partition), None)
         self._most = min(_MOST, self._most * 2)
         self.trouble = ""
         counts = self._around.counts
@@ -218,24 +249,52 @@ class Tenure:
         counts.records += sum(not isinstance(one.pending.item, Every) for one in writes.deliveries)
         counts.late_ms = max((now_ms - one.due_ms for one in live), default=counts.late_ms)
 
-    async def _adders(self, producer: Producer, writes: Writes) -> dict[str, AddReady] | None:
-        """By topic. None: some records go to topics that are gone, and were put aside."""
+    async def _adders(self, producer: Producer, writes: Writes, now_ms: int) -> dict[str, AddReady] | None:
+        """Return an adder for each topic, or None if the log refuses some topics and their records are postponed."""
         adders = {self.partition.topic: await Producer.adder(producer, self.partition.topic)}
-        gone: dict[str, str] = {}
-        for topic in {one.topic for one in writes.deliveries}:
-            try:
-                # Interceptors saw it when it was sent.
-                adders[topic] = await Producer.adder(producer, topic)
-            except UnknownTopicOrPartition as error:
-                gone[topic] = str(error)
-        lost = [one for one in writes.deliveries if one.topic in gone]
-        for one in lost:
-            if isinstance(one.pending.item, Every):
-                logger.warning("%s fired, and nobody hears it: %s", one.pending.id, gone[one.topic])
-                writes.deliveries.remove(one)
-            else:
-                self._put_aside(one, gone[one.topic])
-        return None if any(one.pending.is_dead for one in lost) else adders
+        gone: dict[_Place, EventBusError | None] = {}
+        for place in {(one.topic, partition) for one in writes.deliveries for partition in (None, one.partition)}:
+            topic, partition = place
+            if self._waits.get(place, (None, 0))[1] > now_ms:
+                gone[place] = None
+            elif partition is None:
+                try:
+                    # Interceptors saw it when it was sent.
+                    adders[topic] = await Producer.adder(producer, topic)
+                except _MAY_END as error:
+                    gone[place] = error
+        firings = [
+            one for one in writes.deliveries if (one.topic, None) in gone and isinstance(one.pending.item, Every)
+        ]
+        for one in firings:
+            said = gone[one.topic, None]
+            logger.warning("Scheduled function %s has no topic for its times: %s", one.pending.id, said)
+            writes.deliveries.remove(one)
+        is_late = False
+        for place, error in gone.items():
+            late = [one for one in writes.deliveries if place in ((one.topic, None), (one.topic, one.partition))]
+            self._postpone(late, place, error, now_ms)
+            is_late = is_late or bool(late)
+        return None if is_late else adders
+
+    def _postpone(
+        self, deliveries: Sequence[Delivery], place: _Place, error: EventBusError | None, now_ms: int
+    ) -> None:
+        """Records for a place that the log refuses now wait in memory, for as long as it takes.
+
+        ``error``: None if the place was not tried, because others wait for it.
+        """
+        if not deliveries:
+            return
+        if error is not None:
+            known = self._waits.get(place)
+            if known is None:
+                logger.warning("scheduled records for topic %r wait, until the log accepts them: %s", place[0], error)
+            reason = f"records for topic {place[0]!r} wait: {error}"
+            wait = tried(None if known is None else known[0], reason, self._timers.current_time())
+            self._waits[place] = wait, now_ms + _TOPIC_AGAIN_MS
+        for one in deliveries:
+            one.pending.due_ms = self._waits[place][1]
 
     async def _write(
         self,
@@ -259,19 +318,32 @@ class Tenure:
         for key, (value, headers) in writes.own.items():
             await _added(producer, add, key, value, headers, now_ms, self.partition.partition)
 
-    def _find_out(self, error: Exception, handles: list[tuple[Delivery, BatchDelivery]], count: int) -> None:
+    def _find_out(
+        self, error: Exception, handles: list[tuple[Delivery, BatchDelivery]], count: int, now_ms: int
+    ) -> None:
         """The transaction was aborted: the next one is smaller, until it holds nothing but what the log refuses."""
         if isinstance(error, _Refused):
-            self._put_aside(error.delivery, str(error.error))
+            self._refused(error.delivery, error.error, now_ms)
             return
         refused = [
             (one, handle.error) for one, handle in handles if handle.error is not None and not handle.error.retriable
         ]
+        for _, expired in refused:
+            if isinstance(expired, _EXPIRED):  # no record is to blame
+                raise expired from error
         if not refused:
             raise error
         if count == 1:
-            self._put_aside(refused[0][0], str(refused[0][1]))
+            self._refused(*refused[0], now_ms)
         self._most = max(count // 2, 1)
+
+    def _refused(self, delivery: Delivery, error: EventBusError, now_ms: int) -> None:
+        if isinstance(error, _MAY_END):
+            # The topic was looked up before, so it is the partition that does not exist.
+            partition = delivery.partition if isinstance(error, UnknownTopicOrPartition) else None
+            self._postpone([delivery], (delivery.topic, partition), error, now_ms)
+        else:
+            self._put_aside(delivery, str(error))
 
     def _put_aside(self, delivery: Delivery, why: str) -> None:
         one = delivery.pending

@@ -63,6 +63,8 @@ class Following:
         """Records so far."""
         self.trouble = ""
         """Why nothing can be read now."""
+        self.is_missing = False
+        """The topic did not exist at the last look."""
         reader.on_revoked = self._gone
 
     @property
@@ -117,6 +119,7 @@ class Following:
 
     async def _look(self) -> None:
         self._ends = await self.ends()
+        self.is_missing = not self._ends
         self._looked_at = self._timers.current_time()
 
     async def _step(self) -> None:

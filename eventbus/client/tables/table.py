@@ -438,7 +438,10 @@ class Table(Mapping[K, V], Generic[K, V]):
             return PartHealth(part=part, status="failed", reason="it is not running")
         status: BusStatus = "ok"
         reason = f"{len(held.entries):,} entries, {following.lag:,} records behind"
-        if not self._is_caught_up:
+        if following.is_missing:
+            topic = self.spec.topic
+            status, reason = "degraded", f"topic {topic!r} does not exist: eventbus topics create {topic}"
+        elif not self._is_caught_up:
             status, reason = "starting", f"catching up, {following.lag:,} records to go"
         elif held.broken:
             first = next(iter(held.broken.values()))
