@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -197,7 +198,7 @@ async def test_a_topic_of_schedules_that_was_deleted_is_created_again_with_its_f
     bus = TestBus(service="shop")
     fired: list[int] = []
 
-    @bus.every(seconds=30)
+    @bus.every(timedelta(seconds=30))
     async def tick() -> None:
         fired.append(1)
 
