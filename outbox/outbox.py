@@ -336,7 +336,7 @@ class Outbox:
         poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,
-        patience_ms: int = 600_000,
+        patience_ms: Milliseconds = 600_000,
     ) -> Relay:
         """What publishes the events: ``bus.include(outbox.relay())``, in this process or in others; see `Relay`."""
         from outbox.relay.relay import Relay

@@ -66,7 +66,7 @@ class Relay:
         poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,
-        patience_ms: int = 600_000,
+        patience_ms: Milliseconds = 600_000,
     ) -> None:
         """``batch_size``: rows in a transaction, at most. ``on_poison``: whether a row that the log refuses for good
         holds back those of its key behind it ("block"), or alone is put aside ("skip"). ``lease_ms``: so long after a
@@ -86,8 +86,9 @@ class Relay:
             raise ConfigError(f"lease_ms={lease_ms!r}: 100 to {MOST_LEASE_MS:,}")
         if not hasattr(poll_ms, "__len__") or len(poll_ms) != 2 or not 1 <= poll_ms[0] <= poll_ms[1]:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
-        if isinstance(patience_ms, bool) or patience_ms < 0:
-            raise ConfigError(f"patience_ms={patience_ms!r}: 0 or more milliseconds")
+        patience_ms = setting_ms(patience_ms)
+        if not isinstance(patience_ms, int) or patience_ms < 0:
+            raise ConfigError(f"patience_ms={patience_ms!r}: 0 or more")
         self._outbox = outbox
         self._tables = outbox.tables
         # A database may never answer. What goes on without its relay is guarded by the lease, or is deleted anyway.

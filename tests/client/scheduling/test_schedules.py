@@ -439,7 +439,7 @@ async def test_a_schedule_topic_that_is_created_again_goes_on(make_bus: MakeBus)
     bus = make_bus(clock=clock, service="shop")
     times: list[int] = []
 
-    @bus.every(seconds=10)
+    @bus.every(timedelta(seconds=10))
     async def tick(firing: Firing) -> None:
         times.append(firing.scheduled_ms)
 
