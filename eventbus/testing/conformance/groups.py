@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from eventbus.client.keywords import Start
 from eventbus.errors import (
     ConfigError,
     EventBusError,
@@ -165,7 +166,12 @@ async def a_topic_created_again_is_lost_before_it_is_assigned(world: World) -> N
 async def a_topic_created_again_is_read_from_where_start_specifies(world: World) -> None:
     """Records of it that are read by ``latest`` were all sent since the consumer began."""
     now_ms = int((await world.bus.send(await world.topic(), b"now")).timestamp_ms)
-    for start, expected in (("latest", [b"old", b"new"]), (timedelta(days=1), [b"new"]), ("none", None)):
+    cases: tuple[tuple[Start, list[bytes] | None], ...] = (
+        ("latest", [b"old", b"new"]),
+        (timedelta(days=1), [b"new"]),
+        ("none", None),
+    )
+    for start, expected in cases:
         topic, group = await world.topic(), world.name("group")
         await world.admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
         async with world.bus.new_consumer(topic, group=group, start=start) as consumer:
