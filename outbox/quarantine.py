@@ -16,11 +16,13 @@ import msgspec
 from eventbus.types import Headers
 from outbox.database import Database
 from outbox.headers import unpack
+from outbox.relay.rows import event_columns
+from outbox.sequence import replaced_ids
 from outbox.status import written_at_ms
 from outbox.tries import Tries
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Select
+    from sqlalchemy import ColumnElement
     from sqlalchemy.engine import Connection, CursorResult
 
     from outbox.tables import OutboxTables
@@ -230,14 +232,18 @@ def _of_same_keys(connection: Connection, tables: OutboxTables, heads: Sequence[
 
 def _move(connection: Connection, tables: OutboxTables, ids: Sequence[int]) -> None:
     """Back among the events, as they were. Raises RuntimeError where somebody else has changed them meanwhile."""
-    from sqlalchemy import select
+    from sqlalchemy import literal, select
 
-    failed = tables.failed
-    names = [column.key for column in tables.events.columns]
+    failed, names = tables.failed, event_columns(tables)
+    columns = [failed.c[name] for name in names]
+    new_ids = iter(replaced_ids(connection, tables, ids))
     for first in range(0, len(ids), _IDS):
         some = ids[first : first + _IDS]
-        rows: Select[Any] = select(*(failed.c[name] for name in names)).where(failed.c.id.in_(some))
-        connection.execute(tables.events.insert().from_select(names, rows))
+        chosen = [select(failed.c.id, *columns).where(failed.c.id.in_(some))]
+        if renumbered := list(zip(some, new_ids, strict=False)):
+            chosen = [select(literal(new), *columns).where(failed.c.id == old) for old, new in renumbered]
+        for rows in chosen:
+            connection.execute(tables.events.insert().from_select(["id", *names], rows))
         taken = _count(connection, failed.delete().where(failed.c.id.in_(some)))
         if taken != len(some):
             raise RuntimeError(f"{len(some) - taken} rows of {failed.name} have left meanwhile: nothing is changed")

@@ -10,6 +10,7 @@ from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 from outbox.autocommit import AUTOCOMMIT, is_autocommit
 from outbox.database import proxy_advice
+from outbox.sequence import restarted
 from outbox.table_names import exists, quoted, schema_of, shown
 from outbox.tables import VERSION, OutboxTables
 
@@ -128,6 +129,8 @@ def check(connection: Connection, tables: OutboxTables) -> list[str]:
             problems.append(
                 f"the table {shown(connection, tables.shards)} has no row for shard {_some(absent)}: {_CREATE}"
             )
+    if not missing and not problems:
+        problems = [*filter(None, (restarted(connection, tables),))]
     return [*problems, *_of_dialect(connection, tables, {table.name for table in missing})]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus.client.metrics import Sample
+from outbox.sequence import restarted
 from outbox.status import Backlog, Stall, how_long, read_backlog, read_stall, read_status
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Seen(msgspec.Struct, frozen=True):
     stall: Stall
     silent: str = ""
     """Relays that hold shards and were not seen for long, if events wait for long."""
+    restarted: str = ""
+    """What is wrong with the ids of events, see `outbox.sequence`."""
 
 
 class Watch:
@@ -74,6 +77,8 @@ class Watch:
         """What somebody should see to, in a line; "" when all is well."""
         if self.seen is None:
             return ""
+        if self.seen.restarted:
+            return self.seen.restarted
         backlog, writer = self.seen.backlog, self.seen.stall.writer
         if writer is not None and writer.age_ms > _LATE_MS:
             return f"what {writer.who} has written waits for its commit since {how_long(writer.age_ms)}"
@@ -117,7 +122,8 @@ def samples_of(outbox: str, seen: Seen) -> Iterator[Sample]:
 def _see(connection: Connection, tables: OutboxTables) -> Seen:
     backlog = read_backlog(connection, tables, _COUNTED)
     is_late = backlog.oldest_age_ms is not None and backlog.oldest_age_ms > _LATE_MS
-    return Seen(backlog, read_stall(connection, tables), _silent(connection, tables) if is_late else "")
+    silent = _silent(connection, tables) if is_late else ""
+    return Seen(backlog, read_stall(connection, tables), silent, restarted(connection, tables))
 
 
 def _silent(connection: Connection, tables: OutboxTables) -> str:

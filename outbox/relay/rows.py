@@ -5,7 +5,7 @@ Each function is part of a transaction that its caller begins and commits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
@@ -149,7 +149,7 @@ class Rows:
         """Delete rows that are published, all of them; into the archive, where there is one. How many there were."""
         if self._tables.archive is not None:
             for some in _slices(ids):
-                self._copy(connection, self._events, self._tables.archive, some, {"published_at_ms": now})
+                self._copy(connection, self._tables.archive, some, {"published_at_ms": now})
         return delete_rows(connection, self._events, ids)
 
     def drop(self, connection: Connection, ids: Sequence[int]) -> int:
@@ -216,7 +216,10 @@ class Rows:
         # Those that are just being written come with the next look.
         ids = list(connection.scalars(in_order.with_for_update(skip_locked=True)))
         if ids:
-            self._copy(connection, later, self._events, ids, {}, order_by=(later.c.due_ms, later.c.id))
+            names = event_columns(self._tables)
+            rows = select(*(later.c[name] for name in names)).where(among(later.c.id, ids))
+            in_order = rows.order_by(later.c.due_ms, later.c.id)
+            connection.execute(self._events.insert().from_select(names, in_order))
             delete_rows(connection, later, ids)
         return len(ids)
 
@@ -225,7 +228,7 @@ class Rows:
     ) -> int:
         """Move events to those that failed; how many."""
         extra = {"is_behind": int(is_behind), "reason": reason, "failed_at_ms": now}
-        self._copy(connection, self._events, self._tables.failed, ids, extra)
+        self._copy(connection, self._tables.failed, ids, extra)
         return self.drop(connection, ids)
 
     def still_blocks(self, connection: Connection, head: int) -> bool:
@@ -235,22 +238,30 @@ class Rows:
         found = connection.execute(locked.values(is_behind=failed.c.is_behind))
         return cast("CursorResult[Any]", found).rowcount > 0
 
-    def _copy(
-        self,
-        connection: Connection,
-        source: Table,
-        target: Table,
-        ids: Sequence[int],
-        extra: dict[str, Any],
-        order_by: tuple[Any, ...] = (),
-    ) -> None:
-        from sqlalchemy import insert, literal, select
+    def _copy(self, connection: Connection, target: Table, ids: Sequence[int], extra: Mapping[str, Any]) -> None:
+        """Copy events, with their ids, or with new ones in the same order if the target has a row with one of them.
 
-        names = [column.key for column in self._events.columns if column.key != "id" or target is not self._events]
-        chosen = [source.c[name] for name in names]
+        An id identifies an event only until the sequence restarts, as on a replica that was promoted or after TRUNCATE
+        ... RESTART IDENTITY. Then a new event may have the id of one that was archived or quarantined before. It gets
+        another number there, because a row that cannot be moved would stop the relay.
+        """
+        from sqlalchemy import exists, func, insert, literal, select
+
+        events = self._events
+        names = event_columns(self._tables)
         added = [literal(value) if isinstance(value, (int, str)) else value for value in extra.values()]
-        rows = select(*chosen, *added).where(among(source.c.id, ids)).order_by(*(order_by or (source.c.id,)))
-        connection.execute(insert(target).from_select([*names, *extra], rows))
+        number: Any = events.c.id
+        if connection.scalar(select(exists().where(among(target.c.id, ids)))):
+            highest = connection.scalar(select(func.max(target.c.id))) or 0
+            number = literal(highest) + func.row_number().over(order_by=events.c.id)
+        rows = select(number, *(events.c[name] for name in names), *added).where(among(events.c.id, ids))
+        in_order = rows.order_by(events.c.id)
+        connection.execute(insert(target).from_select(["id", *names, *extra], in_order))
+
+
+def event_columns(tables: OutboxTables) -> list[str]:
+    """Return the names of the columns that every table of events has, without the id."""
+    return [column.key for column in tables.events.columns if column.key != "id"]
 
 
 def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:

@@ -1,0 +1,110 @@
+"""Detect a sequence of event ids that has restarted: a promoted replica, TRUNCATE ... RESTART IDENTITY, a reload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from outbox.tables import OutboxTables
+
+
+_IDS = 500
+"""In one statement."""
+
+
+class _Sequence(NamedTuple):
+    last_id: int
+    """The highest id that was given to an event."""
+    name: str
+    """The sequence of PostgreSQL."""
+    advance: str
+    """The statement that makes it go on after {highest}."""
+
+
+def restarted(connection: Connection, tables: OutboxTables) -> str:
+    """Return what happened and what to do if the sequence gives ids that events had before; "" if it does not.
+
+    Nothing is lost then, because rows are renumbered where they meet. But a new event with a lower id than a
+    quarantined event of its key does not wait for it.
+    """
+    from sqlalchemy import func, select
+
+    kept = [table for table in (tables.failed, tables.archive) if table is not None]
+    highest = max(connection.scalar(select(func.max(table.c.id))) or 0 for table in kept)
+    sequence = _sequence_of(connection, tables) if highest else None
+    if sequence is None or sequence.last_id >= highest:
+        return ""
+    return (
+        f"The ids of the table {tables.events.fullname} have restarted. The last one is {sequence.last_id}, and an "
+        f"event with the id {highest} was quarantined or archived before, so later events of a quarantined key may be "
+        f"published before it. Run: {sequence.advance.format(highest=highest, following=highest + 1)}"
+    )
+
+
+def replaced_ids(connection: Connection, tables: OutboxTables, ids: Sequence[int]) -> list[int]:
+    """Return new ids, in the same order, for events that are put back; none if they can keep theirs.
+
+    They cannot if an event has one of them, or will have: a business transaction would fail on it. PostgreSQL does not
+    advance a sequence for an id that was inserted by hand, as SQLite and MySQL do.
+    """
+    from sqlalchemy import exists, func, select
+
+    if not ids:
+        return []
+    events, sequence = tables.events.c, _sequence_of(connection, tables)
+    are_taken = any(
+        connection.scalar(select(exists().where(events.id.in_(ids[first : first + _IDS]))))
+        for first in range(0, len(ids), _IDS)
+    )
+    if sequence is not None and sequence.name:
+        if not are_taken and sequence.last_id >= max(ids):
+            return []
+        return _drawn(connection, tables, sequence.name, len(ids))
+    if not are_taken:
+        return []
+    highest = max(connection.scalar(select(func.max(table.c.id))) or 0 for table in (tables.events, tables.failed))
+    return list(range(highest + 1, highest + 1 + len(ids)))
+
+
+def _drawn(connection: Connection, tables: OutboxTables, sequence: str, count: int) -> list[int]:
+    """Return ids that the sequence gives to nobody else, and no event has; they rise."""
+    from sqlalchemy import select, text
+
+    drawn: list[int] = []
+    asked = text(f"SELECT nextval('{sequence}') FROM generate_series(1, :count)")
+    while len(drawn) < count:
+        some = sorted(connection.scalars(asked, {"count": min(count - len(drawn), _IDS)}))
+        known = set(connection.scalars(select(tables.events.c.id).where(tables.events.c.id.in_(some))))
+        drawn += [id for id in some if id not in known]
+    return drawn
+
+
+def _sequence_of(connection: Connection, tables: OutboxTables) -> _Sequence | None:
+    """Return None where it cannot be read: on MySQL, whose information_schema is a day old, or for an id by hand."""
+    from sqlalchemy import text
+
+    dialect, events = connection.dialect, tables.events
+    quote = dialect.identifier_preparer
+    if dialect.name == "postgresql":
+        names = {"table": quote.format_table(events), "column": tables.columns.id}
+        name = connection.scalar(text("SELECT pg_get_serial_sequence(:table, :column)"), names)
+        if name is None:
+            return None
+        last_id = connection.scalar(text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}"))
+        return _Sequence(last_id or 0, name, f"SELECT setval('{name}', {{highest}})")
+    if dialect.name == "sqlite":
+        last_id = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": events.name})
+        advance = f"UPDATE sqlite_sequence SET seq = {{highest}} WHERE name = '{events.name}'"
+        return _Sequence(last_id or 0, "", advance) if last_id is not None else None
+    if dialect.name in ("mysql", "mariadb") and getattr(dialect, "is_mariadb", False):
+        asked = text(
+            "SELECT auto_increment FROM information_schema.tables "
+            "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+        )
+        following = connection.scalar(asked, {"schema": events.schema, "name": events.name})
+        advance = f"ALTER TABLE {quote.format_table(events)} AUTO_INCREMENT = {{following}}"
+        return None if following is None else _Sequence(int(following) - 1, "", advance)
+    return None
