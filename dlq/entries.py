@@ -13,7 +13,7 @@ from eventbus.types import ConsumerRecord, Header, Record
 
 PREFIX: Final = "eb-retry-"
 ROOT: Final = "eb-retry-root"
-"""Where the record was read first: JSON ``[topic, partition, offset, timestamp_ms, timestamp type]``."""
+"""Where the record was read first: JSON ``[topic, partition, offset, timestamp_ms, timestamp type, topic id]``."""
 ATTEMPT: Final = "eb-retry-attempt"
 """Calls so far; 0: it was not tried, it waits behind another."""
 DUE: Final = "eb-retry-due"
@@ -33,6 +33,7 @@ HOPS: Final = REDRIVE_HOPS
 
 MOST_ERROR_BYTES: Final = 1024
 _MOST_TOPIC_CHARS = 249
+_MOST_TOPIC_ID_CHARS = 36
 _MARK_VERSION = b"\x01"
 
 
@@ -44,6 +45,8 @@ class Root(NamedTuple):
     offset: int
     timestamp_ms: int
     timestamp_type: int
+    topic_id: str = ""
+    """It tells the topic from a later one with the same name; empty if it was not known."""
 
 
 class Tried(NamedTuple):
@@ -61,7 +64,7 @@ class Tried(NamedTuple):
 NEVER_TRIED: Final = Tried(0, None, 0)
 
 
-_read_root = msgspec.json.Decoder(tuple[str, int, int, int, int]).decode
+_read_root = msgspec.json.Decoder(Root).decode
 _read_numbers = msgspec.msgpack.Decoder(list[int]).decode
 _write_json = msgspec.json.encode
 _write_numbers = msgspec.msgpack.encode
@@ -79,21 +82,22 @@ def retry_entry(
     error: str,
     outages: int = 0,
     owner: str | None = None,
+    topic_id: str = "",
 ) -> Record:
     """The entry of a record that was tried ``attempt`` times. ``error``: what the last try met; cut to 1 KiB.
-    ``owner``: see `OWNER`.
+    ``owner``: see `OWNER`. ``topic_id``: of the topic in which ``record`` stands.
 
     ``record`` stands where it was read first; what its headers say of earlier tries is replaced.
     """
     headers: list[Header] = [(FIRST_FAILED, b"%d" % first_failed_ms), (ERROR, text_bytes(error, MOST_ERROR_BYTES))]
     if outages:
         headers.append((OUTAGES, b"%d" % outages))
-    return _entry(record, attempt, due_ms, (*headers, *_owned_by(owner)))
+    return _entry(record, attempt, due_ms, topic_id, (*headers, *_owned_by(owner)))
 
 
-def entry_behind(record: ConsumerRecord, owner: str | None = None) -> Record:
+def entry_behind(record: ConsumerRecord, owner: str | None = None, topic_id: str = "") -> Record:
     """The entry of a record that was not tried: it may go as soon as nothing of its key is ahead of it."""
-    return _entry(record, 0, 0, _owned_by(owner))
+    return _entry(record, 0, 0, topic_id, _owned_by(owner))
 
 
 def _owned_by(owner: str | None) -> tuple[Header, ...]:
@@ -107,12 +111,17 @@ def attempts_of(record: ConsumerRecord) -> Tried:
     """
     found = dict(record.headers)
     hops = number_of(found.get(HOPS), MAX_INT32) or 0
-    root = read_root(found.get(ROOT))
-    if root is None or root[:3] != (record.topic, record.partition, record.offset):
+    if root_of(record) is None:
         return NEVER_TRIED._replace(hops=hops)
     attempt = number_of(found.get(ATTEMPT), MAX_INT32) or 0
     outages = min(number_of(found.get(OUTAGES)) or 0, attempt)
     return Tried(attempt, number_of(found.get(FIRST_FAILED)), hops, outages)
+
+
+def root_of(record: ConsumerRecord) -> Root | None:
+    """Return the root that the record's headers give, or None if they do not, or give that of another record."""
+    root = read_root(dict(record.headers).get(ROOT))
+    return root if root is not None and root[:3] == (record.topic, record.partition, record.offset) else None
 
 
 def read_root(data: bytes | None) -> Root | None:
@@ -120,16 +129,17 @@ def read_root(data: bytes | None) -> Root | None:
     if data is None:
         return None
     try:
-        root = Root(*_read_root(data))
+        root = _read_root(data)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    topic, partition, offset, timestamp_ms, kind = root
+    topic, partition, offset, timestamp_ms, kind, topic_id = root
     is_place = (
         0 < len(topic) <= _MOST_TOPIC_CHARS
         and 0 <= partition <= MAX_INT32
         and 0 <= offset <= MAX_INT64
         and -1 <= timestamp_ms <= MAX_INT64
         and 0 <= kind <= 1
+        and len(topic_id) <= _MOST_TOPIC_ID_CHARS
     )
     return root if is_place else None
 
@@ -143,9 +153,9 @@ def place_of(offset: int, headers: Mapping[str, bytes | None]) -> int:
     return offset << REDRIVE_BITS | redrive_number(headers)
 
 
-def _entry(record: ConsumerRecord, attempt: int, due_ms: int, headers: Iterable[Header] = ()) -> Record:
+def _entry(record: ConsumerRecord, attempt: int, due_ms: int, topic_id: str, headers: Iterable[Header] = ()) -> Record:
     topic, partition, offset, timestamp_ms = record.topic, record.partition, record.offset, record.timestamp_ms
-    root = _write_json([topic, partition, offset, timestamp_ms, int(record.timestamp_type)])
+    root = _write_json([topic, partition, offset, timestamp_ms, int(record.timestamp_type), *filter(None, (topic_id,))])
     kept = [header for header in record.headers if not header[0].startswith(PREFIX)]
     ours = (ROOT, root), (ATTEMPT, b"%d" % attempt), (DUE, b"%d" % due_ms)
     return Record(record.key, record.value, (*kept, *ours, *headers))

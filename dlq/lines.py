@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,13 @@ def rank_of(due_ms: int, offset: int) -> int:
     return due_ms << OFFSET_BITS | offset
 
 
+class SourcePartition(NamedTuple):
+    """A partition of one topic, and not of another topic that had its name before or has it now."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+
+
 class WaitingEntry(msgspec.Struct, gc=False, eq=False):
     """An entry, small while it waits: its record is made when it is asked for.
 
@@ -45,7 +52,7 @@ class WaitingEntry(msgspec.Struct, gc=False, eq=False):
     """When it is due, and in the low bits its offset: what the heap sorts by."""
     attempt: int
     state: int
-    source: TopicPartition
+    source: SourcePartition
     place: int
     """The number by which it is sorted in its line, see `dlq.entries.place_of`."""
     key: bytes | None
@@ -64,7 +71,7 @@ class WaitingEntry(msgspec.Struct, gc=False, eq=False):
         value, headers = _unpack(self.packed)
         root = read_root(dict(headers)[ROOT])
         assert root is not None, "it was read when the entry was"
-        topic, partition, offset, timestamp_ms, kind = root
+        topic, partition, offset, timestamp_ms, kind, _ = root
         return ConsumerRecord(topic, partition, offset, timestamp_ms, TimestampType(kind), self.key, value, headers)
 
     @property
@@ -79,10 +86,10 @@ class Source:
     that is on its way.
     """
 
-    __slots__ = ("behind", "coming", "heads", "is_watched", "places", "topic_partition")
+    __slots__ = ("behind", "coming", "heads", "is_watched", "partition", "places")
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
+    def __init__(self, partition: SourcePartition) -> None:
+        self.partition = partition
         self.places: dict[int, WaitingEntry | None] = {}
         self.heads: dict[bytes | None, int] = {}
         """By key."""

@@ -10,7 +10,7 @@ from dlq.budget import Spending
 from dlq.circuit import Breaker
 from dlq.classify import signal_of
 from dlq.decisions import Again, Failed, Reason, RetryAt, Skipped, Stopped, decide
-from dlq.entries import Tried, attempts_of, entry_behind, retry_entry
+from dlq.entries import Tried, attempts_of, entry_behind, retry_entry, root_of
 from dlq.events import Signals
 from dlq.failures import class_of
 from dlq.headers import Cause, dead_letter_record, size_of
@@ -64,6 +64,8 @@ class PolicyRecovery:
         self._spending = None if policy.budget is None else Spending(policy.budget)
         self._reporter = Reporter(policy, handling)
         self._max_message_bytes: Mapping[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
+        """Of the topics that the handler reads, as they were assigned last."""
         self._in_place: dict[Place, _InPlace] = {}
         """Records that waited, or wait, in their place: nothing is written down of them."""
         self._waiting = 0
@@ -83,9 +85,18 @@ class PolicyRecovery:
     def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:
         self._max_message_bytes = dict(max_message_bytes)
 
+    def assigned(self, topic_ids: Mapping[str, str]) -> None:
+        self._topic_ids.update(topic_ids)
+
+    def topic_id_of(self, record: ConsumerRecord) -> str:
+        root = root_of(record)  # of a record that waited: its topic may have been deleted since
+        return (root and root.topic_id) or self._topic_ids.get(record.topic, "")
+
     def waiting(self, partition: int) -> Waiting:
-        most, most_bytes = self._policy.max_waiting, self._policy.max_waiting_bytes
-        return WaitingEntries(self.order, owner=self.owner, max_waiting=most, max_bytes=most_bytes, logs_others=True)
+        return WaitingEntries(
+            self.order, owner=self.owner, max_waiting=self._policy.max_waiting,
+            max_bytes=self._policy.max_waiting_bytes, logs_others=True, topic_ids=self._topic_ids,
+        )  # fmt: skip
 
     def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
         tried = attempts_of(record)
@@ -115,7 +126,7 @@ class PolicyRecovery:
 
     def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
         assert self.retry_topic is not None, "nothing waits where there is no retry topic"
-        return Outgoing(self.retry_topic, record.partition, entry_behind(record, self.owner))
+        return Outgoing(self.retry_topic, record.partition, entry_behind(record, self.owner, self.topic_id_of(record)))
 
     def admit(self, now_ms: int) -> float:
         """As `Recovery.admit`. Half-open, the 0 is for one caller: its record is the probe."""
@@ -206,6 +217,7 @@ class PolicyRecovery:
                 error=text,
                 outages=tried.outages + outages,
                 owner=self.owner,
+                topic_id=self.topic_id_of(record),
             )
             if size_of(entry) <= self._max_message_bytes.get(self.retry_topic, _NO_LIMIT):
                 self._reporter.retry(record, error, message, failed, decision.due_ms, now_ms)

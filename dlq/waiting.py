@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 
-from dlq.entries import ATTEMPT, DONE, DUE, FIRST_FAILED, OWNER, ROOT, done_mark, place_of, read_mark, read_root
-from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, WaitingEntry, packed, rank_of
+from dlq.entries import (
+    ATTEMPT,
+    DONE,
+    DUE,
+    FIRST_FAILED,
+    OWNER,
+    ROOT,
+    done_mark,
+    place_of,
+    read_mark,
+    read_root,
+    root_of,
+)
+from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, SourcePartition, WaitingEntry, packed, rank_of
 from dlq.texts import MAX_INT32, number_of
 from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
@@ -38,6 +50,9 @@ class WaitingEntries:
     entry is what says where its record comes from: without that nobody could handle it in its order, nor find it again.
     What else it fails to say costs no record: it is due, and was tried once.
 
+    Offsets of a topic that was deleted are not those of the topic that has its name now: ``topic_ids`` has the ids of
+    the topics that the handler reads. An entry without an id is one of theirs.
+
     Offsets below what was read are not read twice. `release` and `unhold` forget what was never written, not what was:
     an entry that was finished because its record moved on comes back only with a new `WaitingEntries`.
     """
@@ -50,6 +65,7 @@ class WaitingEntries:
         max_waiting: int = 200_000,
         max_bytes: int = 256 << 20,
         logs_others: bool = False,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         self._order = order
         self._owner = owner
@@ -57,6 +73,7 @@ class WaitingEntries:
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
         self._logs_others = logs_others
+        self._topic_ids: Mapping[str, str] = {} if topic_ids is None else topic_ids
         self.foreign = 0
         """Records that were passed over."""
         self._open: dict[int, WaitingEntry] = {}
@@ -69,7 +86,7 @@ class WaitingEntries:
         """Not told in any mark, nor below a committed offset."""
         self._due: list[int] = []
         """A heap of ranks; those of entries that are not ready are passed over when they come up."""
-        self._sources: dict[TopicPartition, Source] = {}
+        self._sources: dict[SourcePartition, Source] = {}
         self._bytes = 0
         self._buffer = bytearray()
         self._at_work = 0
@@ -96,13 +113,13 @@ class WaitingEntries:
                 due_ms = number_of(found.get(DUE)) or 0
                 # With LogAppendTime the timestamp is of the log's clock, and only the first failure is of ours.
                 since_ms = max(records.timestamps_ms[index], number_of(found.get(FIRST_FAILED)) or 0)
-                source = self._source(TopicPartition(root.topic, root.partition))
+                source = self._source(TopicPartition(root.topic, root.partition), root.topic_id)
                 entry = WaitingEntry(
                     offset,
                     rank_of(due_ms, offset),
                     1 if attempt is None else attempt,
                     BEHIND,
-                    source.topic_partition,
+                    source.partition,
                     place_of(root.offset, found),
                     records.keys[index],
                     packed(records.values[index], given, self._buffer),
@@ -280,7 +297,7 @@ class WaitingEntries:
         return watched.heads.keys()
 
     def hold(self, record: ConsumerRecord) -> None:
-        source = self._source(record.topic_partition)
+        source = self._source_of(record)
         place, key = _place_of(record), record.key
         source.coming[place] = key
         if place not in source.places:
@@ -289,16 +306,16 @@ class WaitingEntries:
                 source.join(self._line(key), place)
 
     def unhold(self, record: ConsumerRecord) -> None:
-        source = self._source(record.topic_partition)
+        source = self._source_of(record)
         if (place := _place_of(record)) in source.coming:
             self._do_not_wait_for(source, place)
         self._drop_empty(source)
 
     def release(self, source: TopicPartition) -> None:
-        released = self._source(source)
-        for place in list(released.coming):
-            self._do_not_wait_for(released, place)
-        self._drop_empty(released)
+        for released in [one for one in self._sources.values() if one.partition.topic_partition == source]:
+            for place in list(released.coming):
+                self._do_not_wait_for(released, place)
+            self._drop_empty(released)
 
     # parts -----------------------------------------------------------------------------------------------------------
 
@@ -312,15 +329,20 @@ class WaitingEntries:
         """It, if it is ours and not finished."""
         return entry if isinstance(entry, WaitingEntry) and self._open.get(entry.offset) is entry else None
 
-    def _source(self, topic_partition: TopicPartition) -> Source:
-        source = self._sources.get(topic_partition)
+    def _source(self, topic_partition: TopicPartition, topic_id: str = "") -> Source:
+        partition = SourcePartition(topic_partition, topic_id or self._topic_ids.get(topic_partition.topic, ""))
+        source = self._sources.get(partition)
         if source is None:
-            source = self._sources[topic_partition] = Source(topic_partition)
+            source = self._sources[partition] = Source(partition)
         return source
+
+    def _source_of(self, record: ConsumerRecord) -> Source:
+        root = root_of(record)  # of an entry that is written again: its topic may have been deleted since
+        return self._source(record.topic_partition, "" if root is None else root.topic_id)
 
     def _drop_empty(self, source: Source) -> None:
         if not source.places and not source.is_watched:
-            self._sources.pop(source.topic_partition, None)
+            self._sources.pop(source.partition, None)
 
     def _do_not_wait_for(self, source: Source, place: int) -> None:
         key = source.coming.pop(place)

@@ -260,6 +260,14 @@ class Recovery(Decides, Protocol):
         """Both topics are there, with so many partitions, and take records up to so many bytes."""
         ...
 
+    def assigned(self, topic_ids: Mapping[str, str]) -> None:
+        """Note the ids of source topics. Entries of an earlier topic with the same name are not mistaken for theirs."""
+        ...
+
+    def topic_id_of(self, record: ConsumerRecord) -> str:
+        """Return the id of the topic in which a record stood first; empty if it is not known."""
+        ...
+
     def waiting(self, partition: int) -> Waiting:
         """A new one, for a partition of the retry topic that was just assigned."""
         ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from eventbus.types import ConsumerRecord, TopicPartition
 
@@ -25,6 +25,18 @@ class NotHandled(Exception):
         self.is_stopping = is_stopping
 
 
+class StoredOffset(NamedTuple):
+    """How far a partition was handled, as a database holds it."""
+
+    next_offset: int
+    topic_id: str
+    """The topic in which it is an offset. Empty if it is not known: an earlier release or an old broker had no ids."""
+
+    def is_of_another(self, topic_id: str) -> bool:
+        """True if this is an offset of another topic than the one with this id."""
+        return bool(self.topic_id and topic_id) and self.topic_id != topic_id
+
+
 class OpenUnits(Protocol):
     """Of one handler of one bus. `call` may be called in several worker threads at once."""
 
@@ -32,8 +44,16 @@ class OpenUnits(Protocol):
         """Make the tables where they are missing. Raises ConfigError, and what the database raises."""
         ...
 
-    async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset that is stored for each partition; absent means none. Waits for a database that is away."""
+    async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Return what is stored for each partition; absent means nothing. Waits for a database that is away."""
+        ...
+
+    def assigned(self, topic_ids: Mapping[str, str]) -> None:
+        """Store these ids with the offsets of the topics from now on, and claim nothing that is of another topic."""
+        ...
+
+    def retried_from(self, topic_id_of: Callable[[ConsumerRecord], str]) -> None:
+        """Call ``topic_id_of`` for the id of the topic in which a record of a retry topic stood first."""
         ...
 
     def waiting_for(self) -> Mapping[TopicPartition, str]:

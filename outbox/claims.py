@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.recovery import redrive_number
 from eventbus.types import ConsumerRecord, TopicPartition
-from outbox.offsets import offsets_table, stored_offsets
+from eventbus.units_of_work import StoredOffset
+from outbox.offsets import create_offsets_table, missing_column, offsets_table, stored_offsets
 from outbox.table_names import check_name, exists, index_name, shown
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class LostRace(Exception):
 
 
 class WentBack(Exception):
-    """The stored offset is lower than it was: this is an older copy of the database."""
+    """The stored offset is lower than it was, because this is an older copy of the database, or is another topic's."""
 
 
 _IDS_PER_STATEMENT = 500
@@ -52,15 +53,21 @@ class Claims:
         return self.offsets, self.ids
 
     def create(self, connection: Connection) -> None:
-        self.offsets.create(connection, checkfirst=True)
+        create_offsets_table(connection, self.offsets)
         self.ids.create(connection, checkfirst=True)
 
     def missing(self, connection: Connection) -> list[str]:
         """Tables that are not there."""
         return [shown(connection, table) for table in self.tables if not exists(connection, table)]
 
-    def stored(self, connection: Connection, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset of each partition; absent means none."""
+    def missing_column(self, connection: Connection) -> str | None:
+        """Return the statement that upgrades the table of an earlier release; None if there is nothing to upgrade."""
+        return missing_column(connection, self.offsets)
+
+    def stored(
+        self, connection: Connection, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return what is stored for each partition; absent means nothing."""
         return stored_offsets(connection, self.offsets, self.group, partitions)
 
     def claim(
@@ -70,16 +77,18 @@ class Claims:
         first: int,
         next_offset: int,
         known: int | None = None,
+        topic_id: str = "",
     ) -> int:
         """Move the offset to ``next_offset``; the first offset from ``first`` on that is not handled yet.
 
         The row stays locked to the end of the transaction: another member waits, and then sees what became of it.
-        ``next_offset`` itself: all is handled. ``known``: an offset that was stored before. Raises LostRace, WentBack.
+        ``next_offset`` itself: all is handled. ``known``: an offset that was stored before. ``topic_id``: of the topic
+        that the records stand in. Raises LostRace, WentBack.
         """
         from sqlalchemy.exc import IntegrityError
 
         where = {"of_topic": partition.topic, "of_partition": partition.partition}
-        moved = {**where, "to": next_offset, "lowest": known or 0, "highest": first}
+        moved = {**where, "to": next_offset, "lowest": known or 0, "highest": first, "of_id": topic_id}
         is_postgresql = connection.dialect.name == "postgresql"
         if is_postgresql:
             change = connection.execute(self._move_or_insert, moved).scalar()
@@ -89,7 +98,14 @@ class Claims:
             change, is_moved = None, bool(connection.execute(self._move, moved).rowcount)
         if is_moved:
             return first
-        stored: int | None = None if change == _INSERTED else connection.execute(self._look, where).scalar()
+        row = None if change == _INSERTED else connection.execute(self._look, where).one_or_none()
+        stored: int | None = None if row is None else row[0]
+        if row is not None and StoredOffset(*row).is_of_another(topic_id):
+            # The topic was created again while its records were in flight here, and its successor was handled.
+            raise WentBack(
+                f"{partition} was deleted and created again, and its database has the offset of another topic with "
+                "this name. Start the handler again: it compares the ids of both before it begins"
+            )
         if known is not None and (stored is None or stored < known):
             raise WentBack(
                 f"{partition} was handled up to offset {known} in its database, which now says {stored}: it was "
@@ -97,7 +113,7 @@ class Claims:
                 "deleted. Start the handler again: it begins at what the database says"
             )
         if stored is None:
-            values = {"group": self.group, **partition._asdict(), "next_offset": next_offset}
+            values = {"group": self.group, **partition._asdict(), "next_offset": next_offset, "topic_id": topic_id}
             try:
                 connection.execute(self.offsets.insert().values(values))
             except IntegrityError as error:
@@ -121,12 +137,21 @@ class Claims:
         )
 
     @cached_property
+    def _is_of_topic(self) -> Any:
+        """True as well if one of the ids is not known."""
+        from sqlalchemy import String, bindparam, or_
+
+        of_id = bindparam("of_id", type_=String)
+        return or_(self.offsets.c.topic_id.in_(("", of_id)), of_id == "")
+
+    @cached_property
     def _move(self) -> Any:
         from sqlalchemy import bindparam, func
 
-        is_between = self.offsets.c.next_offset.between(bindparam("lowest"), bindparam("highest"))
-        moved = self.offsets.update().where(self._here, is_between)
-        return moved.values(next_offset=bindparam("to"), updated_at=func.now())
+        columns = self.offsets.c
+        is_between = columns.next_offset.between(bindparam("lowest"), bindparam("highest"))
+        moved = self.offsets.update().where(self._here, is_between, self._is_of_topic)
+        return moved.values(next_offset=bindparam("to"), updated_at=func.now(), topic_id=bindparam("of_id"))
 
     @cached_property
     def _move_or_insert(self) -> Any:
@@ -143,12 +168,17 @@ class Claims:
             {
                 columns.group: self.group, columns.topic: bindparam("of_topic"),
                 columns.partition: bindparam("of_partition"), columns.next_offset: bindparam("to"),
+                columns.topic_id: bindparam("of_id"),
             }
         )  # fmt: skip
         moved = inserted.on_conflict_do_update(
             index_elements=key,
-            set_={columns.next_offset: bindparam("to"), columns.updated_at: func.now()},
-            where=columns.next_offset.between(bindparam("lowest"), bindparam("highest")),
+            set_={
+                columns.next_offset: bindparam("to"),
+                columns.updated_at: func.now(),
+                columns.topic_id: bindparam("of_id"),
+            },
+            where=columns.next_offset.between(bindparam("lowest"), bindparam("highest")) & self._is_of_topic,
         )
         # A row that was there has been locked by this transaction, and xmax is the lock.
         return moved.returning(case((literal_column("xmax = 0"), _INSERTED), else_=_MOVED))
@@ -168,18 +198,25 @@ class Claims:
     def _look(self) -> Any:
         from sqlalchemy import select
 
-        return select(self.offsets.c.next_offset).where(self._here).with_for_update()
+        columns = self.offsets.c
+        return select(columns.next_offset, columns.topic_id).where(self._here).with_for_update()
 
-    def passed(self, connection: Connection, partition: TopicPartition, next_offset: int, known: int | None) -> None:
+    def passed(
+        self, connection: Connection, partition: TopicPartition, next_offset: int, known: int | None, topic_id: str = ""
+    ) -> None:
         """Nothing below ``next_offset`` is to be handled from here on. Raises LostRace, WentBack."""
-        self.claim(connection, partition, next_offset, next_offset, known)
+        self.claim(connection, partition, next_offset, next_offset, known, topic_id)
 
     def forget(self, connection: Connection, partitions: Sequence[TopicPartition]) -> None:
         """Delete the stored offsets of these partitions, and the ids of their records."""
         columns, ids = self.offsets.c, self.ids.c
-        for topic, partition in partitions:
-            records = ids.id.startswith(f"record:{topic}:{partition}:", autoescape=True)
-            connection.execute(self.ids.delete().where(ids.group == self.group, records))
+        stored = self.stored(connection, partitions)
+        for one in partitions:
+            topic, partition = one
+            names = {topic, stored[one].topic_id or topic} if one in stored else {topic}
+            for name in names:
+                records = ids.id.startswith(f"record:{name}:{partition}:", autoescape=True)
+                connection.execute(self.ids.delete().where(ids.group == self.group, records))
             connection.execute(
                 self.offsets.delete().where(
                     columns.group == self.group, columns.topic == topic, columns.partition == partition
@@ -237,9 +274,12 @@ def _pieces(ids: Sequence[str]) -> list[Sequence[str]]:
     return [ids[start : start + _IDS_PER_STATEMENT] for start in range(0, len(ids), _IDS_PER_STATEMENT)]
 
 
-def id_of_record(record: ConsumerRecord) -> str:
-    """Name a record by its place. A redrive of it is another record, which is handled although the place is known."""
-    place = f"record:{record.topic}:{record.partition}:{record.offset}"
+def id_of_record(record: ConsumerRecord, topic_id: str) -> str:
+    """Name a record by its place. A redrive of it is another record, which is handled although the place is known.
+
+    So is a record at this place of another topic with the same name, because that has another id.
+    """
+    place = f"record:{topic_id or record.topic}:{record.partition}:{record.offset}"
     number = redrive_number(dict(record.headers))
     return f"{place}:redriven:{number}" if number else place
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
 from eventbus.errors import ConfigError
+from eventbus.units_of_work import StoredOffset
 from outbox.database import trouble_of
-from outbox.table_names import check_name, exists
+from outbox.table_names import check_name, exists, quoted, schema_of
 from outbox.threaded import ThreadedConnection
 from outbox.wakes import watch
 
@@ -140,6 +141,8 @@ class SqlOffsets:
         """What is stored for the partitions that are placed, as far as we know; None: nothing yet."""
         self._first: dict[TopicPartition, int] = {}
         """Where partitions without a row began: where a failed transaction goes back to."""
+        self._topic_ids: dict[str, str] = {}
+        """The topics that the consumer reads. A stored offset of another topic with the same name is refused."""
         self._failed: dict[TopicPartition, int] = {}
         """Where batches began that were rolled back: what was read behind them must not be written before them."""
 
@@ -187,7 +190,11 @@ class SqlOffsets:
         consumer = self._consumer
         assert consumer is not None
         self._forget_stored(partitions)  # until the database has answered
-        stored = await self.stored(partitions)
+        if partitions:
+            self._topic_ids.update(await consumer.topic_ids(*{partition.topic for partition in partitions}))
+        found = await self._read_stored(partitions)
+        self._check_topics(found)
+        stored = {partition: one.next_offset for partition, one in found.items()}
         fresh = [partition for partition in partitions if partition not in stored and partition not in self._first]
         for partition in self._still_ours(fresh):
             if self._start == "latest":
@@ -200,6 +207,19 @@ class SqlOffsets:
             if begin is not None:
                 consumer.seek(partition, begin)
             self._expected[partition] = offset
+
+    def _check_topics(self, stored: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Raise ConfigError if what is stored for assigned partitions is an offset of another topic."""
+        others = [
+            one for one in self._still_ours(stored) if stored[one].is_of_another(self._topic_ids.get(one.topic, ""))
+        ]
+        if others:
+            raise ConfigError(
+                f"The table {self._table.name} has offsets of another topic {others[0].topic!r} for group "
+                f"{self.group!r}. It was deleted and created again, or this is another log, so the stored offsets do "
+                f"not refer to its records. To begin as start={self._start!r} says, delete them: "
+                f"await SqlOffsets(...).forget({', '.join(map(repr, others))})"
+            )
 
     def _assignment(self) -> list[TopicPartition]:
         assert self._consumer is not None
@@ -312,14 +332,18 @@ class SqlOffsets:
 
     def _claim(self, connection: Connection, moves: list[_Move]) -> None:
         """Move the offsets if they are what we believe; the rows stay locked until the transaction ends."""
-        from sqlalchemy import func
+        from sqlalchemy import func, true
         from sqlalchemy.exc import IntegrityError
 
         table = self._table
         columns = table.c
         for (topic, partition), expected, next_offset in moves:
+            topic_id = self._topic_ids.get(topic, "")
             if expected is None:
-                values = {"group": self.group, "topic": topic, "partition": partition, "next_offset": next_offset}
+                values = {
+                    "group": self.group, "topic": topic, "partition": partition, "next_offset": next_offset,
+                    "topic_id": topic_id,
+                }  # fmt: skip
                 try:
                     connection.execute(table.insert().values(values))
                 except IntegrityError as error:
@@ -332,8 +356,9 @@ class SqlOffsets:
                     columns.topic == topic,
                     columns.partition == partition,
                     columns.next_offset == expected,
+                    columns.topic_id.in_(("", topic_id)) if topic_id else true(),
                 )
-                .values(next_offset=next_offset, updated_at=func.now())
+                .values(next_offset=next_offset, updated_at=func.now(), topic_id=topic_id)
             )
             if updated.rowcount != 1:
                 raise self._moved(TopicPartition(topic, partition), expected)
@@ -375,21 +400,25 @@ class SqlOffsets:
         self._is_created = True
 
     def _create(self, connection: Connection) -> None:
-        self._table.create(connection, checkfirst=True)
+        create_offsets_table(connection, self._table)
 
     def _exists(self, connection: Connection) -> bool:
-        return exists(connection, self._table)
+        return exists(connection, self._table) and missing_column(connection, self._table) is None
 
     async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset that is stored for each partition; absent means none."""
-        wanted = {TopicPartition(*partition) for partition in partitions}
+        found = await self._read_stored(TopicPartition(*partition) for partition in partitions)
+        return {partition: stored.next_offset for partition, stored in found.items()}
+
+    async def _read_stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        wanted = set(partitions)
         if not wanted:
             return {}
         await self.create_table()
         async with self._begin() as connection:
             return await connection.run_sync(self._stored, wanted)
 
-    def _stored(self, connection: Connection, wanted: set[TopicPartition]) -> dict[TopicPartition, int]:
+    def _stored(self, connection: Connection, wanted: set[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         return stored_offsets(connection, self._table, self.group, wanted)
 
     async def forget(self, *partitions: TopicPartition) -> None:
@@ -413,18 +442,18 @@ class SqlOffsets:
 
 def stored_offsets(
     connection: Connection, table: Any, group: str, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """What ``table`` has of the group for these partitions; absent means none."""
+) -> dict[TopicPartition, StoredOffset]:
+    """Return what ``table`` has of the group for these partitions; absent means nothing."""
     from sqlalchemy import select
 
     columns = table.c
     topics = sorted({partition.topic for partition in partitions})
     rows = connection.execute(
-        select(columns.topic, columns.partition, columns.next_offset).where(
+        select(columns.topic, columns.partition, columns.next_offset, columns.topic_id).where(
             columns.group == group, columns.topic.in_(topics)
         )
     )
-    found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+    found = {TopicPartition(topic, partition): StoredOffset(*stored) for topic, partition, *stored in rows}
     return {partition: found[partition] for partition in partitions if partition in found}
 
 
@@ -444,8 +473,31 @@ def offsets_table(name: str, schema: str | None, metadata: MetaData | None = Non
         Column("partition", Integer, primary_key=True, autoincrement=False),
         Column("next_offset", BigInteger, nullable=False),
         Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+        Column("topic_id", text(36), nullable=False, server_default=""),
         schema=schema,
         keep_existing=True,
+    )
+
+
+def create_offsets_table(connection: Connection, table: Any) -> None:
+    """Create the table if it is missing, and add the column that a table of an earlier release lacks."""
+    table.create(connection, checkfirst=True)
+    statement = missing_column(connection, table)
+    if statement is not None:
+        connection.exec_driver_sql(statement)
+
+
+def missing_column(connection: Connection, table: Any) -> str | None:
+    """Return the statement that adds the topic's id to a table of an earlier release; None if the table has it."""
+    from sqlalchemy import inspect
+    from sqlalchemy.schema import CreateColumn
+
+    column = table.c.topic_id
+    schema = schema_of(connection, table)
+    if any(one["name"] == column.name for one in inspect(connection).get_columns(table.name, schema=schema)):
+        return None
+    return (
+        f"ALTER TABLE {quoted(connection, table)} ADD COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
     )
 
 

@@ -13,7 +13,7 @@ import anyio
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, TopicPartition
-from eventbus.units_of_work import NotHandled
+from eventbus.units_of_work import NotHandled, StoredOffset
 from outbox.autocommit import AUTOCOMMIT, is_autocommit
 from outbox.calls import Call, note_errors
 from outbox.claims import Claims, id_of_message, id_of_record
@@ -65,6 +65,9 @@ class Units:
         """Partitions whose next record waits for the database. Times are those of `time.monotonic`."""
         self._reached: dict[TopicPartition, int] = {}
         """Offsets that are known to be in the database, by what was committed or read there."""
+        self._topic_ids: Mapping[str, str] = {}
+        """Of the topics that are read."""
+        self._topic_id_of: Callable[[ConsumerRecord], str] = lambda record: self._topic_ids.get(record.topic, "")
         self._stopped = threading.Event()
         self._ids_added = 0
         self._purge_at = time.monotonic() + _PURGE_AFTER_SECONDS
@@ -101,6 +104,12 @@ class Units:
                 f"Handler {self.handler!r} has no table {', '.join(missing)}. {why}. Create it with op.create_inbox() "
                 "or with what `eventbus outbox ddl --inbox` prints, in the schema that the engine of tx= uses"
             )
+        upgrade = await self._database.run(self._claims.missing_column)
+        if upgrade is not None:
+            raise ConfigError(
+                f"Handler {self.handler!r} cannot use the table {self._claims.offsets.name}. An earlier release made "
+                f"it, without the topic's id next to its offsets. Add the column: {upgrade}"
+            )
 
     async def _create(self) -> None:
         from sqlalchemy.exc import DBAPIError
@@ -115,8 +124,16 @@ class Units:
                 if not left:
                     raise
 
-    async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset that is stored for each partition. Waits for a database that is away."""
+    def assigned(self, topic_ids: Mapping[str, str]) -> None:
+        """Store these ids with the offsets of the topics from now on."""
+        self._topic_ids = {**self._topic_ids, **topic_ids}
+
+    def retried_from(self, topic_id_of: Callable[[ConsumerRecord], str]) -> None:
+        """Name a record that waited for its next try by this id of its topic, which may be gone by then."""
+        self._topic_id_of = topic_id_of
+
+    async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Return what is stored for each partition. Waits for a database that is away."""
         tries = Tries(f"handler {self.handler!r}")
         while True:
             try:
@@ -130,7 +147,7 @@ class Units:
         for partition in partitions:
             for of_partitions in (self._doubtful, self._reached, self.waits):
                 of_partitions.pop(partition, None)
-        self._reached.update(found)
+        self._reached.update({partition: one.next_offset for partition, one in found.items()})
         return found
 
     def waiting_for(self) -> dict[TopicPartition, str]:
@@ -149,7 +166,8 @@ class Units:
     async def passed(self, partition: TopicPartition, next_offset: int) -> None:
         """Everything below was handled or set aside. What the database raises is logged."""
         try:
-            await self._database.run(self._claims.passed, partition, next_offset, self._reached.get(partition))
+            known, topic_id = self._reached.get(partition), self._topic_ids.get(partition.topic, "")
+            await self._database.run(self._claims.passed, partition, next_offset, known, topic_id)
         except Exception as error:  # the next record that is handled says so too
             logger.debug("handler %r: %s: %s", self.handler, partition, error)
         else:
@@ -184,13 +202,17 @@ class Units:
         """Claim them; the indexes of those that are to be handled in this transaction. Raises LostRace, WentBack."""
         due, marked = list(range(len(records))), dict[int, str]()
         if is_retry:
-            marked = {index: id_of_record(record) for index, record in enumerate(records)}
+            marked = {index: id_of_record(record, self._topic_id_of(record)) for index, record in enumerate(records)}
         else:
             partition = records[0].topic_partition
             known, doubtful = self._reached.get(partition), self._doubtful.get(partition, 0)
-            start = self._claims.claim(connection, partition, records[0].offset, records[-1].next_offset, known)
+            topic_id = self._topic_ids.get(partition.topic, "")
+            first, next_offset = records[0].offset, records[-1].next_offset
+            start = self._claims.claim(connection, partition, first, next_offset, known, topic_id)
             due = [index for index in due if records[index].offset >= start]
-            marked = {index: id_of_record(records[index]) for index in due if records[index].offset < doubtful}
+            marked = {
+                index: id_of_record(records[index], topic_id) for index in due if records[index].offset < doubtful
+            }
         due = self._unknown(connection, due, marked)
         return self._unknown(connection, due, {index: ids[index] for index in due if index in ids})
 

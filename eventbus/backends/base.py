@@ -287,6 +287,13 @@ class BackendConsumer(Protocol):
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of assigned topics, each that of the topic whose records `fetch` returns.
+
+        The id is empty for a broker without topic ids. Raises the error of a broker that does not answer.
+        """
+        ...
+
     async def aclose(self) -> None: ...
 
 

@@ -519,6 +519,7 @@ class EmbeddedConsumer:
             raise ConfigError("commit needs a group: open the consumer with group=...")
         engine = self._engine
         group = self.group_metadata()
+        offsets = {partition: offset for partition, offset in offsets.items() if not self._is_recreated(partition)}
         if not offsets:
             if self._lost_place:  # what was to be committed went with it: refused, like any commit that comes too late
                 engine.groups.heartbeat(group, engine.now_ms())
@@ -534,6 +535,16 @@ class EmbeddedConsumer:
             self._commit_refused(group, error)
             raise error
 
+    def _is_recreated(self, partition: TopicPartition) -> bool:
+        """True if the topic was deleted and created again, and `fetch` has not noticed yet.
+
+        The offset is one of records that are gone. Committed, it would skip as many records of the new topic.
+        """
+        broker, topic_id = self._engine.broker, self._held.get(partition)
+        return (
+            topic_id is not None and broker.has_topic(partition.topic) and broker.topic_id(partition.topic) != topic_id
+        )
+
     def _commit_refused(self, group: GroupMetadata, error: KafkaError) -> None:
         if self._member is not None:
             self._member.commit_refused(group, error)
@@ -546,6 +557,10 @@ class EmbeddedConsumer:
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         broker = self._engine.broker
         return {tp: broker.list_offsets(tp, LATEST, self._config.isolation).offset for tp in partitions}
+
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        wanted = set(topics)
+        return {held.topic: topic_id for held, topic_id in self._held.items() if held.topic in wanted}
 
     async def aclose(self) -> None:
         if self._closed:

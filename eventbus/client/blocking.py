@@ -268,6 +268,7 @@ class BlockingConsumer(_Asked, Generic[KeyT, ValueT]):
     paused = _Asked._asks(Consumer.paused)
     beginning_offsets = _Asked._waits(Consumer.beginning_offsets)
     end_offsets = _Asked._waits(Consumer.end_offsets)
+    topic_ids = _Asked._waits(Consumer.topic_ids)
     lag = _Asked._waits(Consumer.lag)
     uncommitted = _Asked._waits(Consumer.uncommitted)
     commit = _Asked._waits(Consumer.commit)

@@ -267,6 +267,8 @@ class Consumer(Generic[KeyT, ValueT]):
             self._lost.append(partition)
         self._paused.discard(partition)
         self._ahead.forget(partition)
+        # A commit that has not begun is of records that are gone, too: of a topic that was deleted and created again.
+        self._background.number({partition: OffsetAndMetadata(0)})
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
         self._revoking.update(partitions)
@@ -465,6 +467,14 @@ class Consumer(Generic[KeyT, ValueT]):
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """Where each partition ends: the offset its next record gets, or, read committed, the first open one."""
         return await self._consumer.end_offsets(self._named(partitions))
+
+    async def topic_ids(self, *topics: str) -> dict[str, str]:
+        """Return the ids of assigned topics, by name. A topic that is deleted and created again gets another id.
+
+        Store the id next to offsets that you keep outside of the log: they mean other records in another topic. It is
+        empty for a broker before Kafka 2.8, which has no topic ids.
+        """
+        return await self._consumer.topic_ids(topics or {partition.topic for partition in self.assignment()})
 
     async def lag(self, partition: TopicPartition) -> int:
         """Records between the position and the end of the partition: what is still to be polled."""

@@ -188,6 +188,7 @@ class FaultyConsumer:
         self.pause = inner.pause
         self.resume = inner.resume
         self.end_offsets = inner.end_offsets
+        self.topic_ids = inner.topic_ids
 
     def _revoked(self, partition: TopicPartition) -> None:
         self.on_revoked(partition)

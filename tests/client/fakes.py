@@ -178,6 +178,9 @@ class FakeConsumer:
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self.ends.get(partition, 0) for partition in partitions}
 
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: f"id of {topic}" for topic in topics}
+
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         self.paused |= set(partitions)
 

@@ -753,6 +753,12 @@ class KafkaConsumer:
         found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST), self._config.isolation)
         return {where: at.offset for where, at in found.items()}
 
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        wanted = set(topics)
+        if unknown := wanted - self._ids.keys():
+            self._ids.update(await self._in_thread(lambda: self._backend.identify(unknown)))
+        return {topic: _known_id(self._ids[topic]) for topic in wanted if topic in self._ids}
+
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         return await self._member.worker.do(call).wait()
 
@@ -768,6 +774,11 @@ class KafkaConsumer:
         # Shielded: after a Ctrl-C the group would wait a session long.
         with self._timers.move_on_after(self._backend.close_seconds, shield=True):
             await self._member.shut().wait()
+
+
+def _known_id(topic_id: str) -> str:
+    """Return an empty text for the id of zeros, which brokers before 2.8 return for every topic."""
+    return topic_id if topic_id.strip("A") else ""
 
 
 def _nothing(*_: object) -> None:

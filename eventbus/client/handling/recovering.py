@@ -236,12 +236,16 @@ class Recovering:
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Before the first record of them is read."""
         ours = [partition for partition in partitions if self.is_retry(partition.topic)]
+        sources = {partition.topic for partition in partitions} - {partition.topic for partition in ours}
         wait = Wait("the log has not answered where it begins", self._backend.timers.current_time())
         self.waits = dict.fromkeys(ours, wait)
         try:
-            while ours:
+            while partitions:
                 try:
-                    await self._take_up(ours)
+                    if sources:
+                        self.recovery.assigned(await self._consumer.topic_ids(sources))
+                    if ours:
+                        await self._take_up(ours)
                     break
                 except EventBusError as error:
                     if not error.retriable:

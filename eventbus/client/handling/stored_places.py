@@ -17,7 +17,7 @@ from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import OffsetAndMetadata, TopicPartition
-from eventbus.units_of_work import OpenUnits, UnitsOfWork
+from eventbus.units_of_work import OpenUnits, StoredOffset, UnitsOfWork
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -59,6 +59,8 @@ class StoredPlaces:
         self.waits: dict[TopicPartition, Wait] = {}
         """Partitions whose first offset is looked up, and what they wait for."""
         self._units: OpenUnits = tx.open(handler.__name__, group, signature.unit_name, signature.unit)
+        if recovering is not None:
+            self._units.retried_from(recovering.recovery.topic_id_of)
         dispatch.in_units(self._units)
 
     async def start(self) -> None:
@@ -99,30 +101,57 @@ class StoredPlaces:
         self.waits = dict.fromkeys(ours, wait)
         try:
             stored = await self._units.stored(ours)
-            ends, committed = await self._in_the_log(ours, wait)
+            topic_ids, ends, committed = await self._in_the_log(ours, wait)
         finally:
             self.waits = {}
         held = set(self._consumer.assignment())
+        ours = [partition for partition in ours if partition in held]  # the group took the others away meanwhile
+        self._check_topics(ours, stored, topic_ids)
+        self._units.assigned(topic_ids)
         for partition in ours:
-            if partition not in held:
-                continue  # the group took it away meanwhile
-            self._begin(partition, stored.get(partition), ends, committed.get(partition))
+            offset = stored[partition].next_offset if partition in stored else None
+            self._begin(partition, offset, ends, committed.get(partition))
         if self._commits.elsewhere:
             self._commits.due()
 
     async def _in_the_log(
         self, partitions: Sequence[TopicPartition], wait: Wait
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAndMetadata]]:
-        """Return where the partitions end, and what the group has committed of them."""
+    ) -> tuple[dict[str, str], dict[TopicPartition, int], dict[TopicPartition, OffsetAndMetadata]]:
+        """Return the topics' ids, where the partitions end, and what the group has committed of them."""
         while True:
             try:
-                return await self._consumer.end_offsets(partitions), await self._consumer.committed(partitions)
+                topic_ids = await self._consumer.topic_ids({partition.topic for partition in partitions})
+                ends = await self._consumer.end_offsets(partitions)
+                return topic_ids, ends, await self._consumer.committed(partitions)
             except EventBusError as error:
                 if not error.retriable:
                     raise
                 # Without another try they would begin where the group is.
                 wait.again(f"the log does not answer where it ends: {error}")
                 await self._timers.sleep(_AWAY_SECONDS)
+
+    def _check_topics(
+        self,
+        partitions: Sequence[TopicPartition],
+        stored: Mapping[TopicPartition, StoredOffset],
+        topic_ids: Mapping[str, str],
+    ) -> None:
+        """Raise ConfigError if a stored offset is one of another topic than the one that is read."""
+        others = [
+            partition
+            for partition in partitions
+            if partition in stored and stored[partition].is_of_another(topic_ids.get(partition.topic, ""))
+        ]
+        if not others:
+            return
+        topic = others[0].topic
+        raise ConfigError(
+            f"Handler {self._handler.__name__!r} does not begin, because its database has offsets of another topic "
+            f"{topic!r} (id {stored[others[0]].topic_id}, and now {topic_ids[topic]}). The topic was deleted and "
+            "created again, or this is another log, so the stored offsets do not refer to its records. To begin where "
+            "the group is in this log, delete them: "
+            f"await Inbox(...).forget({self._group!r}, {', '.join(map(repr, others))})"
+        )
 
     def _begin(
         self,
