@@ -18,6 +18,8 @@ SHARED: Final = "__dlq.errors."
 TOPIC: Final = "__dlq.errors.topic"
 PARTITION: Final = "__dlq.errors.partition"
 OFFSET: Final = "__dlq.errors.offset"
+TOPIC_ID: Final = "eb-dlq-topic-id"
+"""It tells the topic from a later one with the same name; absent if it was not known."""
 GROUP: Final = "__dlq.errors.group"
 DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
 MESSAGE: Final = "__dlq.errors.message"
@@ -62,6 +64,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     handler: str
     service: str
+    topic_id: str = ""
+    """Of the topic in which the record stood first."""
     attempts: int
     first_failed_ms: int
     now_ms: int
@@ -103,6 +107,8 @@ def _of_the_record(record: ConsumerRecord, cause: Cause) -> Iterator[Header]:
     yield TOPIC, record.topic.encode()
     yield PARTITION, b"%d" % record.partition
     yield OFFSET, b"%d" % record.offset
+    if cause.topic_id:
+        yield TOPIC_ID, text_bytes(cause.topic_id, MOST_NAME_BYTES)
     yield GROUP, text_bytes(cause.group, MOST_NAME_BYTES)
     yield DELIVERY_COUNT, b"%d" % cause.attempts
     yield HANDLER, text_bytes(cause.handler, MOST_NAME_BYTES)

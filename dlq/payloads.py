@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dlq.headers import TOPIC_ID
 from dlq.reading import records_at
 from dlq.selection import LetterId
 from dlq.targets import id_of
@@ -27,28 +28,35 @@ async def source_records(bus: EventBus, letters: Iterable[DeadLetter]) -> dict[L
         if letter.source is not None and letter.source_offset is not None:
             wanted.setdefault(letter.source, {}).setdefault(letter.source_offset, []).append(letter)
     held = await _held(bus, wanted)
-    offsets = {where: sorted(wanted[where]) for where in held}
+    offsets = {where: sorted(wanted[where]) for where in wanted if where in held}
     found: dict[LetterId, ConsumerRecord] = {}
     if offsets:
         async for records in records_at(bus, offsets):
             for record in records:
                 for letter in wanted[record.topic_partition][record.offset]:
-                    # Another key: the topic was made anew, or the letter lies.
-                    if letter.key is None or letter.key == record.key:
+                    if _is_source(letter, record, held[record.topic_partition]):
                         found[id_of(letter)] = record
     return found
 
 
-async def _held(bus: EventBus, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that are there; the log's own topics are nobody's payload."""
+def _is_source(letter: DeadLetter, record: ConsumerRecord, topic_id: str) -> bool:
+    """False if another record stands there now: the topic was deleted and created again, or the letter lies."""
+    named = dict(letter.all_headers).get(TOPIC_ID) if letter.family == "eventbus" else None
+    return (letter.key is None or letter.key == record.key) and (not named or named == topic_id.encode())
+
+
+async def _held(bus: EventBus, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """The partitions that are there, and the ids of their topics; the log's own topics are nobody's payload."""
     counts: dict[str, int] = {}
+    ids: dict[str, str] = {}
     for topic in {where.topic for where in wanted}:
         try:
             found = (await bus.admin.describe_topics([topic]))[0]
         except UnknownTopicOrPartition:
             continue
         counts[topic] = 0 if found.is_internal else len(found.partitions)
-    return [where for where in wanted if 0 <= where.partition < counts.get(where.topic, 0)]
+        ids[topic] = found.topic_id
+    return {where: ids[where.topic] for where in wanted if 0 <= where.partition < counts.get(where.topic, 0)}
 
 
 def payload_gone(letter: DeadLetter) -> PayloadGone:

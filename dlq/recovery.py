@@ -235,6 +235,7 @@ class PolicyRecovery:
             group=self._handling.group,
             handler=self._handling.handler,
             service=self._handling.client_id,
+            topic_id=self.topic_id_of(record),
             attempts=failed.attempts,
             first_failed_ms=failed.first_failed_ms or 0,
             now_ms=now_ms,

@@ -133,6 +133,13 @@ class SinkConnector(Connector):
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Make what was put durable; ``offsets``: the next ones to read, of all partitions that it has been given."""
 
+    def assigned(self, topic_ids: Mapping[str, str]) -> None:
+        """Check the ids of topics, by name, before the first record of them is put.
+
+        A sink that stores offsets stores these ids next to them. A topic that was deleted and created again has another
+        id, and its offsets mean other records: raise ConfigError then.
+        """
+
     def positions(self) -> Mapping[TopicPartition, int]:
         """Where to go on, if the sink itself knows: it holds where the group's committed offset is lower."""
         return {}

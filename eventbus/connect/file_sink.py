@@ -24,6 +24,7 @@ from eventbus.types import TopicPartition
 class _Committed(msgspec.Struct):
     length: int
     offsets: list[tuple[str, int, int]]
+    topic_ids: dict[str, str] = {}
 
 
 class FileStreamSink(SinkConnector):
@@ -42,6 +43,8 @@ class FileStreamSink(SinkConnector):
         self._keeps = False
         """It is a file that can be cut back, and not a pipe."""
         self._offsets: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, str] = {}
+        """Of the topics whose offsets these are."""
 
     def start(self) -> None:
         if self._path is None:
@@ -62,6 +65,7 @@ class FileStreamSink(SinkConnector):
         if found is None:
             return
         self._offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
+        self._topic_ids = found.topic_ids
         size = os.fstat(file.fileno()).st_size
         if size > found.length:
             os.ftruncate(file.fileno(), found.length)
@@ -69,6 +73,17 @@ class FileStreamSink(SinkConnector):
                 f"{self.context.name}: {size - found.length:,} byte(s) behind the last commit of {path} are taken "
                 "back; their records come again"
             )
+
+    def assigned(self, topic_ids: Mapping[str, str]) -> None:
+        for topic, topic_id in topic_ids.items():
+            stored = self._topic_ids.get(topic)
+            if self._path is not None and stored and topic_id and stored != topic_id:
+                raise ConfigError(
+                    f"{self._path} holds the records of another topic {topic!r}. The topic was deleted and created "
+                    f"again, or this is another log. Name another file, or delete {_beside(self._path)} to append the "
+                    "records of the topic of today"
+                )
+        self._topic_ids = {**self._topic_ids, **topic_ids}
 
     def positions(self) -> Mapping[TopicPartition, int]:
         return self._offsets
@@ -90,6 +105,7 @@ class FileStreamSink(SinkConnector):
         content = _Committed(
             os.fstat(file.fileno()).st_size,
             [(one.topic, one.partition, at) for one, at in sorted(self._offsets.items())],
+            {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic_id},
         )
         beside = _beside(path)
         new = beside.with_name(f"{beside.name}.new")

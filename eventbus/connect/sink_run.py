@@ -184,6 +184,9 @@ class SinkRun(Run):
 
     async def _assigned(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
         """Where the sink knows more than the group, it is right: it died between its flush and the commit."""
+        assert self._sink is not None
+        topic_ids = await consumer.topic_ids(*{partition.topic for partition in partitions})
+        await self._in_thread(self._sink.assigned, topic_ids)
         known = [one for one in partitions if one in self._positions]
         committed = await consumer.committed(*known) if known else {}
         for one in known:

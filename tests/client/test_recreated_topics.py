@@ -1,4 +1,4 @@
-"""A topic is deleted and created again under a consumer: offsets of the old topic are not taken for those of the new."""
+"""A topic is deleted and created again under a consumer: old offsets are not taken for those of the new topic."""
 
 from __future__ import annotations
 

@@ -260,6 +260,30 @@ async def test_what_another_wrote_as_offsets_is_refused(tmp_path: Path, notes: N
     assert notes.has("is not what this sink has written")
 
 
+async def test_a_sink_does_not_append_another_topic_of_the_same_name(tmp_path: Path, notes: Notes) -> None:
+    out = tmp_path / "out.txt"
+    sink = {"name": "out", "connector.class": "FileStreamSink", "file": str(out), "topics": "lines"}
+
+    async def land() -> None:
+        bus = EventBus(f"file://{tmp_path}/log")
+        bus.include(Connectors(sink, worker=STRINGS, note=notes.append))
+        async with bus:
+            await bus.drain()
+
+    for names in (["old-0", "old-1"], ["new-0", "new-1", "new-2"]):
+        async with EventBus(f"file://{tmp_path}/log") as bus:
+            if "lines" in await bus.admin.list_topics():
+                await bus.admin.delete_topics(["lines"])
+            await bus.admin.create_topic("lines")
+            await bus.send_many("lines", names)
+        await land()
+    assert out.read_text() == "old-0\nold-1\n"
+    assert notes.has(f"{out} holds the records of another topic 'lines'")
+    Path(f"{out}.offsets").unlink()
+    await land()
+    assert out.read_text() == "old-0\nold-1\nnew-0\nnew-1\nnew-2\n"
+
+
 async def test_topics_by_a_pattern(tmp_path: Path, notes: Notes) -> None:
     bus = EventBus("memory://")
     bus.topic("orders-de")

@@ -282,6 +282,27 @@ async def test_payload_is_fetched_where_the_letter_has_none(bus: TestBus) -> Non
             await letters.payload(first)
 
 
+async def test_payload_is_not_taken_from_another_topic_of_the_same_name(bus: TestBus) -> None:
+    bus.topic("orders")
+    bus.topic("dlq.billing", configs={"max.message.bytes": 10_000})
+
+    @bus.consumer("orders", group="billing", dead_letter=True)
+    async def bill(order: bytes) -> None:
+        raise ValueError("no price")
+
+    async with bus:
+        await bus.send("orders", b"old" * 5_000)
+        await bus.drain()
+        letters = letters_of(bus)
+        [found] = [one async for one in letters.letters(Selection())]
+        assert not found.has_payload and await letters.payload(found) == b"old" * 5_000
+        await bus.admin.delete_topics(["orders"])
+        await bus.admin.create_topic("orders")
+        await bus.send("orders", b"new")
+        with pytest.raises(PayloadGone, match="made anew"):
+            await letters.payload(found)
+
+
 @pytest.mark.parametrize("source", [("__consumer_offsets", 0), ("absent", 0), ("orders", 7)])
 async def test_payload_is_not_looked_for_everywhere(bus: TestBus, source: tuple[str, int]) -> None:
     async with bus:
