@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventbus import EventBus, OffsetAndMetadata, TopicPartition
+from eventbus.testing import FakeClock, TestBus
 
 T0 = TopicPartition("t", 0)
 
@@ -28,3 +29,37 @@ async def test_a_commit_of_the_old_topic_skips_nothing_of_the_new_one(way: str) 
             [after] = (await consumer.topic_ids()).values()
             assert before != after
         assert await bus.admin.group_offsets("g") == {}
+
+
+async def test_a_listener_loses_the_old_topic_before_it_is_assigned_the_new_one() -> None:
+    calls: list[tuple[str, list[TopicPartition]]] = []
+    async with EventBus("memory://") as bus:
+        await bus.admin.create_topic("t")
+        async with bus.new_consumer(
+            "t",
+            group="g",
+            on_assigned=lambda partitions: calls.append(("assigned", partitions)),
+            on_lost=lambda partitions: calls.append(("lost", partitions)),
+        ) as consumer:
+            await consumer.poll(0)
+            await bus.admin.delete_topics(["t"])
+            await bus.admin.create_topic("t")
+            await bus.send("t", b"new")
+            assert [record.value for record in await consumer.poll()] == [b"new"]
+    assert calls[:3] == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
+
+
+async def test_scheduled_records_are_delivered_after_their_topic_was_recreated(
+    eventbus_bus: TestBus, eventbus_clock: FakeClock
+) -> None:
+    bus = eventbus_bus
+    bus.topic("t")
+    async with bus:
+        await bus.send("t", b"old", delay=10)
+        [scheduled] = [name for name in await bus.admin.list_topics(internal=True) if name.startswith("_scheduled")]
+        await bus.admin.delete_topics([scheduled])
+        await bus.admin.create_topic(scheduled, configs={"cleanup.policy": "compact"})
+        await bus.send("t", b"new", delay=10)
+        await eventbus_clock.advance(seconds=11)
+        await bus.drain()
+        bus.log.assert_published("t", b"new")
