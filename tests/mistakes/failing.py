@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, literal, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from dlq import DeadLetters, Retry, Selection
 from eventbus import EventBus, Transaction
+from eventbus.connect import Connectors
 from eventbus.errors import ConfigError, HandlerError
+from outbox import Inbox, Outbox, SqlOffsets
+from outbox.claims import Claims
 from tests.mistakes.kit import At, Section, heard
 
 HANDLING = Section("When handlers run")
@@ -188,6 +191,92 @@ async def send_in_a_database_transaction(at: At) -> str:
             await bus.send("orders", "o-1")
             await bus.drain()
     return lines[0]
+
+
+@HANDLING.mistake(
+    "a topic deleted and created again, of a handler with `tx=`", "`await Inbox(...).forget(...)`, or another database",
+    "'bill' does not begin", "offsets of another topic 'orders'", "deleted and created again", "forget('billing', ",
+)  # fmt: skip
+async def another_topic_of_the_same_name(at: At) -> None:
+    def service() -> EventBus:
+        bus = EventBus("memory://")  # a new log each time
+        bus.topic("orders")
+
+        @bus.consumer("orders", group="billing", tx=sessionmaker(create_engine(f"sqlite:///{at.folder}/shop.db")))
+        def bill(order: str, session: Session) -> None: ...
+
+        return bus
+
+    async with service() as bus:
+        await bus.send("orders", "o-1")
+        await bus.drain()
+    async with service():
+        pass
+
+
+@HANDLING.mistake(
+    "the same, of a loop with `SqlOffsets`", "`await offsets.forget(...)`, or another table",
+    "'billing'", "offsets of another topic 'orders'", "deleted and created again", "forget(TopicPartition",
+)  # fmt: skip
+async def another_topic_in_a_loop(at: At) -> None:
+    for _ in range(2):
+        async with at.bus() as bus, bus.new_consumer(group="billing") as consumer:
+            await bus.send("orders", "o-1", partition=0)
+            offsets = SqlOffsets(create_engine(f"sqlite:///{at.folder}/shop.db"), "billing")
+            await offsets.follow(consumer, "orders")
+            async with offsets.transaction(await consumer.poll()):
+                pass
+
+
+@HANDLING.mistake(
+    "a `FileStreamSink` of a topic that was deleted and created again", "another `file`, or delete `FILE.offsets`",
+    "out.txt holds the records of another topic 'orders'", "deleted and created again", "out.txt.offsets",
+)  # fmt: skip
+async def another_topic_in_a_file(at: At) -> str:
+    sink = {"name": "out", "connector.class": "FileStreamSink", "file": "out.txt", "topics": "orders"}
+    notes: list[str] = []
+    for _ in range(2):
+        bus = at.bus()
+        bus.include(Connectors(sink, worker={"value.converter": "StringConverter"}, note=notes.append))
+        async with bus:
+            await bus.send("orders", "o-1", partition=0)
+            await bus.drain()
+    return notes[-1]
+
+
+@HANDLING.mistake(
+    "a table of the inbox from an earlier release, with `create_tables=False`", "the statement of the message",
+    "'bill' cannot use the table eventbus_offsets", "An earlier release made it", "ALTER TABLE eventbus_offsets ADD",
+)  # fmt: skip
+async def table_of_an_earlier_release(at: At) -> None:
+    engine = create_engine(f"sqlite:///{at.folder}/shop.db")
+    bus = at.bus()
+
+    @bus.consumer("orders", group="billing", tx=Inbox(sessionmaker(engine), create_tables=False))
+    def bill(order: str, session: Session) -> None: ...
+
+    with engine.begin() as connection:
+        Claims("billing", table="eventbus_offsets", schema=None).create(connection)
+        connection.exec_driver_sql("ALTER TABLE eventbus_offsets DROP COLUMN topic_id")
+    async with bus:
+        pass
+
+
+@HANDLING.mistake(
+    "the ids of an outbox's events begin again", "the statement of the message",
+    "ids of the table eventbus_outbox have restarted", "The last one is 0", "UPDATE sqlite_sequence SET seq = 7",
+)  # fmt: skip
+def ids_that_begin_again(at: At) -> str:
+    outbox = Outbox(create_engine(f"sqlite:///{at.folder}/shop.db"), archive=True)
+    outbox.create_tables()
+    with outbox.engine.begin() as connection:
+        outbox.publish(connection, "orders", "o-1")
+        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = 0")
+        events, archive = outbox.tables.events.c, outbox.tables.archive
+        assert archive is not None
+        copied = [literal(7), literal(1), *(column for column in events if column.key != "id")]
+        connection.execute(archive.insert().from_select([column.key for column in archive.c], select(*copied)))
+        return outbox.check(connection)[0]
 
 
 SECTIONS = (HANDLING,)

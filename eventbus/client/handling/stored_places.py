@@ -144,12 +144,10 @@ class StoredPlaces:
         ]
         if not others:
             return
-        topic = others[0].topic
         raise ConfigError(
             f"Handler {self._handler.__name__!r} does not begin, because its database has offsets of another topic "
-            f"{topic!r} (id {stored[others[0]].topic_id}, and now {topic_ids[topic]}). The topic was deleted and "
-            "created again, or this is another log, so the stored offsets do not refer to its records. To begin where "
-            "the group is in this log, delete them: "
+            f"{others[0].topic!r}. The topic was deleted and created again, or this is another log, so the stored "
+            "offsets do not refer to its records. To begin where the group is in this log, delete them: "
             f"await Inbox(...).forget({self._group!r}, {', '.join(map(repr, others))})"
         )
 
