@@ -31,6 +31,7 @@ from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
 from spark_sinks.targets.files import disk_errors
+from spark_sinks.targets.founding import check_founding
 from spark_sinks.targets.target import Batch, Founding, SinkState, Target
 from spark_sinks.tasks import (
     FIT,
@@ -230,6 +231,8 @@ class Running:
             return
         written = self._written(frame, ahead)
         self._check_rejected(written)
+        # After the batch was read: a topic that is created again between this check and the commit is not in it.
+        check_founding(self.table, self.state, self._founding._replace(topic_id=self._origin.topic_id()))
         batch = Batch(ahead, *written.files(), written.columns)
         self.state = self._target.commit(batch, time.time_ns() // 1_000_000)
         self.rows += sum(file.rows for file in batch.files)
@@ -345,7 +348,8 @@ class Running:
         path = self._checkpoint / "offsets" / str(batch_id)
         try:
             source = path.read_text("utf-8").splitlines()[2]
-            return msgspec.json.decode(source, type=dict[str, dict[int, int]])[self._origin.topic]
+            end = msgspec.json.decode(source, type=dict[str, msgspec.Raw])[self._origin.topic]
+            return msgspec.json.decode(end, type=dict[int, int])
         except (OSError, IndexError, KeyError, msgspec.DecodeError) as error:
             told = f"{type(error).__name__}: {error}"
             raise CorruptRecord(f"{path} is not what Spark writes there ({told}): land again") from error

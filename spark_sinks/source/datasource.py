@@ -20,10 +20,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from eventbus.errors import OffsetOutOfRange
-from eventbus.log.reader import LogReader
+from eventbus.log.reader import TopicReader
 from eventbus.types import TopicPartition
 from spark_sinks.source.offsets import (
     EARLIEST,
+    TOPIC_IDS,
     Bounds,
     OffsetRange,
     Offsets,
@@ -94,7 +95,11 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream``: offsets are Kafka's JSON, so a checkpoint reads like one of Spark's Kafka source."""
+    """``spark.readStream``: offsets are Kafka's JSON, as those of Spark's Kafka source, and the ids of their topics.
+
+    A checkpoint outlives the stream. Without the ids, a stream that is started again could not tell a topic from one
+    that was deleted and created again meanwhile, if that is longer.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -103,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topic_ids: dict[str, str] = {}
 
     def initialOffset(self) -> dict[str, Any]:
-        return to_json(self._options.start(self._bounds(), TopicReader(self._options.directory)))
+        return self._json(self._options.start(self._bounds(), TopicReader(self._options.directory)))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {each: end for each, (_, end) in self._bounds().items()}
@@ -113,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        bounds = self._bounds()
+        bounds = self._bounds(start)
         begin = {each: first for each, (first, _) in bounds.items()} | from_json(start)
         end = self._target if self._target is not None else {each: last for each, (_, last) in bounds.items()}
         if self._options.fail_on_data_loss:
@@ -125,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows):
             reached = limited(begin, reached, limit.max_rows)
-        return to_json(reached)
+        return self._json(reached)
 
     def _is_too_little(self, records: int) -> bool:
         """Whether a micro-batch should wait for more; the first one never does, and ``availableNow`` cannot."""
@@ -139,17 +144,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_json({each: end for each, (_, end) in self._bounds().items()})
+        return self._json({each: end for each, (_, end) in self._bounds().items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        bounds = self._bounds()
+        bounds = self._bounds(start)
         begin = {each: first for each, (first, _) in bounds.items()} | from_json(start)
         return _plan(self._options, begin, from_json(end), bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
-    def _bounds(self) -> Bounds:
+    def _json(self, offsets: Offsets) -> dict[str, Any]:
+        return to_json(offsets, self._topic_ids)
+
+    def _bounds(self, start: dict[str, Any] | None = None) -> Bounds:
+        """Return what the log has now. ``start``: offsets of an earlier call, perhaps from the checkpoint."""
+        self._topic_ids = {**(start or {}).get(TOPIC_IDS, {}), **self._topic_ids}
         reader = TopicReader(self._options.directory)
         bounds = self._options.bounds(reader)
         if self._options.fail_on_data_loss:
@@ -161,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """One that was made anew may have as many records again, so that no offset tells."""
         if id and self._topic_ids.setdefault(topic, id) != id:
             raise OffsetOutOfRange(
-                f"the topic {topic} was deleted and made again while this stream read it: its records have other "
+                f"the topic {topic} was deleted and made again since this stream read it: its records have other "
                 f"offsets now. Start anew with another checkpoint, or set failOnDataLoss=false to go on from the "
                 f"offset that was reached"
             )
@@ -193,7 +203,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     from spark_sinks.source.claims import Claims
 
     assert isinstance(partition, Range)
-    reader = LogReader(options.directory)
+    reader = TopicReader(options.directory)
     return read_range(
         reader,
         partition.offsets,

@@ -32,17 +32,22 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Kafka's form, sorted, ready for a JSON encoder."""
-    result: dict[str, dict[str, int]] = {}
+TOPIC_IDS = ""
+"""The key of the topics' ids in a stream's offsets, which no topic has as its name."""
+
+
+def to_json(offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Kafka's form, sorted, ready for a JSON encoder; with ``topic_ids`` they stand under `TOPIC_IDS`."""
+    result: dict[str, dict[str, Any]] = {TOPIC_IDS: dict(topic_ids)} if topic_ids else {}
     for (topic, partition), offset in sorted(offsets.items()):
         result.setdefault(topic, {})[str(partition)] = offset
     return result
 
 
-def from_json(value: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_json(value: Mapping[str, Mapping[Any, Any]]) -> Offsets:
     """Offsets from Kafka's form."""
-    return {TopicPartition(topic, int(p)): offset for topic, parts in value.items() for p, offset in parts.items()}
+    topics = ((topic, parts) for topic, parts in value.items() if topic != TOPIC_IDS)
+    return {TopicPartition(topic, int(p)): offset for topic, parts in topics for p, offset in parts.items()}
 
 
 def parse(text: str, option: str) -> Offsets:

@@ -131,7 +131,7 @@ def test_stream_reads_what_there_is_in_batches_and_goes_on_from_its_checkpoint(
     seen, batches = stream_all(spark, log, tmp_path / "c", maxOffsetsPerTrigger="100")
     assert seen == list(range(250))
     assert [each.numInputRows for each in batches] == [100, 100, 50]
-    assert json.loads(batches[-1].sources[0].endOffset) == {"orders": {"0": 250}}
+    assert json.loads(batches[-1].sources[0].endOffset)["orders"] == {"0": 250}
     log.write("orders", plain(5, 250))
     assert stream_all(spark, log, tmp_path / "c")[0] == list(range(250, 255))
 

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 
+def places(offsets: dict[str, Any]) -> dict[str, Any]:
+    """Offsets of a stream without the ids of their topics."""
+    return {topic: partitions for topic, partitions in offsets.items() if topic}
+
+
 def plain(count: int, first: int = 0) -> list[Record]:
     return [Record(b"k%d" % (n % 7), b"v%d" % n, (), NOW_MS + n) for n in range(first, first + count)]
 
@@ -54,9 +59,9 @@ def test_a_stream_goes_on_where_the_batch_before_ended(log: TestLog) -> None:
     log.write("orders", plain(5), per_batch=2)
     reader = stream(log)
     start = reader.initialOffset()
-    assert start == {"orders": {"0": 0}}
+    assert places(start) == {"orders": {"0": 0}}
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert (end, values(reader, reader.partitions(start, end))) == (
+    assert (places(end), values(reader, reader.partitions(start, end))) == (
         {"orders": {"0": 5}},
         [b"v%d" % n for n in range(5)],
     )
@@ -73,11 +78,11 @@ def test_available_now_stops_at_what_there_was(log: TestLog) -> None:
     log.write("orders", plain(5, 5))
     log.write("orders", plain(5), partition=1)
     first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    assert first == {"orders": {"0": 3, "1": 0}}
+    assert places(first) == {"orders": {"0": 3, "1": 0}}
     last = reader.latestOffset(first, reader.getDefaultReadLimit())
-    assert last == {"orders": {"0": 5, "1": 0}}
+    assert places(last) == {"orders": {"0": 5, "1": 0}}
     assert reader.latestOffset(last, reader.getDefaultReadLimit()) == last
-    assert reader.reportLatestOffset() == {"orders": {"0": 10, "1": 5}}
+    assert places(reader.reportLatestOffset()) == {"orders": {"0": 10, "1": 5}}
 
 
 def test_new_partitions_and_topics_begin_at_their_beginning(log: TestLog) -> None:
@@ -91,7 +96,7 @@ def test_new_partitions_and_topics_begin_at_their_beginning(log: TestLog) -> Non
     log.write("orders", [Record(None, b"new partition", (), NOW_MS)], partition=1)
     log.write("orders.eu", [Record(None, b"new topic", (), NOW_MS)])
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {"orders": {"0": 5, "1": 1}, "orders.eu": {"0": 1}}
+    assert places(end) == {"orders": {"0": 5, "1": 1}, "orders.eu": {"0": 1}}
     assert values(reader, reader.partitions(start, end)) == [b"new partition", b"new topic"]
 
 
@@ -101,17 +106,17 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(log: TestLog, monkeyp
     log.write("orders", plain(3))
     reader = stream(log, minOffsetsPerTrigger="10", maxTriggerDelay="30s", maxOffsetsPerTrigger="20")
     first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(20))
-    assert first == {"orders": {"0": 3}}, "the first batch never waits"
+    assert places(first) == {"orders": {"0": 3}}, "the first batch never waits"
     log.write("orders", plain(5, 3))
     assert reader.latestOffset(first, ReadMaxRows(20)) == first
     log.write("orders", plain(5, 8))
     second = reader.latestOffset(first, ReadMaxRows(20))
-    assert second == {"orders": {"0": 13}}, "ten are there"
+    assert places(second) == {"orders": {"0": 13}}, "ten are there"
     log.write("orders", plain(1, 13))
     clock += 29
     assert reader.latestOffset(second, ReadMaxRows(20)) == second
     clock += 1
-    assert reader.latestOffset(second, ReadMaxRows(20)) == {"orders": {"0": 14}}
+    assert places(reader.latestOffset(second, ReadMaxRows(20))) == {"orders": {"0": 14}}
 
 
 def test_available_now_does_not_wait_for_more(log: TestLog) -> None:
@@ -119,7 +124,7 @@ def test_available_now_does_not_wait_for_more(log: TestLog) -> None:
     reader = stream(log, minOffsetsPerTrigger="10")
     reader.prepareForTriggerAvailableNow()
     first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
-    assert reader.latestOffset(first, ReadMaxRows(1)) == {"orders": {"0": 2}}
+    assert places(reader.latestOffset(first, ReadMaxRows(1))) == {"orders": {"0": 2}}
 
 
 def test_what_retention_took_stops_a_stream_or_is_passed_over(log: TestLog) -> None:
@@ -157,8 +162,11 @@ def test_a_topic_that_was_made_anew_is_not_read_on_from_the_old_offset(log: Test
     broker.delete_topics(["orders"], NOW_MS)
     broker.close(NOW_MS)
     log.write("orders", plain(9))
-    with pytest.raises(OffsetOutOfRange, match="the topic orders was deleted and made again"):
-        reader.latestOffset(start, ReadAllAvailable())
+    for again in (reader, stream(log)):  # the stream, or one that is started again with the checkpoint
+        with pytest.raises(OffsetOutOfRange, match="the topic orders was deleted and made again"):
+            again.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(OffsetOutOfRange, match="the topic orders was deleted and made again"):
+            again.partitions(start, start)
     end = careless.latestOffset(start, ReadAllAvailable())
     assert values(careless, careless.partitions(start, end)) == [b"v%d" % n for n in range(5, 9)]
 
