@@ -152,11 +152,25 @@ class SqlSource(SourceConnector):
             place = self._stored_place(source.order, stored) if source.order else None
             if place is not None:
                 self._places[source.name] = place
+                self._note_restart(source, place)
             elif stored and source.order:
                 self.context.note(
                     f"{self.context.name}: {source.name}: what is stored, {stored}, does not fit mode={self._mode}: it "
                     "is read from its beginning"
                 )
+
+    def _note_restart(self, source: Source, place: Place) -> None:
+        """Warn if the numbers of the table seem to have begun again: new rows would be skipped."""
+        assert self._reader is not None
+        if self._mode != "incrementing" or not isinstance(place.rest[0], int):
+            return
+        highest = self._reader.highest(source)
+        if isinstance(highest, int) and highest < place.rest[0]:
+            self.context.note(
+                f"{self.context.name}: {source.name} was read up to {source.order and source.order.incrementing}="
+                f"{place.rest[0]}, and its highest is {highest}. If its numbers have begun again, new rows up to "
+                f"{place.rest[0]} are skipped. Begin again with `eventbus connect offsets reset {self.context.name}`"
+            )
 
     def _stored_place(self, order: Order, stored: Offset) -> Place | None:
         from eventbus.connect.sql_tables import place_of

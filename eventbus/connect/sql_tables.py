@@ -103,6 +103,12 @@ class Reader:
         whole = [row for row in rows if self.place(source, row).timestamp != last]
         return whole or self._rows(self._select(source).where(columns[0] == _given(last))), True
 
+    def highest(self, source: Source) -> Any:
+        """Return the highest number of a table's incrementing column; None if it has no rows."""
+        assert source.order is not None
+        [(found,)] = self._rows(sa.select(sa.func.max(self._ordered(source.order)[-1])).select_from(source.rows))
+        return _simple(found)
+
     def place(self, source: Source, row: tuple[Any, ...]) -> Place:
         """Where a row stands. Raises SerializationError for one that can stand nowhere."""
         order = source.order

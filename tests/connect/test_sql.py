@@ -85,6 +85,21 @@ def test_each_row_comes_once_and_after_a_restart_too(shop: Shop, mode: str, batc
     assert shop.come() == [6]
 
 
+def test_numbers_that_begin_again_are_noted(shop: Shop, notes: Notes) -> None:
+    for number in (1, 2, 3):
+        shop.add(number)
+    shop.open(mode="incrementing")
+    assert shop.come() == [1, 2, 3]
+    shop.open(mode="incrementing")
+    assert notes == []
+    shop.run("DELETE FROM invoices")
+    shop.open(mode="incrementing")
+    assert notes == [], "an empty table may go on"
+    shop.add(1)
+    shop.open(mode="incrementing")
+    assert notes.has("read up to id=3, and its highest is 1") and notes.has("offsets reset source")
+
+
 def test_a_changed_row_comes_again_by_its_time(shop: Shop) -> None:
     shop.add(1)
     shop.add(2)
