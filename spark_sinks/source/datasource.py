@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from eventbus.errors import OffsetOutOfRange
-from eventbus.log.reader import TopicReader
+from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.source.offsets import (
     EARLIEST,
@@ -203,7 +203,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     from spark_sinks.source.claims import Claims
 
     assert isinstance(partition, Range)
-    reader = TopicReader(options.directory)
+    reader = LogReader(options.directory)
     return read_range(
         reader,
         partition.offsets,
