@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _IDS = 500
-"""In one statement."""
+"""A statement names at most so many ids."""
 
 
 class _Sequence(NamedTuple):
@@ -70,7 +70,7 @@ def replaced_ids(connection: Connection, tables: OutboxTables, ids: Sequence[int
 
 
 def _drawn(connection: Connection, tables: OutboxTables, sequence: str, count: int) -> list[int]:
-    """Return ids that the sequence gives to nobody else, and no event has; they rise."""
+    """Return rising ids from the sequence, which no other transaction gets, without those that an event has."""
     from sqlalchemy import select, text
 
     drawn: list[int] = []

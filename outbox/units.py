@@ -66,7 +66,7 @@ class Units:
         self._reached: dict[TopicPartition, int] = {}
         """Offsets that are known to be in the database, by what was committed or read there."""
         self._topic_ids: Mapping[str, str] = {}
-        """Of the topics that are read."""
+        """They identify the topics that are read."""
         self._topic_id_of: Callable[[ConsumerRecord], str] = lambda record: self._topic_ids.get(record.topic, "")
         self._stopped = threading.Event()
         self._ids_added = 0

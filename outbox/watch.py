@@ -46,7 +46,7 @@ class Seen(msgspec.Struct, frozen=True):
     silent: str = ""
     """Relays that hold shards and were not seen for long, if events wait for long."""
     restarted: str = ""
-    """What is wrong with the ids of events, see `outbox.sequence`."""
+    """Describes ids of events that have restarted, see `outbox.sequence`; empty if they have not."""
 
 
 class Watch:

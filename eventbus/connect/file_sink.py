@@ -44,7 +44,7 @@ class FileStreamSink(SinkConnector):
         """It is a file that can be cut back, and not a pipe."""
         self._offsets: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
-        """Of the topics whose offsets these are."""
+        """Identify the topics to which the offsets belong."""
 
     def start(self) -> None:
         if self._path is None:

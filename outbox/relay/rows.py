@@ -239,7 +239,7 @@ class Rows:
         return cast("CursorResult[Any]", found).rowcount > 0
 
     def _copy(self, connection: Connection, target: Table, ids: Sequence[int], extra: Mapping[str, Any]) -> None:
-        """Copy events, with their ids, or with new ones in the same order if the target has a row with one of them.
+        """Copy events with their ids. If the target has a row with one of these ids, all get new ids in the same order.
 
         An id identifies an event only until the sequence restarts, as on a replica that was promoted or after TRUNCATE
         ... RESTART IDENTITY. Then a new event may have the id of one that was archived or quarantined before. It gets

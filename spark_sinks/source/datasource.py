@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if id and self._topic_ids.setdefault(topic, id) != id:
             raise OffsetOutOfRange(
                 f"the topic {topic} was deleted and made again since this stream read it: its records have other "
-                f"offsets now. Start anew with another checkpoint, or set failOnDataLoss=false to go on from the "
+                f"offsets now. Start again with another checkpoint, or set failOnDataLoss=false to go on from the "
                 f"offset that was reached"
             )
 

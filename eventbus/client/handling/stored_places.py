@@ -136,7 +136,7 @@ class StoredPlaces:
         stored: Mapping[TopicPartition, StoredOffset],
         topic_ids: Mapping[str, str],
     ) -> None:
-        """Raise ConfigError if a stored offset is one of another topic than the one that is read."""
+        """Raise ConfigError if an offset was stored for another topic with the name of a topic that is read."""
         others = [
             partition
             for partition in partitions

@@ -87,7 +87,7 @@ async def test_a_table_of_an_earlier_release_is_upgraded(database: Database) -> 
 
 @on_sqlite
 async def test_a_retried_record_is_not_taken_for_one_of_a_deleted_topic(database: Database) -> None:
-    """At the same offset, whether that one was handled, or waits for its next try."""
+    """Their offsets are equal, whether the old record was handled or waits for its next try."""
     ledger, fails = Ledger(database), True
 
     def hook(record: ConsumerRecord, session: Session) -> None:

@@ -19,7 +19,7 @@ LARGE = b"." * 50_000
 
 
 def restart_ids(database: Database) -> None:
-    """As on a replica that was promoted."""
+    """Let the ids begin again, as on a replica that was promoted."""
     statement = {
         "postgresql": "ALTER SEQUENCE eventbus_outbox_id_seq RESTART WITH 1",
         "sqlite": "UPDATE sqlite_sequence SET seq = 0 WHERE name = 'eventbus_outbox'",
@@ -72,7 +72,7 @@ async def test_an_event_with_the_id_of_a_quarantined_one_is_quarantined_too(data
 
 
 async def test_a_quarantined_event_is_put_back_while_another_has_its_id(database: Database) -> None:
-    """And those behind it, in their order."""
+    """The events after it are put back too, in their order."""
     outbox = outbox_in(database)
     async with running(database, outbox=outbox) as scene:
         for value in (LARGE, b"2", b"3"):
