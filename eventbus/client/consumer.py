@@ -282,13 +282,7 @@ class Consumer(Generic[KeyT, ValueT]):
             raise
 
     async def _assign(self, partitions: list[TopicPartition]) -> None:
-<<<<<<< HEAD
         await self._tell_of_losses()  # they may be the same partitions, of a topic that was created again
-=======
-        # A topic that was deleted and created again is lost and assigned within one fetch. In the other order, the
-        # listener would give up what it has just taken up.
-        await self._tell_of_losses()
->>>>>>> e144ae1b (words)
         await tell(self._listener.on_assigned, partitions)
         self._until_assigned.cancel()  # `assigned` need not wait for records
 
