@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from outbox.table_names import quoted, schema_of, shown
+
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
@@ -38,7 +40,7 @@ def restarted(connection: Connection, tables: OutboxTables) -> str:
     if sequence is None or sequence.last_id >= highest:
         return ""
     return (
-        f"The ids of the table {tables.events.fullname} have restarted. The last one is {sequence.last_id}, and an "
+        f"The ids of the table {shown(connection, tables.events)} have restarted. The last one is {sequence.last_id}, and an "
         f"event with the id {highest} was quarantined or archived before, so later events of a quarantined key may be "
         f"published before it. Run: {sequence.advance.format(highest=highest, following=highest + 1)}"
     )
@@ -87,9 +89,8 @@ def _sequence_of(connection: Connection, tables: OutboxTables) -> _Sequence | No
     from sqlalchemy import text
 
     dialect, events = connection.dialect, tables.events
-    quote = dialect.identifier_preparer
     if dialect.name == "postgresql":
-        names = {"table": quote.format_table(events), "column": tables.columns.id}
+        names = {"table": quoted(connection, events), "column": tables.columns.id}
         name = connection.scalar(text("SELECT pg_get_serial_sequence(:table, :column)"), names)
         if name is None:
             return None
@@ -104,7 +105,7 @@ def _sequence_of(connection: Connection, tables: OutboxTables) -> _Sequence | No
             "SELECT auto_increment FROM information_schema.tables "
             "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
         )
-        following = connection.scalar(asked, {"schema": events.schema, "name": events.name})
-        advance = f"ALTER TABLE {quote.format_table(events)} AUTO_INCREMENT = {{following}}"
+        following = connection.scalar(asked, {"schema": schema_of(connection, events), "name": events.name})
+        advance = f"ALTER TABLE {quoted(connection, events)} AUTO_INCREMENT = {{following}}"
         return None if following is None else _Sequence(int(following) - 1, "", advance)
     return None
