@@ -40,8 +40,8 @@ def restarted(connection: Connection, tables: OutboxTables) -> str:
     if sequence is None or sequence.last_id >= highest:
         return ""
     return (
-        f"The ids of the table {shown(connection, tables.events)} have restarted. The last one is {sequence.last_id}, and an "
-        f"event with the id {highest} was quarantined or archived before, so later events of a quarantined key may be "
+        f"The ids of the table {shown(connection, tables.events)} have restarted. The last one is {sequence.last_id}, "
+        f"and an event with the id {highest} was quarantined or archived before, so later events of a quarantined key may be "
         f"published before it. Run: {sequence.advance.format(highest=highest, following=highest + 1)}"
     )
 
