@@ -39,10 +39,11 @@ def restarted(connection: Connection, tables: OutboxTables) -> str:
     sequence = _sequence_of(connection, tables) if highest else None
     if sequence is None or sequence.last_id >= highest:
         return ""
+    advance = sequence.advance.replace("{highest}", str(highest)).replace("{following}", str(highest + 1))
     return (
         f"The ids of the table {shown(connection, tables.events)} have restarted. The last one is {sequence.last_id}, "
-        f"and an event with the id {highest} was quarantined or archived before, so later events of a quarantined key may be "
-        f"published before it. Run: {sequence.advance.format(highest=highest, following=highest + 1)}"
+        f"and an event with the id {highest} was quarantined or archived before, so later events of a quarantined key "
+        f"may be published before it. Run: {advance}"
     )
 
 
@@ -76,9 +77,9 @@ def _drawn(connection: Connection, tables: OutboxTables, sequence: str, count: i
     from sqlalchemy import select, text
 
     drawn: list[int] = []
-    asked = text(f"SELECT nextval('{sequence}') FROM generate_series(1, :count)")
+    asked = text("SELECT nextval(CAST(:name AS regclass)) FROM generate_series(1, :count)")
     while len(drawn) < count:
-        some = sorted(connection.scalars(asked, {"count": min(count - len(drawn), _IDS)}))
+        some = sorted(connection.scalars(asked, {"name": sequence, "count": min(count - len(drawn), _IDS)}))
         known = set(connection.scalars(select(tables.events.c.id).where(tables.events.c.id.in_(some))))
         drawn += [id for id in some if id not in known]
     return drawn
@@ -94,11 +95,11 @@ def _sequence_of(connection: Connection, tables: OutboxTables) -> _Sequence | No
         name = connection.scalar(text("SELECT pg_get_serial_sequence(:table, :column)"), names)
         if name is None:
             return None
-        last_id = connection.scalar(text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}"))
-        return _Sequence(last_id or 0, name, f"SELECT setval('{name}', {{highest}})")
+        last_id = connection.scalar(text("SELECT pg_sequence_last_value(CAST(:name AS regclass))"), {"name": name})
+        return _Sequence(last_id or 0, name, f"SELECT setval({_literal(name)}, {{highest}})")
     if dialect.name == "sqlite":
         last_id = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": events.name})
-        advance = f"UPDATE sqlite_sequence SET seq = {{highest}} WHERE name = '{events.name}'"
+        advance = f"UPDATE sqlite_sequence SET seq = {{highest}} WHERE name = {_literal(events.name)}"
         return _Sequence(last_id or 0, "", advance) if last_id is not None else None
     if dialect.name in ("mysql", "mariadb") and getattr(dialect, "is_mariadb", False):
         asked = text(
@@ -109,3 +110,8 @@ def _sequence_of(connection: Connection, tables: OutboxTables) -> _Sequence | No
         advance = f"ALTER TABLE {quoted(connection, events)} AUTO_INCREMENT = {{following}}"
         return None if following is None else _Sequence(int(following) - 1, "", advance)
     return None
+
+
+def _literal(text: str) -> str:
+    quoted = text.replace("'", "''")
+    return f"'{quoted}'"

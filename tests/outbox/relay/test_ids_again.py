@@ -12,7 +12,7 @@ from outbox.quarantine import Choice, Quarantine, Released
 from tests.databases import THREE, Database
 from tests.outbox.relay.test_relay import Scene, outbox_in, running
 
-pytestmark = [pytest.mark.system, pytest.mark.parametrize("database", THREE, indirect=True)]
+pytestmark = [pytest.mark.system, pytest.mark.parametrize("database", [*THREE, "asyncpg"], indirect=True)]
 
 LARGE = b"." * 50_000
 """The topic refuses it."""
