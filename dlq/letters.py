@@ -9,7 +9,7 @@ import msgspec
 
 from dlq.entries import REDRIVE_OF
 from dlq.families import Family, read_headers
-from dlq.headers import PAYLOAD
+from dlq.headers import PAYLOAD, TOPIC_ID
 from dlq.selection import LetterId
 from eventbus.types import ConsumerRecord, Headers, TopicPartition
 
@@ -61,6 +61,15 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """Where it stands, which is its name."""
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @property
+    def source_topic_id(self) -> str:
+        """The id of the topic that the record came from; "" if the letter does not have it.
+
+        A topic that was deleted and created again has another id, and other records at the same offsets.
+        """
+        found = dict(self.all_headers).get(TOPIC_ID) if self.family == "eventbus" else None
+        return (found or b"").decode("utf-8", "replace")
 
     @property
     def former_id(self) -> str:

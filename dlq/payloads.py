@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dlq.headers import TOPIC_ID
 from dlq.reading import records_at
 from dlq.selection import LetterId
 from dlq.targets import id_of
@@ -41,8 +40,7 @@ async def source_records(bus: EventBus, letters: Iterable[DeadLetter]) -> dict[L
 
 def _is_source(letter: DeadLetter, record: ConsumerRecord, topic_id: str) -> bool:
     """False if another record stands there now: the topic was deleted and created again, or the letter lies."""
-    named = dict(letter.all_headers).get(TOPIC_ID) if letter.family == "eventbus" else None
-    return (letter.key is None or letter.key == record.key) and (not named or named == topic_id.encode())
+    return (letter.key is None or letter.key == record.key) and letter.source_topic_id in ("", topic_id)
 
 
 async def _held(bus: EventBus, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, str]:

@@ -59,7 +59,7 @@ class Redriving(msgspec.Struct, frozen=True):
             content.key, content.value, headers,
         )  # fmt: skip
         # Every entry names its group. Another group may read the same topic, whatever its name is.
-        entry = entry_behind(failed, letter.group)
+        entry = entry_behind(failed, letter.group, letter.source_topic_id)
         return LedgerRecord(target.topic, target.partition, entry.key, entry.value, entry.headers)
 
     def _headers(self, letter: DeadLetter, own: Headers) -> Headers:

@@ -231,7 +231,7 @@ def test_an_instance_of_another_class_is_refused() -> None:
         (Pets, Pets(Cat(1), [Plane(1)]), "all[0]", "fits no branch of the union"),
         (Paint, Paint("red", 3), "coats", "3 is none of 1, 2"),
         (Tree, Tree(1, [Tree(1, [Tree(1 << 63)])]), "children[0].children[0].value", "does not fit an Avro long"),
-        (Values, msgspec.structs.replace(VALUES, price=Decimal("1.234")), "price", "more digits behind the point"),
+        (Values, msgspec.structs.replace(VALUES, price=Decimal("1.234")), "price", "more digits after the decimal point"),
         (Values, msgspec.structs.replace(VALUES, price=Decimal("NaN")), "price", "no number"),
         (Values, msgspec.structs.replace(VALUES, price=Decimal("1e20")), "price", "more digits than precision=10"),
         (Values, msgspec.structs.replace(VALUES, at=datetime(2026, 1, 1)), "at", "has no time zone"),
@@ -319,7 +319,7 @@ def test_logical_types_as_plain_data(schema: Any, value: Any, data: bytes) -> No
     ("schema", "data", "reason"),
     [
         ({"type": "int", "logicalType": "date"}, b"\xfe\xff\xff\xff\x0f", "does not reach so far"),
-        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "no time of a day"),
+        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "not a time of day"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2}, b"\x04\x7f\xff", "more than 2 digits"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2_000_000_000}, b"\x80\x9a\x0c" + b"\x7f" * 99_968,
          "more than 4000 digits"),

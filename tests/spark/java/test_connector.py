@@ -17,7 +17,7 @@ NEEDED = ("spark-sql-kafka-0-10_2.13-4.2.0.jar", "kafka-clients-3.9.2.jar")
 
 
 @pytest.fixture
-def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pyspark of the test's own, whose Ivy is not to be asked."""
     jars = tmp_path / "pyspark" / "jars"
     jars.mkdir(parents=True)
@@ -36,32 +36,32 @@ def filled(directory: Path) -> Path:
     return directory
 
 
-def test_the_version_of_spark_is_that_of_its_jars(spark: Path) -> None:
+def test_the_version_of_spark_is_that_of_its_jars(pyspark: Path) -> None:
     assert installed_spark() == Release("4.3.0", "2.13")
 
 
-def test_what_was_fetched_is_used_again(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_fetched_is_used_again(pyspark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = filled(kept_connector(installed_spark()))
     monkeypatch.setattr(connecting.subprocess, "run", lambda *_, **__: pytest.fail("something was fetched"))
     assert [path.name for path in connector()] == sorted(NEEDED)
-    assert kept == spark / "cache" / "eventbus" / "spark" / "kafka-4.3.0_2.13"
+    assert kept == pyspark / "cache" / "eventbus" / "spark" / "kafka-4.3.0_2.13"
     assert connector_coordinate() == "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 
 
-def test_jars_among_sparks_own_need_nothing(spark: Path) -> None:
-    (spark / "pyspark" / "jars" / NEEDED[0]).touch()
+def test_jars_among_sparks_own_need_nothing(pyspark: Path) -> None:
+    (pyspark / "pyspark" / "jars" / NEEDED[0]).touch()
     assert connector() == []
 
 
-def test_jars_by_hand(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENTBUS_SPARK_JARS", str(filled(spark / "mine")))
-    assert connector() == sorted((spark / "mine").iterdir())
-    monkeypatch.setenv("EVENTBUS_SPARK_JARS", str(spark))
+def test_jars_by_hand(pyspark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENTBUS_SPARK_JARS", str(filled(pyspark / "mine")))
+    assert connector() == sorted((pyspark / "mine").iterdir())
+    monkeypatch.setenv("EVENTBUS_SPARK_JARS", str(pyspark))
     with pytest.raises(ConfigError, match=r"EVENTBUS_SPARK_JARS=.*there is no spark-sql-kafka"):
         connector()
 
 
-def test_without_a_network_the_error_says_how_to_do_without(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_error_says_how_to_do_without(pyspark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failed:
         returncode = 1
         stdout = "  module not found: org.apache.spark#spark-sql-kafka-0-10_2.13\n"
@@ -72,12 +72,12 @@ def test_without_a_network_the_error_says_how_to_do_without(spark: Path, monkeyp
         connector()
     for part in ("module not found", "kafka-clients and commons-pool2", "EVENTBUS_SPARK_JARS", "version 4.3.0"):
         assert part in str(caught.value)
-    assert list((spark / "cache" / "eventbus" / "spark").iterdir()) == []
+    assert list((pyspark / "cache" / "eventbus" / "spark").iterdir()) == []
     assert connector_coordinate() == "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
 
 
 def test_ivy_is_asked_for_the_newest_up_to_sparks_own_without_what_spark_has(
-    spark: Path, monkeypatch: pytest.MonkeyPatch
+    pyspark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 

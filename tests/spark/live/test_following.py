@@ -51,7 +51,7 @@ def test_what_comes_while_it_runs_is_landed_in_partitions_new_and_old(
     how: dict[str, Any] = {"every": 0, "stop": stop, "progress": progress, "spark": spark}
     report = land(log.path, "orders", str(tmp_path / "t"), **how)
     assert isinstance(report, tuple)
-    assert (report.rows, report.offsets, report.lag) == (22, {0: 15, 2: 7}, 0)
+    assert (report.rows, report.offsets, report.lag) == (22, {0: 15, 1: 0, 2: 7}, 0)
     assert places(tmp_path / "t") == [(0, n) for n in range(15)] + [(2, n) for n in range(7)]
     assert not spark.streams.active
 

@@ -92,6 +92,7 @@ def test_settings_that_would_be_lost_are_refused(query: str, text: str) -> None:
         parse_cluster_url(f"kafka://one?{query}")
 
 
+@pytest.mark.system  # needs confluent_kafka
 @pytest.mark.parametrize("leader", [-1, 3])
 def test_librdkafka_is_not_asked_for_the_offsets_of_a_partition_without_a_leader(leader: int) -> None:
     """It may crash the process while it waits for one."""
