@@ -264,10 +264,10 @@ class InlineInbox(Inbox):
         super().__init__(engine)
         self.is_async = True
 
-        async def run(fn: Callable[..., Any], *arguments: Any) -> Any:
-            return self.database.run_here(lambda connection: fn(connection, *arguments))
+        async def here(call: Callable[[], Any]) -> Any:
+            return call()
 
-        vars(self.database)["run"] = run
+        vars(self.database)["_in_thread"] = here  # a real thread would end a life: nothing moves meanwhile
 
     @property
     def _session_class(self) -> type:
