@@ -231,7 +231,7 @@ def test_an_instance_of_another_class_is_refused() -> None:
         (Pets, Pets(Cat(1), [Plane(1)]), "all[0]", "fits no branch of the union"),
         (Paint, Paint("red", 3), "coats", "3 is none of 1, 2"),
         (Tree, Tree(1, [Tree(1, [Tree(1 << 63)])]), "children[0].children[0].value", "does not fit an Avro long"),
-        (Values, msgspec.structs.replace(VALUES, price=Decimal("1.234")), "price", "more digits after the decimal point"),
+        (Values, msgspec.structs.replace(VALUES, price=Decimal("1.234")), "price", "more digits after"),
         (Values, msgspec.structs.replace(VALUES, price=Decimal("NaN")), "price", "no number"),
         (Values, msgspec.structs.replace(VALUES, price=Decimal("1e20")), "price", "more digits than precision=10"),
         (Values, msgspec.structs.replace(VALUES, at=datetime(2026, 1, 1)), "at", "has no time zone"),
