@@ -69,7 +69,7 @@ async def test_connections_that_are_cut_at_each_step(database: Database, caplog:
         await relay.start(here.bus)
         await here.settled(relay)
         assert cuts.left == []
-        assert relay.metrics().failures > 1
+        assert relay.metrics().failures >= 1  # a pool finds some cuts before a statement does
         assert relay.health().status == "ok"
         await relay.aclose()
     is_known(caplog)
