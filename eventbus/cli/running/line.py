@@ -167,15 +167,21 @@ class Worker:
             write(self._line, message)
 
     def _listen(self) -> None:
-        with asyncio.Runner() as runner:
-            for text in self._lines:
-                message = _to_worker.decode(text)
-                if isinstance(message, Ask):
-                    self._answer(message, runner)
-                else:
-                    self._told = message
-                    self._is_told.set()
-        self._orphaned()
+        try:
+            with asyncio.Runner() as runner:
+                for text in self._lines:
+                    if not text.endswith(b"\n"):  # the supervisor was killed in the middle of a message
+                        break
+                    message = _to_worker.decode(text)
+                    if isinstance(message, Ask):
+                        self._answer(message, runner)
+                    else:
+                        self._told = message
+                        self._is_told.set()
+        except ConnectionResetError:
+            pass  # the supervisor was killed with a message of this worker unread: Linux resets the connection then
+        finally:
+            self._orphaned()  # whatever ended the loop: without a supervisor, this process would run for ever
 
     def _orphaned(self) -> None:
         """Stop in order, but surely: nobody else would end a process that hangs."""
