@@ -10,6 +10,7 @@ import ssl
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from eventbus.types import TopicPartition
 
 _SIZE = struct.Struct(">i")
 _MOST_BYTES = 104_857_600
+_TURN_SECONDS = 30.0
+"""How long a broker is asked before the next one has its turn."""
 _CLIENT_ID = "eventbus-admin"
 _KEYS = {schema.name: schema for schema in API_KEYS.values()}
 Address = tuple[str, int]
@@ -105,6 +108,9 @@ class Wire:
         """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
         self.leaders: dict[TopicPartition, Address] = {}
         """The leaders of partitions in the last metadata of each, without those that have since failed a request."""
+        self._turn = 0
+        self._failed: set[Address] = set()
+        """Brokers that did not answer in this turn: they are tried last."""
 
     def call(
         self, request: Any, most: int = 99, at: Address | None = None, timeout_seconds: float | None = None
@@ -128,6 +134,7 @@ class Wire:
             except EventBusError as error:
                 if not error.retriable or number == len(addresses):
                     raise
+                self._failed.add(address)
         raise AssertionError("there is a broker, or reading the URL would have refused it")
 
     def _ask(self, address: Address, make: Callable[[int], Any], api: str, most: int, timeout_seconds: float) -> Any:
@@ -160,9 +167,18 @@ class Wire:
             return idle.pop() if idle else None
 
     def _any(self) -> list[Address]:
-        """Those there is a connection to first."""
-        addresses = dict.fromkeys((*self._settings.addresses, *self.brokers))
-        return sorted(addresses, key=lambda address: not self._idle.get(address))
+        """Return all brokers, another one first in each turn.
+
+        A broker that the others cannot reach, but its clients can, returns what it knew when it was cut off, for as
+        long as it is asked. One broker per turn, because a topic that was just created is not known to all of them.
+        """
+        addresses = list(dict.fromkeys((*self._settings.addresses, *self.brokers)))
+        turn = int(time.monotonic() // _TURN_SECONDS)
+        if turn != self._turn:
+            self._turn = turn
+            self._failed.clear()
+        first = turn % len(addresses)
+        return sorted(addresses[first:] + addresses[:first], key=self._failed.__contains__)
 
     def open(self) -> None:
         """Keep connections again, after `close`."""
