@@ -65,7 +65,7 @@ class PolicyRecovery:
         self._reporter = Reporter(policy, handling)
         self._max_message_bytes: Mapping[str, int] = {}
         self._topic_ids: dict[str, str] = {}
-        """Of the topics that the handler reads, as they were assigned last."""
+        """Ids of the topics that the handler reads, as of the last assignment."""
         self._in_place: dict[Place, _InPlace] = {}
         """Records that waited, or wait, in their place: nothing is written down of them."""
         self._waiting = 0

@@ -88,9 +88,11 @@ class CreateInboxOp(_InboxOp):
     """Create the tables of an inbox."""
 
     @classmethod
-    def create_inbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+    def create_inbox(
+        cls, operations: Operations, table: str = "eventbus_offsets", *, schema: str | None = None
+    ) -> None:
         """The arguments are those of `Inbox`: ``table``, ``schema``."""
-        operations.invoke(cls(*args, **kwargs))
+        operations.invoke(cls(table, schema=schema))
 
 
 @Operations.register_operation("drop_inbox")
@@ -98,9 +100,9 @@ class DropInboxOp(_InboxOp):
     """Drop the tables of an inbox. Its handlers then begin where their groups are in the log."""
 
     @classmethod
-    def drop_inbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+    def drop_inbox(cls, operations: Operations, table: str = "eventbus_offsets", *, schema: str | None = None) -> None:
         """The arguments are those of `Inbox`."""
-        operations.invoke(cls(*args, **kwargs))
+        operations.invoke(cls(table, schema=schema))
 
 
 @Operations.implementation_for(CreateInboxOp)
