@@ -131,7 +131,7 @@ class Accumulator:
         self.last_offset = offset = info[0]
         append_time_ms = info[2]
         if producer.waits:
-            await producer.engine.wait_flushed(topic_partition, offset)
+            await producer.engine.flushes.wait_flushed(topic_partition, offset)
         else:
             producer.unwaited += 1
             if producer.unwaited >= _SENDS_PER_TURN:
@@ -139,7 +139,7 @@ class Accumulator:
                 producer.unwaited = 0
                 await anyio.lowlevel.checkpoint()
             if producer.flushes:
-                producer.engine.flush_soon()
+                producer.engine.flushes.begin()
         if not producer.acks:
             offset = -1
         topic, partition = topic_partition

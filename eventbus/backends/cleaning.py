@@ -47,7 +47,7 @@ async def clean_next(engine: Engine) -> bool:
     if engine.config.fsync == "os" and broker.needs_sync:
         try:
             # Nobody else flushes what was sealed, and only that is compacted.
-            await engine.flush_soon().completed.wait()
+            await engine.flushes.flush_all()
         except EventBusError:
             return False
     cleaning = broker.next_cleaning(engine.clock())

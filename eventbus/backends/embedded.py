@@ -240,7 +240,7 @@ class EmbeddedBackend:
 
     async def _flush(self) -> None:
         if self.engine.waits_for_flush:
-            await self.engine.flush_all()
+            await self.engine.flushes.flush_all()
 
     # clients ---------------------------------------------------------------------------------------------------------
 

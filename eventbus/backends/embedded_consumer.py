@@ -530,7 +530,7 @@ class EmbeddedConsumer:
             self._commit_refused(group, error)
             raise
         if engine.waits_for_flush and stored.last_offset >= 0:
-            await engine.wait_flushed(stored.topic_partition, stored.last_offset)
+            await engine.flushes.wait_flushed(stored.topic_partition, stored.last_offset)
         for error in stored.errors.values():
             self._commit_refused(group, error)
             raise error

@@ -212,7 +212,7 @@ class EmbeddedProducer:
             return
         delivery.resolve(info.base_offset if self.acks else -1, info.timestamp_ms)
         if self.flushes:
-            self.engine.flush_soon()
+            self.engine.flushes.begin()
 
     def _stored_in(
         self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery
@@ -317,7 +317,7 @@ class EmbeddedProducer:
             try:
                 self._settle_durable()
                 if unsettled and unsettled[0] is head:
-                    await self.engine.wait_flushed(head.topic_partition, head.last_offset)
+                    await self.engine.flushes.wait_flushed(head.topic_partition, head.last_offset)
             except EventBusError as error:
                 if unsettled and unsettled[0] is head:
                     self.not_stored(error)

@@ -115,7 +115,7 @@ class ProducerTransactions:
             if engine.waits_for_flush:
                 # The epoch is taken: a caller that is cancelled here and never learns it would be fenced by it.
                 with anyio.CancelScope(shield=True):
-                    await engine.flush_all()
+                    await engine.flushes.flush_all()
             return taken
 
     def _deadline(self) -> float:
@@ -141,7 +141,7 @@ class ProducerTransactions:
         engine.broker.check_healthy()
         if engine.waits_for_flush:
             with anyio.CancelScope(shield=True):
-                await engine.flush_all()
+                await engine.flushes.flush_all()
         engine.broker.transactions.finish_prepared(self._now_ms())
         await engine.timers.sleep(_RETRY_SECONDS)
 
@@ -264,7 +264,7 @@ class ProducerTransactions:
         ends.update(self._offsets)
         for topic_partition, last_offset in ends.items():
             try:
-                await self._engine.wait_durable(topic_partition, last_offset)
+                await self._engine.flushes.wait_durable(topic_partition, last_offset)
             except UnknownTopicOrPartition:
                 continue  # its topic was deleted: the records went with it
             except EventBusError as error:
@@ -356,7 +356,7 @@ class ProducerTransactions:
 
     async def _wait_durable(self, topic_partition: TopicPartition, offset: int) -> None:
         with anyio.CancelScope(shield=True):
-            await self._engine.wait_durable(topic_partition, offset)
+            await self._engine.flushes.wait_durable(topic_partition, offset)
 
     def _go_on_after(self, end: TransactionEnd) -> None:
         if self._end is end:

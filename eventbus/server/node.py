@@ -128,11 +128,11 @@ class Node:
 
     def when_durable(self, topic_partition: TopicPartition, offset: int, then: Then) -> None:
         """Call ``then`` when the record is as durable as the log promises: now, or after the flush that covers it."""
-        self.engine.when_durable(topic_partition, offset, then)
+        self.engine.flushes.when_durable(topic_partition, offset, then)
 
     def when_flushed(self, then: Then) -> None:
         """Call ``then`` when everything appended so far is."""
-        self.engine.when_flushed(then)
+        self.engine.flushes.when_flushed(then)
 
     def after(self, delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back later; the handle's ``cancel()`` takes it back."""

@@ -164,7 +164,7 @@ class Server:
         try:
             if node is not None and node.connections:
                 try:
-                    await node.engine.flush_all()
+                    await node.engine.flushes.flush_all()
                 except EventBusError as error:
                     _logger.warning("%s: the last flush: %s", self.url, error)
                 for connection in list(node.connections):

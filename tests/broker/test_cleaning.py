@@ -480,11 +480,11 @@ async def test_the_shell_cleans_what_is_due_while_others_work(tmp_path, fsync: s
             builder = BatchBuilder()
             builder.append(b"k%d" % (number % 3), b"x" * 50, (), START_MS)
             info = broker.produce(TABLE, builder.build(), START_MS)
-        await engine.wait_durable(TABLE, info.last_offset)
+        await engine.flushes.wait_durable(TABLE, info.last_offset)
 
     try:
         await produce(200)
-        await engine.flush_all()
+        await engine.flushes.flush_all()
         assert await clean_next(engine)
         assert not await clean_next(engine)
         await produce(5)
@@ -506,7 +506,7 @@ async def test_the_shell_survives_a_failing_cleaning(tmp_path, caplog) -> None:
             builder = BatchBuilder()
             builder.append(b"k", b"%d" % number, (), START_MS)
             info = broker.produce(TABLE, builder.build(), START_MS)
-        await engine.wait_durable(TABLE, info.last_offset)
+        await engine.flushes.wait_durable(TABLE, info.last_offset)
         storage.fail_at = storage.calls_count + 1
         assert not await clean_next(engine)
         assert "the disk is full" in caplog.text

@@ -54,7 +54,7 @@ async def test_files_that_are_not_read_again_are_closed(tmp_path: Path, fsync: s
 async def test_topics_are_made_and_partitions_written_with_few_descriptors(
     tmp_path: Path, few_descriptors: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.backends.engine._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("eventbus.backends.flushes._PAUSE_SECONDS", 0)
     async with EventBus(f"file://{tmp_path}") as bus:
         few_descriptors(tmp_path, 12)
         for number in range(3):

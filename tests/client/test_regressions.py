@@ -400,7 +400,7 @@ async def test_a_flush_without_a_descriptor_is_reported_and_repeated(
         def run(flush: Flush) -> None:
             raise OutOfDescriptors(errno.EMFILE, "Too many open files")
 
-        monkeypatch.setattr("eventbus.backends.engine._PAUSE_SECONDS", 0)
+        monkeypatch.setattr("eventbus.backends.flushes._PAUSE_SECONDS", 0)
         with monkeypatch.context() as patched:
             patched.setattr(Flush, "run", run)
             with pytest.raises(StorageError, match="Too many open files"):

@@ -66,7 +66,7 @@ class Case:
         engine = self.bus._backend.engine
         engine.tick()
         if engine.waits_for_flush:
-            await engine.flush_all()
+            await engine.flushes.flush_all()
 
     async def observe(self) -> None:
         """Readers see no zombie, and no offset goes back."""
