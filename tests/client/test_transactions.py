@@ -395,7 +395,7 @@ async def test_a_transaction_that_is_open_too_long_is_aborted(make_bus: Any) -> 
             await producer.send("t", b"late")
             clock.now_ms += 20_001
             engine_of(bus).tick()
-            await engine_of(bus).flush_all()
+            await engine_of(bus).flushes.flush_all()
             with pytest.raises(KafkaError):
                 await producer.send("t", b"later")
             await producer.abort()

@@ -16,7 +16,7 @@ SEAM = "backends/clock.py"
 REAL: dict[str, list[str]] = {
     "backends/kafka/backend.py": ["time.sleep"],
     "backends/kafka/cluster_metadata.py": ["time.sleep"],
-    "backends/engine.py": ["time.sleep"],
+    "backends/flushes.py": ["time.sleep"],
     "client/ledger_writer.py": ["anyio.sleep"],
 }
 """Threads that query a real cluster, or flush when the process has no file descriptor left. And the pause of a writer
