@@ -148,6 +148,12 @@ def invalid_association(property_name: str, reason: str) -> RegistryError:
     return RegistryError(422, 42212, text)
 
 
+def unknown_format(format: str) -> RegistryError:
+    return RegistryError(
+        422, 422, f"Invalid format {format!r}. Valid values are resolved, serialized, and ignore_extensions"
+    )
+
+
 # 500 -----------------------------------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
+import anyio.to_thread
 import msgspec
 
 from schema_registry import digest, errors, formats, names, records, registering, scope, tags
@@ -46,6 +48,8 @@ class Reads:
         self._plain: dict[int, SchemaString] = {}
         """Answers to the plainest question, as long as the state stays."""
         self._plain_generation = -1
+        self._to_parse: list[Version] | None = None
+        """Collects schemas while `prepare_format` runs a read."""
 
     @property
     def generation(self) -> int:
@@ -126,9 +130,24 @@ class Reads:
         )
 
     def _formatted(self, one: Version, format: str) -> str:
-        if format == "resolved":
-            return self._schemas.parse_content(self._state, one.subject, one.content).resolved()
-        return one.content.text
+        if not format or self._to_parse is not None:
+            if self._to_parse is not None:
+                self._to_parse.append(one)
+            return one.content.text
+        return self._schemas.parse_content(self._state, one.subject, one.content).formatted(known_format(format))
+
+    async def prepare_format(self, read: Callable[[], object]) -> None:
+        """Parse in a worker thread the schemas that ``read`` formats, because Protobuf's compiler is a process."""
+        self._to_parse = []
+        try:
+            read()
+        except RegistryError:
+            return  # the read itself raises it again
+        finally:
+            found, self._to_parse = self._to_parse, None
+        for one in found:
+            with suppress(RegistryError):
+                await anyio.to_thread.run_sync(self._schemas.parse_content, self._state, one.subject, one.content)
 
     def subjects_of_id(
         self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
@@ -467,6 +486,12 @@ def version_number(version: VersionLike) -> int:
     if version == -1 or 1 <= version <= records.LAST_ID:
         return version
     raise errors.invalid_version(version)
+
+
+def known_format(format: str) -> formats.Format:
+    if format not in formats.FORMATS:
+        raise errors.unknown_format(format)
+    return format
 
 
 def _page(found: Iterable[T], offset: int, limit: int) -> list[T]:

@@ -113,7 +113,7 @@ def _says_the_same(desk: Desk, content: Content, known: Version) -> bool:
         return True
     if content.references or content.schema_type != "AVRO":
         return False
-    written_out = desk.schemas.parse_content(desk.state, known.subject, other).resolved()
+    written_out = desk.schemas.parse_content(desk.state, known.subject, other).formatted("resolved")
     return content.text == written_out
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from eventbus.coordinator.shard import Decision
 from eventbus.durations import Milliseconds, setting_ms
@@ -30,7 +31,7 @@ from schema_registry.entities import (
 from schema_registry.errors import RegistryError, RegistryRefused
 from schema_registry.follower import Follower
 from schema_registry.ledger import Ledger
-from schema_registry.reading import Reads, VersionLike, version_number
+from schema_registry.reading import Reads, VersionLike, known_format, version_number
 from schema_registry.registering import Desk, entity
 from schema_registry.schemas import Schemas
 from schema_registry.writer import Writer
@@ -45,7 +46,7 @@ T = TypeVar("T")
 _LONG = 50_000
 """Characters of a schema that is parsed in a worker thread: the event loop would feel it."""
 _LONG_TO_COMPARE = 1_000
-"""The same limit for JSON Schema and Protobuf, with all compared versions: short schemas can be slow to compare."""
+"""The same limit for JSON Schema, with all compared versions: short schemas can be slow to compare."""
 _READ_SECONDS = 4.0
 """How long a request for a missing schema waits for records of other processes."""
 _LINES = 500
@@ -187,6 +188,8 @@ class Registry(Reads):
         """POST /subjects/{subject}/versions. HTTP answers with ``.answer()`` of it."""
         if not names.is_valid(subject):
             raise errors.invalid_subject(subject)
+        if format:
+            known_format(format)
         merging.check_rules(request.rule_set)
         subject = self._meant(subject)
         await self.prepare(subject, request)
@@ -197,11 +200,15 @@ class Registry(Reads):
                 "Register schema",
                 lambda desk: registering.register(desk, subject, request, normalize=normalize, force=force),
             )
-        return entity(found)
+        return msgspec.structs.replace(entity(found), schema=self._formatted(found, format))
 
     async def prepare(self, subject: str, request: SchemaRequest) -> None:
-        """Parse a long schema in a worker thread, so that what asks for it next finds it parsed."""
-        if _LONG < len(request.schema or "") <= self._max_schema_bytes:
+        """Parse a long schema in a worker thread, so that what asks for it next finds it parsed.
+
+        A Protobuf schema always is: its compiler is a process.
+        """
+        shortest = 0 if request.schema_type == "PROTOBUF" else _LONG
+        if shortest < len(request.schema or "") <= self._max_schema_bytes:
             with suppress(RegistryError):  # a caller that needs it gets the error
                 await anyio.to_thread.run_sync(self._desk().parse_known, subject, request)
 
@@ -210,7 +217,7 @@ class Registry(Reads):
         with suppress(RegistryError):
             subject = self._meant(subject)
             existing = self._to_compare(subject, version)
-            longest = _LONG if (request.schema_type or "AVRO") == "AVRO" else _LONG_TO_COMPARE
+            longest = {"JSON": _LONG_TO_COMPARE, "PROTOBUF": 0}.get(request.schema_type or "AVRO", _LONG)
             length = len(request.schema or "") + sum(len(one.content.text) for one in existing)
             if existing and length > longest and len(request.schema or "") <= self._max_schema_bytes:
                 await anyio.to_thread.run_sync(self.explain, subject, request, existing)

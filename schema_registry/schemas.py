@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from eventbus.errors import ConfigError
 from schema_registry import errors, formats, names
 from schema_registry.digest import digest
 from schema_registry.entities import Metadata, RuleSet
@@ -60,7 +61,7 @@ class Schemas:
             )
         except UnknownSchemaType as error:
             raise errors.invalid_schema(f"Invalid schema type {error.schema_type}: {error}") from error
-        except InvalidSchema as error:
+        except (InvalidSchema, ConfigError) as error:  # or the format's library is not installed
             raise errors.invalid_schema(f"Invalid schema of type {text.schema_type}, details: {error}") from error
         self._remember(key, parsed, is_new)
         return parsed

@@ -126,7 +126,8 @@ def _rows(old: ParsedSchema, new: ParsedSchema) -> list[Any] | None:
     from schema_registry.tools.fields import compare
     from serdes.avro.parse import parse
 
-    return compare(parse(old.resolved(), validate_defaults=False), parse(new.resolved(), validate_defaults=False))
+    before, after = (parse(one.formatted("resolved"), validate_defaults=False) for one in (old, new))
+    return compare(before, after)
 
 
 def _lines(schema: ParsedSchema) -> list[str]:

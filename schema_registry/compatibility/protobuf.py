@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from schema_registry.compatibility.findings import Finding
-from schema_registry.formats.proto_model import Enum, Field, File, Message
+from schema_registry.compatibility.proto_shapes import Enum, Field, File, Message, Shapes
 
 BREAKING: Final[dict[str, tuple[str, str]]] = {
     "PACKAGE_CHANGED": ("the full names of all messages changed", "keep the package"),
@@ -47,28 +47,17 @@ class Difference(NamedTuple):
     new: str = ""
 
 
-class Side(NamedTuple):
-    file: File
-    imported: Mapping[str, File]
-    """Files by the path of import."""
-
-    def messages(self) -> dict[str, tuple[Message, File]]:
-        """Types that fields can refer to, by full name, with their file."""
-        files = (self.file, *self.imported.values())
-        return {message.fullname: (message, file) for file in reversed(files) for message in file.every_message()}
-
-
-def differences(new: Side, old: Side) -> list[Difference]:
+def differences(new: Shapes, old: Shapes) -> list[Difference]:
     """All differences that have a name, the harmless ones too."""
     return list(dict.fromkeys(_Comparison(new, old).files()))
 
 
 class _Comparison:
-    def __init__(self, new: Side, old: Side) -> None:
+    def __init__(self, new: Shapes, old: Shapes) -> None:
         self.new = new
         self.old = old
-        self.new_messages = new.messages()
-        self.old_messages = old.messages()
+        self.new_messages = new.messages
+        self.old_messages = old.messages
         self.done: set[tuple[str, str]] = set()
         self.depth = 0
 
@@ -169,8 +158,8 @@ def _enum_lists(old: list[Enum], new: list[Enum], path: str) -> Iterator[Differe
         if name not in after:
             yield Difference("ENUM_REMOVED", here, name)
             continue
-        was = {number: value for value, number, _ in enum.values}
-        now = {number: value for value, number, _ in after[name].values}
+        was = {number: value for value, number in enum.values}
+        now = {number: value for value, number in after[name].values}
         for number in was | now:
             if was.get(number) != now.get(number):
                 change = "ADDED" if number not in was else "REMOVED" if number not in now else "CHANGED"

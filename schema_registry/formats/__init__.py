@@ -5,8 +5,9 @@ Pure: no network, no files; references are resolved only through the function gi
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
+from eventbus.errors import ConfigError
 from schema_registry.compatibility.findings import Finding, Verdict
 from schema_registry.compatibility.levels import LEVELS, check
 from schema_registry.compatibility.warehouse import TARGETS, TableFinding
@@ -15,10 +16,12 @@ from schema_registry.formats.references import Resolve
 from serdes.registry import Reference, SchemaText
 
 __all__ = [
+    "FORMATS",
     "LEVELS",
     "SCHEMA_TYPES",
     "TARGETS",
     "Finding",
+    "Format",
     "InvalidSchema",
     "ParsedSchema",
     "Resolve",
@@ -29,6 +32,8 @@ __all__ = [
     "parse",
 ]
 
+Format = Literal["resolved", "serialized", "ignore_extensions"]
+FORMATS: tuple[Format, ...] = ("resolved", "serialized", "ignore_extensions")
 SCHEMA_TYPES = ("JSON", "PROTOBUF", "AVRO")
 """The formats, in the order of GET /schemas/types."""
 
@@ -50,8 +55,12 @@ class ParsedSchema(Protocol):
         """Full names of the types it defines itself, the schema's own name first; what record name strategies use."""
         ...
 
-    def resolved(self) -> str:
-        """The text with what it refers to written out (``format=resolved``)."""
+    def formatted(self, format: Format) -> str:
+        """Return the schema as ``format=`` requests it, or as it is stored if the format is not one of its type.
+
+        ``resolved`` writes out the types that an Avro schema refers to. For Protobuf, ``serialized`` is the descriptor
+        in base64 and ``ignore_extensions`` the text without extensions and custom options.
+        """
         ...
 
     def normalized(self) -> SchemaText:
@@ -91,8 +100,14 @@ def parse(text: SchemaText, resolve: Resolve, *, is_new: bool = True) -> ParsedS
 
             return parse_json_schema(text, resolve, is_new=is_new)
         case "PROTOBUF":
-            from schema_registry.formats.protobuf import parse_protobuf
+            try:
+                from schema_registry.formats.protobuf import parse_protobuf
 
-            return parse_protobuf(text, resolve)
+                return parse_protobuf(text, resolve, is_new=is_new)
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    f"Protobuf schemas need a library that is not installed ({error.name}): "
+                    'pip install "eventbus-log[protobuf]"'
+                ) from error
         case unknown:
             raise UnknownSchemaType(unknown)

@@ -55,9 +55,8 @@ class AvroSchema:
     def references(self) -> tuple[Reference, ...]:
         return self.text.references
 
-    def resolved(self) -> str:
-        """The text with the referenced types written out (``format=resolved``)."""
-        return to_text(self.schema)
+    def formatted(self, format: str) -> str:
+        return to_text(self.schema) if format == "resolved" else self.canonical
 
     def normalized(self) -> SchemaText:
         try:

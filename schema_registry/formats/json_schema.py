@@ -101,7 +101,7 @@ class JsonSchema:
         title = Shape("any", self.place).get("title")
         return (title,) if isinstance(title, str) else ()
 
-    def resolved(self) -> str:
+    def formatted(self, format: str) -> str:
         return self.canonical
 
     def normalized(self) -> SchemaText:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -42,6 +43,8 @@ class Operation:
         operation = self._own or getattr(registry, self.endpoint.does)
         if self.endpoint.prepared:
             await getattr(registry, self.endpoint.prepared)(*positional)
+        if named.get("format") and not self.endpoint.writes:
+            await registry.prepare_format(partial(operation, *positional, **named))
         try:
             result = await _result(operation, positional, named)
         except RegistryError as error:

@@ -21,6 +21,12 @@ pytestmark = pytest.mark.system
             "parse(SchemaText('{}', 'JSON'), print)",
             "registry",
         ),
+        (
+            "google.protobuf",
+            "from schema_registry.formats import parse; from serdes.registry import SchemaText\n"
+            "parse(SchemaText('', 'PROTOBUF'), print)",
+            "protobuf",
+        ),
     ],
 )
 def test_a_library_that_is_missing_is_named_with_its_extra(library: str, code: str, extra: str) -> None:

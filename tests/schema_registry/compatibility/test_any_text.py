@@ -89,13 +89,16 @@ def never(reference: Reference) -> SchemaText:
     raise AssertionError(f"{reference} is not among the references")
 
 
-@pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
-def test_damaged_texts_are_refused_or_compared(schema_type: str) -> None:
+@pytest.mark.parametrize(
+    ("schema_type", "count"),
+    [("AVRO", 1_500), ("JSON", 1_500), ("PROTOBUF", 15), pytest.param("PROTOBUF", 1_500, marks=pytest.mark.slow)],
+)
+def test_damaged_texts_are_refused_or_compared(schema_type: str, count: int) -> None:
     chance = random.Random(5)
     some = texts(schema_type, chance)
     kept: list[ParsedSchema] = [parse(SchemaText(text, schema_type), never) for text in some]
     refused = 0
-    for _ in range(1_500):
+    for _ in range(count):
         text = damaged(chance, chance.choice(some), WORDS[schema_type])
         try:
             schema = parse(SchemaText(text, schema_type), never, is_new=chance.random() < 0.5)
@@ -108,15 +111,16 @@ def test_damaged_texts_are_refused_or_compared(schema_type: str) -> None:
         again = parse(SchemaText(schema.canonical, schema_type), never, is_new=False)
         assert again.canonical == schema.canonical
         assert again.normalized().schema == schema.normalized().schema
-    assert 300 < refused < 1_500
+    assert count // 5 < refused < count
 
 
-def test_damaged_descriptors_are_refused_or_compared() -> None:
+@pytest.mark.parametrize("count", [15, pytest.param(3_000, marks=pytest.mark.slow)])
+def test_damaged_descriptors_are_refused_or_compared(count: int) -> None:
     chance = random.Random(6)
     good = base64.b64decode(FLIGHT_DESCRIPTOR)
     kept = parse(SchemaText(FLIGHT, "PROTOBUF"), never)
     taken = 0
-    for _ in range(3_000):
+    for _ in range(count):
         data = bytearray(good)
         at = chance.randrange(len(data))
         data[at : at + chance.choice((0, 1, 3))] = chance.randbytes(chance.choice((0, 1, 1, 4)))
@@ -128,4 +132,4 @@ def test_damaged_descriptors_are_refused_or_compared() -> None:
         check("FULL", schema, [(1, kept)])
         assert parse(SchemaText(schema.canonical, "PROTOBUF"), never).canonical == schema.canonical
         taken += 1
-    assert taken > 30
+    assert taken >= count // 50

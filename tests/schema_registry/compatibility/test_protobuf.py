@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import base64
 
-from schema_registry.formats import InvalidSchema, ParsedSchema
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from schema_registry.formats import InvalidSchema, ParsedSchema, protoc
+from schema_registry.formats.protoc import compiled
 from serdes.registry import Reference, SchemaText
 from tests.schema_registry.compatibility.schemas import checked, parsed
 
@@ -111,6 +115,9 @@ def message(fields: str, more: str = "") -> str:
     return proto(f"message M {{ {fields} }} {more}")
 
 
+pytestmark = pytest.mark.system  # protoc is a process
+
+
 def test_a_file_has_one_spelling() -> None:
     schema = parsed(FLIGHT, "PROTOBUF")
     assert schema.canonical == SPELLED
@@ -128,69 +135,199 @@ def test_protocs_descriptor_is_the_same_schema(text: str, descriptor: str) -> No
     assert plain.replace(".google.", "google.") == written.canonical
 
 
-def test_normalize_sorts_fields_imports_and_options() -> None:
-    text = proto('option b = "2"; option a = "1"; message M { string y = 2; string x = 1; }')
+def test_normalize_sorts_fields_imports_ranges_and_values() -> None:
+    text = proto(
+        'import "google/protobuf/timestamp.proto"; import "google/protobuf/any.proto"; option php_namespace = "p"; '
+        'option java_package = "j"; message M { string y = 2; string x = 1; reserved 9, 5; '
+        "enum E { A = 0; C = 2; B = -1; } }"
+    )
     assert parsed(text, "PROTOBUF").normalized().schema == proto(
-        '\noption a = "1";\noption b = "2";\n\nmessage M {\n  string x = 1;\n  string y = 2;\n}\n'
+        """
+import "google/protobuf/any.proto";
+import "google/protobuf/timestamp.proto";
+
+option java_package = "j";
+option php_namespace = "p";
+
+message M {
+  reserved 5, 9;
+  string x = 1;
+  string y = 2;
+
+  enum E {
+    A = 0;
+    B = -1;
+    C = 2;
+  }
+}
+"""
     )
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "message message { string message = 1; message option = 2; }",
-        'message M { string a = 1 [(custom).path = { x: 1, y: "}" }, json_name = "b"]; }',
-        "message M { .M next = 1; A.B b = 2; } message A { enum B { Z = 0; } }",
-        'message M { string a = 0x10; string b = 017; } /* ; */ option (x) = "y" "z";',
-        "message M { oneof o { option (x) = true; string a = 1; } ; } ; ",
-        'message M {} service S { option a = true; rpc R (stream M) returns (M) { option (h) = { g: "/" }; } }',
-        'import "google/protobuf/descriptor.proto"; extend google.protobuf.FieldOptions { string unit = 50000; }',
-    ],
-)
-def test_what_the_language_allows(body: str) -> None:
-    schema = parsed(proto(body), "PROTOBUF")
+def test_normalize_leaves_the_positions_of_nested_messages() -> None:
+    """A client writes the position of a message, in which entries of maps count, next to the schema's id."""
+    text = message("map<string, int32> b = 2; message Inner { } map<string, Inner> a = 1;")
+    schema = parsed(text, "PROTOBUF")
+    assert nested(schema.normalized().schema) == nested(text) == ["BEntry", "Inner", "AEntry"]
+
+
+def nested(text: str) -> list[str]:
+    return [one.name for one in compiled(text, {}).file[-1].message_type[0].nested_type]
+
+
+OPTIONS = """
+import "google/protobuf/descriptor.proto"; import public "google/protobuf/any.proto";
+import weak "google/type/money.proto";
+import "confluent/meta.proto"; import "confluent/type/decimal.proto"; import "confluent/type/variant.proto";
+option java_package = "quote \\" return \\r nul \\0"; option optimize_for = CODE_SIZE; option (unit_of_file) = "é";
+extend google.protobuf.FileOptions { optional string unit_of_file = 50000; }
+extend google.protobuf.MessageOptions { repeated Note note = 50000; }
+extend google.protobuf.FieldOptions { optional bool pii = 50000; optional Color paint = 50001;
+  optional bytes raw = 50002;
+  optional double factor = 50003; repeated float weights = 50004; optional sint64 offset = 50005; }
+extend google.protobuf.EnumOptions { optional string of_enum = 50000; }
+extend google.protobuf.EnumValueOptions { optional string of_value = 50000; }
+extend google.protobuf.OneofOptions { optional string of_oneof = 50000; }
+extend google.protobuf.ServiceOptions { optional string of_service = 50000; }
+extend google.protobuf.MethodOptions { optional Note of_method = 50000; }
+extend google.protobuf.ExtensionRangeOptions { optional string of_range = 50000; }
+enum Color { option (of_enum) = "e"; RED = 1 [(of_value) = "v", deprecated = true]; BLUE = -2;
+  reserved 5 to max; reserved "GREEN"; }
+message Note { optional string text = 1; map<string, int32> counts = 2; repeated Note more = 3; extensions 100 to 200;
+  optional group Part = 4 { optional int32 number = 1; } }
+extend Note { optional int32 level = 100; }
+message M {
+  option (note) = { text: "a" counts { key: "k" value: 1 } more { text: "b'\\n" } Part { number: 3 } [a.b.level]: 4 };
+  option (note) = { text: "2" }; option deprecated = true;
+  message First { }
+  optional string x = 1 [(pii) = true, (paint) = BLUE, (raw) = "\\x00\\xff", (factor) = -1.5e300, (weights) = 1.1,
+    (weights) = inf, (offset) = -9, default = "a\\tb\\0\\377", json_name = "XX", ctype = CORD,
+    (confluent.field_meta) = {tags: "PII"}];
+  optional bytes y = 2 [default = "\\x00\\xfe\\"'"]; optional double z = 3 [default = -inf];
+  optional double n = 4 [default = nan];
+  optional Color c = 5 [default = BLUE]; repeated int64 p = 6 [packed = true, jstype = JS_STRING];
+  optional bool t = 7 [default = true];
+  map<int32, First> firsts = 8; message Second { } message Third { }
+  oneof choice { option (of_oneof) = "q"; string one = 9; group Two = 10 { optional int32 q = 1; } Third three = 11; }
+  required int32 needed = 12; optional string with_2_parts_ = 13; optional Note late = 14 [lazy = true];
+  optional google.type.Money m = 15;
+  extensions 40 to 49 [(of_range) = "z", verification = UNVERIFIED]; extensions 20 to 29, 31; extensions 1000 to max;
+  reserved 50, 60 to 70; reserved "old", "older"; enum E { option allow_alias = true; A = 0; B = 0; }
+  extend M { optional group Inside = 20 { optional int32 n = 1; } optional string text = 21; } message Fourth { }
+}
+extend M { optional group Outside = 23 { optional int32 n = 1; } } message After { }
+service S { option (of_service) = "s"; rpc R (M) returns (stream .a.b.Note) { option (of_method) = { text: "x" };
+  option idempotency_level = NO_SIDE_EFFECTS; } rpc Q (stream M.First) returns (M); }
+"""
+SHAPES = {
+    "everything of proto2": proto(OPTIONS, 'syntax = "proto2"; package a.b;'),
+    "message sets": proto(
+        "message B { option message_set_wire_format = true; extensions 4 to max; } "
+        "message C { extend B { optional C c = 5; } }",
+        'syntax = "proto2";',
+    ),
+    "edition 2023": proto(
+        "option features.field_presence = IMPLICIT; message M { "
+        "string a = 1 [features.field_presence = LEGACY_REQUIRED]; M g = 2 [features.message_encoding = DELIMITED]; "
+        "reserved foo, bar; enum E { option features.enum_type = CLOSED; Z = 1; } oneof o { M x = 4; } "
+        'string d = 3 [features.field_presence = EXPLICIT, default = "x"]; repeated int32 r = 5; }',
+        'edition = "2023";',
+    ),
+    "edition 2024": proto(
+        'import option "google/protobuf/cpp_features.proto"; option features.(pb.cpp).string_type = VIEW; '
+        "export message M { local enum E { E_UNKNOWN = 0; } }",
+        'edition = "2024";',
+    ),
+    "names that hide others": proto(
+        "package a.b; message a { message b { } } "
+        "message X { .a.b.X x = 1; a.b ab = 2; message X { } X inner = 3; .a.b.a.b w = 4; }"
+    ),
+    "optional, and a message of a map before it": message(
+        "optional int32 o = 1; string M = 2; message Leg { } map<string, Leg> legs = 3; map<string, M> more = 4;"
+    ),
+    "options for sources alone": proto(
+        'import "google/protobuf/descriptor.proto"; extend google.protobuf.FieldOptions { optional bool src = 50001 '
+        "[retention = RETENTION_SOURCE, targets = TARGET_TYPE_FIELD]; } message M { int32 a = 1 [(src) = true]; }",
+    ),
+    "extensions alone": proto(
+        'import "google/protobuf/descriptor.proto"; extend google.protobuf.FieldOptions { optional bool pii = 50001; }'
+    ),
+    "services alone": proto(
+        'import "google/protobuf/empty.proto"; '
+        "service S { rpc R(google.protobuf.Empty) returns (google.protobuf.Empty); }"
+    ),
+    "imports alone": proto('import public "google/protobuf/empty.proto";'),
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
+def test_text_and_descriptor_are_one_schema_and_nothing_is_lost(text: str) -> None:
+    schema = parsed(text, "PROTOBUF")
+    assert compiled(schema.canonical, {}).file[-1] == compiled(text, {}).file[-1]
     assert parsed(schema.canonical, "PROTOBUF").canonical == schema.canonical
+    descriptor = schema.formatted("serialized")
+    assert parsed(descriptor, "PROTOBUF").canonical == schema.canonical
+    normal = schema.normalized().schema
+    assert parsed(normal, "PROTOBUF").normalized().schema == normal
+    without = parsed(schema.formatted("ignore_extensions"), "PROTOBUF")
+    assert without.canonical == schema.formatted("ignore_extensions")
+    assert "extend" not in without.canonical and "option (" not in without.canonical
+    assert schema.formatted("resolved") == schema.canonical
+
+
+def test_a_descriptor_with_options_that_nothing_defines_is_refused() -> None:
+    file = FileDescriptorProto(name="a.proto", message_type=[{"name": "M"}])
+    file.message_type[0].options.MergeFromString(b"\x82\xb5\x18\x01x")  # 50000: "x"
+    with pytest.raises(InvalidSchema, match=r"options without a definition.*Register the \.proto file"):
+        parsed(base64.b64encode(file.SerializeToString()).decode(), "PROTOBUF")
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("body", "place", "reason"),
     [
-        ("message M { string a = 1 }", "';' is missing before '}'"),
-        ("message M { string a = 1;", "missing before 'the end of the text'"),
-        ("message M { string a = 1; string b = 1; }", "both have the number 1"),
-        ("message M { string a = 1; string a = 2; }", "two fields are called 'a'"),
-        ("message M { string a = 0; }", "has the number 0"),
-        ("message M { string a = 19500; }", "has the number 19500"),
-        ("message M { reserved 1; string a = 1; }", "is reserved"),
-        ('message M { reserved "a"; string a = 1; }', "is reserved"),
-        ("message M { required string a = 1; }", "no required fields"),
-        ("message M { Other a = 1; }", "unknown type 'Other'"),
-        ("message M { map<float, string> a = 1; }", "no type for the keys of a map"),
-        ("message M { oneof o { repeated string a = 1; } }", "is in a oneof and has a label"),
-        ("message M { oneof o { } }", "has no fields"),
-        ("message M {} message M {}", "is defined twice"),
-        ("enum E { A = 1; }", "must begin with a value of number 0"),
-        ("enum E { A = 0; B = 0; }", "set allow_alias"),
-        ('import "other.proto"; message M {}', "neither a reference of this name nor a well-known file"),
-        ("message M { string a = 1; } §", "is no word of the language"),
-        ("wrong", "expected message, enum"),
-        ("message M { " * 40 + "}" * 40, "more than 32 levels"),
-        (" ".join(f"message M{n} {{}}" for n in range(1_001)), "more than 1,000 messages"),
+        ("message M { string a = 1 }", "line 2, column 26", 'Expected ";"'),
+        ("message M {\n  Other a = 1;\n  string b = 1;\n}", "line 3, column 3", '"Other" is not defined; .*number 1'),
+        ('import "other.proto"; message M {}', "line 2, column 1", r"give the imported file as a ref.*\(other.proto\)"),
+        ('import "/etc/passwd"; message M {}', "line 2, column 1", r"not found or had errors"),
+        ('import "../../../etc/passwd"; message M {}', "line 2, column 1", r"not found or had errors"),
+        ('import "google/protobuf/timestamp.proto"; message M { google.protobuf.Tomestamp a = 1; }', "line 2", "Tom"),
+        ('import "google/protobuf/nope.proto"; message M { }', "line 2, column 1", "File not found|not found"),
+        ("message M { reserved 2, 2; }", "line 2", "overlap"),
+        ("message M { oneof o { } }", "line 2", "Expected type name"),
+        ("message M { string ab_c = 1; string abC = 2; }", "line 2", "JSON name"),
+        ("service S { rpc R (M) returns (N); }", "line 2", '"M" is not defined'),
+        ("message M { " * 40 + "}" * 40, "line 2", "recursion limit"),
+        (" ".join(f"message M{n} {{}}" for n in range(1_001)), "", "more than 1,000 messages"),
     ],
-)
-def test_what_it_does_not_allow(body: str, reason: str) -> None:
+)  # fmt: skip
+def test_the_compiler_refuses_with_its_words_and_the_line(body: str, place: str, reason: str) -> None:
     with pytest.raises(InvalidSchema, match=reason) as caught:
         parsed(proto(body), "PROTOBUF")
     assert caught.value.schema_type == "PROTOBUF"
+    assert caught.value.path.startswith(place)
 
 
-@pytest.mark.parametrize("text", ['edition = "2023";', 'syntax = "proto4";', "AAAA", "!!!!", ""])
+@pytest.mark.parametrize("text", ["AAAA", "AAAAA", "!!!!", "\udc80"])
 def test_what_is_no_proto_file(text: str) -> None:
-    if text:
-        with pytest.raises(InvalidSchema):
-            parsed(text, "PROTOBUF")
-    else:
-        assert parsed(text, "PROTOBUF").names == ()
+    with pytest.raises(InvalidSchema):
+        parsed(text, "PROTOBUF")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.proto", "/tmp/x.proto", "a//b.proto", "a\\b.proto", "x" * 300, "nul\0", "<schema>"]
+)
+def test_a_reference_is_written_below_the_compilers_directory_or_refused(name: str) -> None:
+    with pytest.raises(InvalidSchema) as caught:
+        parsed(proto(""), "PROTOBUF", (Reference(name, "s", 1),), {"s": SchemaText("", "PROTOBUF")})
+    assert caught.value.path == "references"
+
+
+def test_a_schema_that_takes_the_compiler_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protoc, "CPU_SECONDS", 1)
+    ranges = f"reserved {', '.join(str(2 * n + 1) for n in range(100_000))};"  # it compares each with every other
+    with pytest.raises(InvalidSchema, match="the compiler needs more than 1 s or 1024 MiB for it"):
+        parsed(message(ranges), "PROTOBUF")
 
 
 def rules(new: str, old: str) -> set[str]:
@@ -286,12 +423,7 @@ def test_imports_are_references_by_their_path() -> None:
     assert of("string", "sea").unreadable(of("string")) == []
 
 
-@pytest.mark.system
-def test_depth_is_bounded_wherever_it_comes_from() -> None:
-    groups = "extend M { optional group A = 1 { " * 900 + "} }" * 900
-    with pytest.raises(InvalidSchema, match="more than 32 levels"):
-        parsed(proto(f"message M {{}} {groups}", 'syntax = "proto2";'), "PROTOBUF")
-
+def test_messages_within_messages_are_compared_to_a_depth() -> None:
     def chain(last: str) -> ParsedSchema:
         links = " ".join(f"message M{n} {{ M{n + 1} next = 1; }}" for n in range(900))
         text = SchemaText(proto(f"package l; {links} message M900 {{ {last} x = 1; }}"), "PROTOBUF")

@@ -29,7 +29,7 @@ def test_a_referenced_type_stays_a_name_in_what_is_stored() -> None:
         '{"type":"record","name":"Flight","namespace":"air","fields":[{"name":"leg","type":"Leg"},'
         '{"name":"back","type":"Leg"}]}'
     )
-    assert '"name":"from"' in schema.resolved()
+    assert '"name":"from"' in schema.formatted("resolved")
     assert schema.names == ("air.Flight",)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import threading
 from urllib.parse import unquote
 
+import msgspec
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -14,10 +18,11 @@ from eventbus import EventBus
 from eventbus.errors import EventBusError
 from schema_registry import Registry, RegistryRefused
 from schema_registry.entities import SchemaRequest
+from schema_registry.formats import protoc
 from schema_registry.http import Limits, RegistryApp, create_app
-from schema_registry.http.endpoints import ENDPOINTS
+from schema_registry.http.endpoints import ENDPOINTS, Endpoint
 from schema_registry.http.wire import Message
-from tests.schema_registry.http.asgi import ask
+from tests.schema_registry.http.asgi import Answer, ask
 from tests.schema_registry.http.opening import opened
 
 pytestmark = pytest.mark.system
@@ -213,3 +218,52 @@ async def test_a_registry_that_refuses_to_serve_gives_no_ids(is_own: bool, monke
                 assert answer.error == (500, 50004) and "the topic is another one" in answer.json["message"]
             assert (await ask(app, "GET", "/health/ready")).status == 503
         await app.registry.aclose()
+
+
+# format= -------------------------------------------------------------------------------------------------------------
+
+PROTO = """syntax = "proto3";
+
+import "google/protobuf/descriptor.proto";
+
+message M {
+  int32 a = 1 [(b) = true];
+}
+
+extend google.protobuf.FieldOptions {
+  optional bool b = 50001;
+}
+"""
+FORMATTED = [endpoint for endpoint in ENDPOINTS if any(query.name == "format" for query in endpoint.query)]
+
+
+@pytest.mark.parametrize("endpoint", FORMATTED, ids=lambda one: f"{one.method} {one.path}")
+async def test_an_endpoint_with_a_format_honours_it_and_compiles_beside_the_event_loop(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, threads = threading.get_ident(), list[int]()
+    run = protoc.subprocess.run
+    monkeypatch.setattr(protoc.subprocess, "run", lambda *a, **k: threads.append(threading.get_ident()) or run(*a, **k))
+    monkeypatch.setattr(protoc, "MAX_RECENT", 0)
+    async with opened() as registry:
+        body = {"schemaType": "PROTOBUF", "schema": PROTO, "metadata": {"properties": {"k": "v"}}}
+        stored = await registry.register("s", msgspec.convert(body, SchemaRequest))
+        path = endpoint.path
+        for part, value in (("id", "1"), ("guid", stored.guid), ("subject", "s"), ("version", "1")):
+            path = path.replace(f"{{{part}}}", str(value))
+        registry._schemas.forget()  # as after a restart
+
+        async def schema(format: str) -> Answer:
+            target = f"{path}?format={format}" + ("&key=k&value=v" if endpoint.does == "subject_metadata" else "")
+            return await ask(create_app(registry), endpoint.method, target, endpoint.body and body)
+
+        def text(answer: Answer) -> str:
+            return answer.body.decode() if endpoint.form == "raw" else answer.json["schema"]
+
+        descriptor = FileDescriptorProto.FromString(base64.b64decode(text(await schema("serialized"))))
+        assert [message.name for message in descriptor.message_type] == ["M"]
+        assert "50001" not in text(await schema("ignore_extensions"))
+        assert text(await schema("resolved")) == text(await schema("")) == PROTO
+        refused = await schema("serialised")
+        assert refused.status == 422 and "resolved, serialized, and ignore_extensions" in refused.json["message"]
+    assert threads and loop not in threads
