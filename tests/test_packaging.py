@@ -125,7 +125,9 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
         "outbox": {"sqlalchemy"},
         "outbox/migrations.py": {"alembic"},
         "schema_registry/client.py": {"urllib3"},
+        "schema_registry/compatibility/proto_shapes.py": {"google"},
         "schema_registry/formats/json_schema.py": {"jsonschema", "jsonschema_specifications", "referencing"},
+        "schema_registry/formats/proto": {"google"},
         "schema_registry/http": {"httptools", "starlette", "uvicorn"},
         "spark_sinks": {"pyspark", "pyarrow", "numpy"},
         "spark_sinks/targets/iceberg/io.py": {"pyiceberg"},
@@ -143,10 +145,12 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
 def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert set(extras) == {
-        "kafka", "avro", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "reload", "otel", "uvloop",
-        "demo", "test", "dev", "bench", "fuzz", "all"
+        "kafka", "avro", "protobuf", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "reload", "otel",
+        "uvloop", "demo", "test", "dev", "bench", "fuzz", "all"
     }  # fmt: skip
-    assert extras["all"] == ["eventbus-log[kafka,avro,registry,sql,spark,delta,iceberg,console,web,reload,otel]"]
+    assert extras["all"] == [
+        "eventbus-log[kafka,avro,protobuf,registry,sql,spark,delta,iceberg,console,web,reload,otel]"
+    ]
 
 
 def test_base_dependencies_stay_few() -> None:

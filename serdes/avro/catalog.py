@@ -10,6 +10,7 @@ from serdes.avro.parse import parse
 from serdes.avro.schema import Schema
 from serdes.avro.text import to_text
 from serdes.registry import RegisteredSchema, SchemaClient, SchemaRegistryError, SchemaText
+from serdes.rules import Mode, refuse_rules
 
 _MOST_REFERENCES = 1_000
 _DEEPEST = 16
@@ -25,8 +26,9 @@ _Place = Name | tuple[str, int]
 class Catalog:
     """Schemas of one registry. What waits for the registry says so; all of it may be called from any thread."""
 
-    def __init__(self, client: SchemaClient) -> None:
+    def __init__(self, client: SchemaClient, *, ignore_rules: bool = False) -> None:
         self.client = client
+        self._ignore_rules = ignore_rules
         self._parsed: dict[_Place, Schema] = {}
         self._refused: dict[_Place, tuple[float, SchemaRegistryError]] = {}
         self._lock = threading.Lock()
@@ -68,29 +70,49 @@ class Catalog:
         self._refused.pop(place, None)
         return found
 
+    def check_rules(self, registered: RegisteredSchema, mode: Mode) -> None:
+        """Raise SchemaRegistryError if the schema has a rule that would have to be executed."""
+        if not self._ignore_rules:
+            refuse_rules(registered, mode)
+
     def note(self, registered: RegisteredSchema, schema: Schema) -> None:
-        """A schema of our own that was registered: it need not be asked for."""
+        """Remember a schema that was registered, so that a reader does not request it."""
+        try:
+            self.check_rules(registered, "READ")
+        except SchemaRegistryError:  # a reader finds the same, and refuses it
+            return
         self._parsed.setdefault(_place(registered.id, registered.subject), schema)
         if registered.guid is not None:
             self._parsed.setdefault(registered.guid, schema)
 
     def parsed(self, registered: RegisteredSchema) -> Schema:
-        """Waits, for the schemas that it refers to."""
+        """Return the schema to read with. Waits for the schemas that it refers to."""
         place = _place(registered.id, registered.subject)
         return self._parsed.get(place) or self._parse(place, registered)
 
+    def to_write(self, registered: RegisteredSchema) -> Schema:
+        """Return the schema to write with. Waits for the schemas that it refers to."""
+        place = _place(registered.id, registered.subject)
+        schema = self._parsed.get(place) or self._schema(place, registered)
+        self.note(registered, schema)
+        return self._parsed.get(place, schema)
+
     def _parse(self, place: _Place, registered: RegisteredSchema) -> Schema:
+        self.check_rules(registered, "READ")
+        schema = self._schema(place, registered)
+        with self._lock:  # one object for all: what is compiled for it is found again
+            return self._parsed.setdefault(place, schema)
+
+    def _schema(self, place: _Place, registered: RegisteredSchema) -> Schema:
         text, name = registered.text, place[1] if isinstance(place, tuple) else place
         if text.schema_type != "AVRO":
             raise SchemaRegistryError(f"schema {name} is {text.schema_type}, not Avro", status=422, error_code=42201)
         try:
-            schema = parse(text.schema, references=self._references(text), validate_defaults=False)
+            return parse(text.schema, references=self._references(text), validate_defaults=False)
         except ValueError as error:
             raise SchemaRegistryError(
                 f"schema {name} of the registry is no Avro schema: {error}", status=422, error_code=42201
             ) from error
-        with self._lock:  # one object for all: what is compiled for it is found again
-            return self._parsed.setdefault(place, schema)
 
     def _references(self, text: SchemaText) -> list[str]:
         """Return the texts of the referenced schemas, each after the schemas that it refers to."""

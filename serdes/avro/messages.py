@@ -143,6 +143,7 @@ class MessageReader:
             if error.is_missing:  # nothing was written yet
                 return
             raise
+        self._catalog.check_rules(latest, "MIGRATION")
         writer = self._catalog.parsed(latest)
         reason = mismatch(writer, self._schema)
         if reason is not None:
@@ -216,7 +217,8 @@ class MessageWriter:
         self._subject = subject
         if options.use_latest:
             registered = client.latest(subject)
-            return registered, options.catalog.parsed(registered)
+            options.catalog.check_rules(registered, "WRITE")
+            return registered, options.catalog.to_write(registered)
         if serde.schema is None:
             raise TypeError(
                 f"{serde!r}: there is no schema to write with: give schema=..., or use_latest=True, or values of a "
@@ -225,5 +227,6 @@ class MessageWriter:
         text = options.catalog.text_of(serde.schema)
         ask = client.register if options.auto_register else client.lookup
         registered = ask(subject, text, normalize=options.normalize)
+        options.catalog.check_rules(registered, "WRITE")
         options.catalog.note(registered, serde.schema)
         return registered, serde.schema

@@ -32,10 +32,11 @@ class Options:
         use_latest: bool,
         normalize: bool,
         id_in: str,
+        ignore_rules: bool,
     ) -> None:
         if id_in not in ("prefix", "header"):
             raise ValueError(f"id_in={id_in!r}: 'prefix' (before the message) or 'header'")
-        self.catalog = Catalog(schema_client(registry))
+        self.catalog = Catalog(schema_client(registry), ignore_rules=ignore_rules)
         self.subject = strategy(subject)
         self.auto_register = auto_register and not use_latest
         self.use_latest = use_latest
@@ -65,6 +66,9 @@ class Avro:
     ``(topic, is_key, record) -> subject``. ``auto_register``: a schema that is not there is registered; False: it is
     looked up, and refused when missing. ``use_latest``: values are written with the subject's latest schema.
     ``normalize``: have the registry do so. ``id_in``: "prefix", or "header" (the GUID); both are read.
+
+    A schema with rules that are to be executed (ENCRYPT, CEL, migration) is refused before anything is written or read,
+    because Avro executes none. ``ignore_rules``: skip them.
     """
 
     def __init__(
@@ -79,8 +83,9 @@ class Avro:
         normalize: bool = False,
         id_in: str = "prefix",
         is_key: bool = False,
+        ignore_rules: bool = False,
     ) -> None:
-        options = Options(registry, subject, auto_register, use_latest, normalize, id_in)
+        options = Options(registry, subject, auto_register, use_latest, normalize, id_in, ignore_rules)
         text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
         self._set_up(options, type, None if text is None else parse(text), is_key)
 

@@ -17,8 +17,11 @@ from eventbus.errors import ConfigError
 from eventbus.middleware import ClaimCheck, Directory
 from outbox import Inbox, Outbox
 from schema_registry import Registry, SchemaRequest
+from serdes import Avro
+from serdes.registry import SchemaText
 from tests.client.forked_children import in_child
 from tests.mistakes.kit import At, Section, heard
+from tests.serdes.avro_codec.fake_registry import FakeRegistry
 
 
 class Order(msgspec.Struct):
@@ -469,6 +472,17 @@ async def schema_id_used_twice(at: At) -> str:
             await bus.send("_schemas", value, key=key, partition=0)
             await registry.catch_up()
     return "".join(lines)
+
+
+@SENDING.mistake(
+    "`Avro(...)` for a schema with an ENCRYPT rule", "Confluent's serializers, or `ignore_rules=True`",
+    "Rule 'enc' of type ENCRYPT cannot be executed", "executes no rules", "ignore_rules=True",
+)  # fmt: skip
+async def rule_that_is_not_executed(at: At) -> None:
+    registry = FakeRegistry()
+    rule = {"name": "enc", "type": "ENCRYPT", "mode": "WRITEREAD"}
+    registry._add(SchemaText('"string"', rule_set={"domainRules": [rule]}), "people-value")
+    Avro(registry, schema='"string"', use_latest=True).serialize("people", "123-45")
 
 
 @SENDING.mistake('`bus.send_many(..., partition="0")`', "a whole number", "partition='0'", "holds for all values")
