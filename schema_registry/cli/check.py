@@ -68,10 +68,11 @@ def check(args: argparse.Namespace) -> int:
         return _check(args, out)
     except UsageError:
         raise
-    except EventBusError as error:
+    except Exception as error:  # a failure of any kind must not end with the exit code of a verdict
         if args.debug:
             raise
-        out.note(f"error: {error}")
+        kind = "" if isinstance(error, EventBusError) else f"{type(error).__name__}: "
+        out.note(f"error: {kind}{error}")
         return EXIT_NOT_JUDGED
 
 
@@ -85,9 +86,9 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     checked = judge(declared, known, policy=args.policy or "")
     target, path = " ".join(args.targets), Path(args.lock)
     report = Report(target=target, source=source, checked=tuple(checked), passed_over=passed_over)
-    lock = recorded(known, declared, args.level)
     if not args.update:
         if args.registry is None and not args.subject:
+            lock = recorded(known, declared, args.level)
             command = f"eventbus schema check {target}{'' if args.lock == FILE else f' --lock {args.lock}'}"
             answers = with_outdated(checked, read_lock(path), lock, args.lock, command)
             report = Report(target=target, source=source, checked=tuple(answers), passed_over=passed_over)
@@ -97,6 +98,7 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     if not report.is_compatible and not args.force:
         out.note(f"{args.lock} is left as it is; --force records the change all the same")
         return EXIT_BROKEN
+    lock = recorded(known, declared, args.level)
     out.note(f"{args.lock} is {'written: commit it' if write_lock(path, lock) else 'up to date'}")
     return 0
 

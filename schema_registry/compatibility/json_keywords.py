@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, cast
 
-from schema_registry.compatibility.json_shapes import Json, Place, Shape
+from schema_registry.compatibility.json_shapes import Json, Place, Shape, accepts_all
 
 
 class Difference(NamedTuple):
@@ -143,7 +143,7 @@ def rest_for(shape: Shape, name: str) -> Json:
     rest = shape.get("additionalProperties")
     if rest is None:
         rest = shape.get("unevaluatedProperties")
-    return True if rest is None or rest == {} else rest
+    return True if rest is None or accepts_all(rest) else rest
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -179,11 +179,11 @@ def items(shape: Shape) -> tuple[list[Json] | None, Json]:
 
 
 def all_items(shape: Shape, items: Json) -> Place | None:
-    return None if items is None or items is True or items == {} else shape.place.inner(items)
+    return None if items is None or accepts_all(items) else shape.place.inner(items)
 
 
 def rest_of_items(shape: Shape) -> Json:
     rest = items(shape)[1]
     if rest is None:
         rest = shape.get("unevaluatedItems")
-    return True if rest is None or rest == {} else rest
+    return True if rest is None or accepts_all(rest) else rest

@@ -5,7 +5,7 @@ is *open* when it takes properties it does not name, *closed* when it takes none
 that fit a schema; lists with ``prefixItems`` likewise.
 
 Not compared, because no difference has a name for it: ``patternProperties`` for themselves, ``propertyNames``,
-``format``, ``if``/``then``/``else`` (a change of it is TYPE_CHANGED), ``$dynamicRef``. A property that becomes required
+``format``, another condition in ``if`` (its change is TYPE_CHANGED), ``$dynamicRef``. A property that becomes required
 is reported when both schemas name it.
 """
 
@@ -39,14 +39,10 @@ from schema_registry.compatibility.json_keywords import (
     schemas,
     set_change,
 )
-from schema_registry.compatibility.json_shapes import Json, Place, Shape, shape_of
+from schema_registry.compatibility.json_shapes import Json, Place, Shape, TooMuch, accepts_all, constraints, shape_of
 
 MAX_COMPARED: Final = 50_000
 MAX_DEPTH: Final = 80
-
-
-class TooMuch(Exception):
-    """The schemas are made to be slow to compare."""
 
 
 def differences(new: Place, old: Place, compatible: frozenset[str]) -> list[Difference]:
@@ -165,15 +161,24 @@ class _Comparison:
                 yield at(old, new, "ENUM_ARRAY_CHANGED", "/const")
             case "not":
                 yield from self._nots(old, new)
-            case "if" if old.place.schema != new.place.schema:
-                yield at(old, new, "TYPE_CHANGED")
+            case "if":
+                yield from self._conditionals(old, new)
             case "combined":
                 yield from self._combined(old, new)
             case _:
                 pass
 
+    def _conditionals(self, old: Shape, new: Shape) -> Iterator[Difference]:
+        """The same condition with other consequences; another condition is a change, because nothing compares it."""
+        if not _same(old, new, "if"):
+            yield at(old, new, "TYPE_CHANGED", "/if")
+            return
+        for name in ("then", "else"):
+            before, after = (True if one is None else one for one in (old.get(name), new.get(name)))
+            yield from self.compare(old.place.inner(before), new.place.inner(after), f"/{name}")
+
     def _nots(self, old: Shape, new: Shape) -> Iterator[Difference]:
-        if old.get("not") == new.get("not"):
+        if _same(old, new, "not"):
             return
         narrowed = self.fits(self.compare(new.place.inner(new.get("not")), old.place.inner(old.get("not"))))
         yield at(old, new, "NOT_TYPE_NARROWED" if narrowed else "NOT_TYPE_EXTENDED", "/not")
@@ -191,7 +196,9 @@ class _Comparison:
         table = [[self.compare(before, after) for after in new.parts] for before in old.parts]
         matching = _matching([[self.fits(found) for found in row] for row in table])
         if len(matching) < min(len(old.parts), len(new.parts)):
-            yield at(old, new, "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
+            lost = [self.shape(part).kind for row, part in enumerate(old.parts) if row not in matching]
+            step = "/if" if new.synthetic and lost == ["if"] else ""
+            yield at(old, new, "COMBINED_TYPE_SUBSCHEMAS_CHANGED", step)
             return
         for row, column in matching.items():
             step = "" if new.synthetic else f"/{new.criterion}/{row}"  # its place in the old combination
@@ -252,7 +259,7 @@ class _Comparison:
 
     def _beside(self, old: Shape, new: Shape, taken: tuple[Json, Json], step: str, rule: str) -> Iterator[Difference]:
         """The additional members that are accepted: all, none, or those that match a schema."""
-        before, after = (True if one is None else one for one in taken)
+        before, after = (True if one is None or accepts_all(one) else one for one in taken)
         if equal(before, after):
             return
         if before is False:
@@ -339,6 +346,12 @@ class _Comparison:
             yield from found
             covered = "IS" if self.fits(found) else "NOT"
             yield at(old, new, f"ITEM_ADDED_{covered}_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", step)
+
+
+def _same(old: Shape, new: Shape, keyword: str) -> bool:
+    """True if the schemas of a keyword differ in annotations alone, and so do those that they refer to."""
+    before, after = (constraints(one.get(keyword), one.place.targets) for one in (old, new))
+    return before == after
 
 
 def _is_wider(old: Shape, new: Shape) -> bool:

@@ -6,6 +6,7 @@ of schemas with one constraint each.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -45,7 +46,18 @@ NUMBER: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveM
 KEYWORDS: Final = {"object": OBJECT, "array": ARRAY, "string": STRING, "number": NUMBER}
 COMBINING: Final = ("allOf", "anyOf", "oneOf")
 CONDITIONAL: Final = ("if", "then", "else")
+REFERRING: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+MAPS_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "dependencies", "dependentSchemas"})
+HOLDING_SCHEMAS: Final = frozenset(
+    {"items", "additionalItems", "prefixItems", "unevaluatedItems", "contains", "additionalProperties", "not", "if"}
+    | {"unevaluatedProperties", "propertyNames", "then", "else", "allOf", "anyOf", "oneOf"}
+)
+MAX_SCHEMAS: Final = 20_000
 CONSTRAINING: Final = OBJECT | ARRAY | STRING | NUMBER | {"type", "enum", "const", "not", *COMBINING, *CONDITIONAL}
+
+
+class TooMuch(Exception):
+    """The schemas are made to be slow to compare."""
 
 
 class Place:
@@ -164,8 +176,52 @@ def _of_type(members: dict[str, Json], kind: str) -> dict[str, Json]:
 
 
 def _distinct(branches: list[Json]) -> list[Json]:
-    found: list[Json] = []
+    found: list[tuple[Json, Json]] = []
     for branch in branches:
-        if not any(branch == other and type(branch) is type(other) for other in found):
-            found.append(branch)
-    return found
+        told = constraints(branch)
+        if all(told != other for other, _ in found):
+            found.append((told, branch))
+    return [branch for _, branch in found]
+
+
+def constraints(schema: Json, targets: Mapping[int, Json] | None = None) -> Json:
+    """Return what is equal for two schemas that differ in annotations alone: titles, defaults, examples.
+
+    ``targets``: where references lead, for schemas of two documents. Raises `TooMuch`.
+    """
+    return _Constraints(targets or {}).of(schema)
+
+
+def accepts_all(schema: Json) -> bool:
+    return schema is True or (isinstance(schema, dict) and CONSTRAINING.isdisjoint(cast("dict[str, Json]", schema))
+                              and REFERRING.isdisjoint(cast("dict[str, Json]", schema)))  # fmt: skip
+
+
+class _Constraints:
+    def __init__(self, targets: Mapping[int, Json]) -> None:
+        self.targets = targets
+        self.open: set[int] = set()
+        self.schemas = 0
+
+    def of(self, schema: Json) -> Json:
+        if not isinstance(schema, dict):
+            return ("boolean", schema)  # True is not 1
+        members = cast("dict[str, Json]", schema)
+        self.schemas += 1
+        if self.schemas > MAX_SCHEMAS:  # references that lead to references, many times each
+            raise TooMuch(f"a condition has more than {MAX_SCHEMAS:,} schemas with those that it refers to")
+        target = self.targets.get(id(members))
+        if target is None or id(target) in self.open:
+            names = CONSTRAINING | REFERRING
+            return {name: self.inner(name, value) for name, value in members.items() if name in names}
+        self.open.add(id(target))
+        found = self.of(target)
+        self.open.remove(id(target))
+        return found
+
+    def inner(self, name: str, value: Json) -> Json:
+        if name in MAPS_OF_SCHEMAS and isinstance(value, dict):
+            return {key: self.inner("items", one) for key, one in cast("dict[str, Json]", value).items()}
+        if name in HOLDING_SCHEMAS:
+            return [self.of(one) for one in cast("list[Json]", value)] if isinstance(value, list) else self.of(value)
+        return json.dumps(value, sort_keys=True)

@@ -275,3 +275,51 @@ def test_what_is_stored_is_compact_and_normalize_sorts_names() -> None:
     assert schema.canonical == '{"type":"object","title":"é/\\u0001","minProperties":1.0}'
     assert schema.normalized().schema == '{"minProperties":1.0,"title":"é/\\u0001","type":"object"}'
     assert schema.names == ("é/\x01",)
+
+
+CONDITIONAL = {
+    "type": "object",
+    "properties": {"kind": {"type": "string"}},
+    "if": {"properties": {"kind": {"const": "a"}}},
+    "then": {"required": ["y"], "properties": {"y": {"anyOf": [{"type": "string"}, {"type": "string"}]}}},
+    "else": {"not": {"required": ["z"]}},
+    "allOf": [{"if": {"$ref": "#/definitions/d"}, "then": False}],
+    "definitions": {"d": {"required": ["d"]}},
+    "additionalProperties": {},
+    "patternProperties": {"^x": {"type": "integer"}},
+}
+CHAIN = {"oneOf": [{"type": "array", "items": [{"type": "null"}], "additionalItems": {}}, {"type": ["string", "null"]}]}
+NESTED = {"items": {"anyOf": [{"$ref": "#/definitions/d"}, {"type": "object", "dependencies": {"a": {"not": {}}}}]}}
+
+
+def annotated(schema: Any, text: str) -> Any:
+    """Add annotations to each schema within ``schema``."""
+    if isinstance(schema, list):
+        return [annotated(one, text) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    maps = ("properties", "definitions", "dependencies", "patternProperties")
+    inner = {
+        name: {key: annotated(one, text) for key, one in value.items()} if name in maps
+        else value if name in ("required", "type", "const") else annotated(value, text)
+        for name, value in schema.items()
+    }  # fmt: skip
+    if "$ref" in schema:  # draft 7 ignores what is next to it
+        return inner
+    return {**inner, "title": text, "description": text, "$comment": text, "examples": [text], "default": text}
+
+
+@pytest.mark.parametrize("schema", [CONDITIONAL, CHAIN, {**NESTED, "definitions": {"d": CONDITIONAL["if"]}}], ids=str)
+def test_annotations_never_decide(schema: Any) -> None:
+    for before, after in ((schema, annotated(schema, "v1")), (annotated(schema, "v1"), annotated(schema, "v2"))):
+        assert checked("FULL", after, before, schema_type="JSON").is_compatible
+
+
+def test_of_a_conditional_the_consequences_are_compared() -> None:
+    def change(**members: Any) -> Any:
+        return checked("BACKWARD", {**CONDITIONAL, **members}, CONDITIONAL, schema_type="JSON")
+
+    assert change(then={}).is_compatible
+    assert not change(then={"properties": {"y": False}}).is_compatible
+    assert [one.path for one in change(**{"if": {"required": ["x"]}}).findings] == ["#/if"]
+    assert not change(definitions={"d": {"required": ["e"], "type": "object"}}).is_compatible

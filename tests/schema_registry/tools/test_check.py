@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from schema_registry.tools import judge
 from tests.cli.conftest import Cli, Result
 
 pytestmark = pytest.mark.system
@@ -255,6 +256,31 @@ def test_what_cannot_be_judged_has_an_exit_code_of_its_own(
     assert told in result.err
     assert result.code == code
     assert "Traceback" not in result.err
+
+
+PROTO = 'syntax = "proto3"; message A {{ {} b = 1; }}'
+
+
+def test_protobuf_and_json_files_get_a_verdict(check: Check, cli: Cli, served: str) -> None:
+    for name, texts in {
+        "a.proto": (PROTO.format("int32"), PROTO.format("int64"), PROTO.format("string")),
+        "a.json": ('{"type":"integer"}', '{"type":"number"}', '{"type":"string"}'),
+    }.items():
+        file = Path(name)
+        for text, code in zip(texts, (0, 0, 1), strict=True):
+            file.write_text(text, "utf-8")
+            for options in ((), ("--json",)):
+                assert check(name, "--subject", name, "--registry", served, *options).code == code
+            assert cli("schema", "register", name, name, "--registry", served).code == (0 if code == 0 else 1)
+
+
+def test_a_crash_is_not_a_verdict(check: Check, locked: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(judge, "judge", crash)
+    result = check(locked())
+    assert result.code == 2 and "error: ZeroDivisionError: division by zero" in result.err
 
 
 def test_a_type_without_a_schema_says_which(check: Check, write: Callable[..., str]) -> None:
