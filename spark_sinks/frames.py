@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from eventbus.errors import ConfigError
 from spark_sinks.decoding.unite import united
 from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.stage import Layout
+from spark_sinks.targets.target import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +43,15 @@ class Frames:
         self.layout = Layout(names, event_time or "_timestamp", compression)
         self.event_time = event_time
 
-    def unpartitioned(self) -> Frames:
-        """The same for a table that is not split. Raises `ConfigError` when it was asked for by name."""
+    def of(self, target: Target) -> Frames:
+        """Return these frames for one target. Raises `ConfigError` for partitions that it cannot have."""
+        if not target.is_partitioned:
+            return self._unpartitioned()
+        frames = copy.copy(self)
+        frames.layout = self.layout._replace(in_files=target.keeps_partition_columns)
+        return frames
+
+    def _unpartitioned(self) -> Frames:
         if self._expressions or (self.layout.partition_by and self.layout.partition_by != (DATE,)):
             names = list(self.layout.partition_by)
             raise ConfigError(f"partition_by={names}: this table is not made of directories; leave it out")
@@ -54,6 +63,11 @@ class Frames:
     def are_direct(self) -> bool:
         """Whether tasks can decode and write in one go: nothing between the two is left to Spark."""
         return self._transform is None and not self._expressions
+
+    @property
+    def decoded_layout(self) -> Layout:
+        """The layout for decoded records; it has no partitions if the rows of the table are yet to be made of them."""
+        return self.layout if self.are_direct else Layout()
 
     @property
     def are_transformed(self) -> bool:
@@ -136,18 +150,6 @@ class Frames:
                 f"event_time={name!r}: this column is {kind}, and no time to make a day of: name a column of "
                 f"timestamps or dates, or make one of it with transform="
             )
-
-    def check_directories(self, columns: pa.Schema) -> None:
-        """Raise `ConfigError` for columns whose values cannot be names of directories."""
-        import pyarrow as pa
-
-        for name in self.layout.partition_by:
-            kind = columns.field(name).type if name in columns.names else None
-            if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
-                raise ConfigError(
-                    f"partition_by={name!r}: this column is {kind}, which no directory can be called after; choose "
-                    f"another one (the record's key is text with key='text')"
-                )
 
     def check(self, columns: Sequence[str], upsert: Sequence[str] = ()) -> None:
         """Raise `ConfigError` unless rows have the columns that the table is split and upserted by."""

@@ -24,6 +24,7 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
 from spark_sinks.frames import Frames
 from spark_sinks.java.jvm import require_pyspark
+from spark_sinks.partitions import check_partition_columns
 from spark_sinks.running import LandProgress, Limits, Running
 from spark_sinks.shape import COORDINATES, DATE, KEY
 from spark_sinks.source.offsets import EARLIEST, LATEST, parse, resolve
@@ -196,7 +197,7 @@ def _land(
             settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys), lacks)
             values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
-            own_frames = frames if target.is_partitioned else frames.unpartitioned()
+            own_frames = frames.of(target)
             # Spark reads a schema in its own language, and it has not been started.
             planned = None if isinstance(schema, str) else values.plan(None).columns
             columns = None if planned is None else list(planned.names)
@@ -204,6 +205,7 @@ def _land(
             if columns is not None and len(columns) > len(COORDINATES) + 1:  # else its schemas are yet to come
                 own_frames.check_early(columns, upsert_by)
                 own_frames.check_time(planned)
+                check_partition_columns(own_frames.layout.partition_by if own_frames.are_direct else (), planned)
             founding = Founding(
                 topic,
                 own_frames.layout.partition_by,

@@ -27,6 +27,7 @@ from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
 from spark_sinks.errors import SparkFailed, is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
+from spark_sinks.partitions import check_partition_columns
 from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
@@ -254,7 +255,7 @@ class Running:
         for _ in range(_MAX_ROUNDS):
             plan = self._values.plan(self._columns_of_values())
             stage = self._target.stage_directory()
-            decoding = Decoding(plan, dict(self.state.offsets), self._founding.upsert)
+            decoding = Decoding(plan, dict(self.state.offsets), self._founding.upsert, self._frames.decoded_layout)
             written = self._written_once(frame, end, plan, decoding, stage)
             if not written.unknown:
                 return written
@@ -325,7 +326,7 @@ class Running:
 
         layout, names = self._frames.layout, list(rows.names)
         self._frames.check(names, self._founding.upsert)
-        self._frames.check_directories(rows)
+        check_partition_columns(layout.partition_by, rows)
         self._frames.check_time(rows)
         fields = [field for field in rows if field.name != TOMBSTONE]
         if layout.makes_date(names):

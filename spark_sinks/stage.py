@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
 from eventbus.errors import ConfigError
+from spark_sinks.partitions import FIRST_DAY, LAST_DAY, directory_name
 from spark_sinks.shape import DATE
 from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.target import StagedFile
@@ -27,19 +27,21 @@ if TYPE_CHECKING:
 
 MAX_DIRECTORIES = 4_000
 """More partition directories than this in one task (a decade of days) are a mistake, not a layout."""
-NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 and 9999, counted from 1970: a day beyond them (microseconds taken for milliseconds) has no name."""
 _ROW_GROUP_ROWS = 262_144
 _BUFFERED_BYTES = 256 << 20
 
 
 class Layout(NamedTuple):
-    """How rows lie in files. ``date_of``: the column whose day (UTC) is `shape.DATE`, where a table is split by it."""
+    """How rows are laid out in files.
+
+    ``date_of``: the column whose day (UTC) is `shape.DATE`, in a table that is partitioned by it. ``in_files``: the
+    files contain the partition columns.
+    """
 
     partition_by: tuple[str, ...] = ()
     date_of: str = "_timestamp"
     compression: str = "zstd"
+    in_files: bool = False
 
     def missing(self, columns: Sequence[str]) -> list[str]:
         """The partition columns that rows with these columns do not have."""
@@ -106,20 +108,28 @@ def write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compre
 
 
 def split_by_directory(batch: pa.RecordBatch, layout: Layout) -> list[tuple[str, pa.RecordBatch]]:
-    """The rows of a batch by partition directory (``month=1/origin=JFK``), without the columns that name it."""
+    """Return the rows of a batch by partition directory (``month=1/origin=JFK``).
+
+    The partition columns stay in the rows only with ``layout.in_files``.
+    """
     import numpy as np
 
     if batch.num_rows == 0:
         return []
     if not layout.partition_by:
         return [("", batch)]
+    if layout.makes_date(batch.schema.names):
+        batch = batch.append_column(DATE, _days(batch.column(layout.date_of)))
     group = np.zeros(batch.num_rows, np.int64)
     names = [""]
     for column in layout.partition_by:
-        codes, values = _codes(batch, column, layout.date_of)
-        group = group * len(values) + codes
-        names = [f"{name}/{column}={value}".lstrip("/") for name in names for value in values]
-    rest = batch.select([name for name in batch.schema.names if name not in layout.partition_by])
+        encoded: Any = batch.column(column).dictionary_encode(null_encoding="encode")
+        values = encoded.dictionary.to_pylist()
+        group = group * len(values) + encoded.indices.to_numpy(zero_copy_only=False)
+        directories = [directory_name(column, value, len(layout.partition_by)) for value in values]
+        names = [f"{name}/{directory}".lstrip("/") for name in names for directory in directories]
+    dropped = () if layout.in_files else layout.partition_by
+    rest = batch.select([name for name in batch.schema.names if name not in dropped])
     present = np.unique(group)
     if len(present) == 1:
         return [(names[int(present[0])], rest)]
@@ -134,40 +144,17 @@ def split_by_directory(batch: pa.RecordBatch, layout: Layout) -> list[tuple[str,
     ]
 
 
-def directory_value(value: Any) -> str:
-    """A partition value as Hive writes it in a path; readers turn it back."""
-    if value is None or value == "":
-        return NULL_DIRECTORY
-    if isinstance(value, bool):
-        return str(value).lower()
-    return quote(str(value), safe=" ,+@~-_.")
-
-
-def _codes(batch: pa.RecordBatch, column: str, date_of: str) -> tuple[Any, list[str]]:
-    """For each row the number of its value, and the values as directory names."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if column == DATE and column not in batch.schema.names:
-        moment = batch.column(date_of)
-        if not pa.types.is_date(moment.type):
-            moment = pc.cast(moment, pa.timestamp("us", "UTC"))  # a session may have another zone
-        array = _named_days(pc.cast(moment, pa.date32(), safe=False))
-    else:
-        array = batch.column(column)
-    encoded: Any = array.dictionary_encode(null_encoding="encode")
-    values = [directory_value(each) for each in encoded.dictionary.to_pylist()]
-    return encoded.indices.to_numpy(zero_copy_only=False), values
-
-
-def _named_days(days: Any) -> Any:
-    """The same with null for days that no reader of directories knows."""
+def _days(moment: Any) -> Any:
+    """Return the days (UTC) of a column of times, with null for days that readers of directories do not know."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     compute: Any = pc
+    if not pa.types.is_date(moment.type):
+        moment = compute.cast(moment, pa.timestamp("us", "UTC"))  # a session may have another zone
+    days = compute.cast(moment, pa.date32(), safe=False)
     numbers = days.cast(pa.int32())
-    known = compute.and_(compute.greater_equal(numbers, _FIRST_DAY), compute.less_equal(numbers, _LAST_DAY))
+    known = compute.and_(compute.greater_equal(numbers, FIRST_DAY), compute.less_equal(numbers, LAST_DAY))
     return compute.if_else(known, days, pa.scalar(None, days.type))
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_sinks.decoding.values import Decoded, RowDecoder, RowPlan
-from spark_sinks.shape import KEY, SOURCE_COLUMNS, TOMBSTONE, quarantine_schema
+from spark_sinks.refusals import check_places, without_unfit
+from spark_sinks.shape import SOURCE_COLUMNS
 from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.target import StagedFile
@@ -51,24 +52,26 @@ class Report(NamedTuple):
 
 
 class Decoding:
-    """From records to rows: what is landed already is dropped, what cannot be a row of the table is rejected.
+    """From records to rows: drop those that are landed already, reject those that cannot be a row of the table.
 
-    ``upsert``: the columns that must not be null.
+    ``upsert``: the columns that must not be null. ``layout``: its partitions must have a place for every row.
     """
 
-    def __init__(self, plan: RowPlan, landed: dict[int, int], upsert: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, plan: RowPlan, landed: dict[int, int], upsert: tuple[str, ...] = (), layout: Layout | None = None
+    ) -> None:
         self._plan = plan
         self._landed = landed
         self._upsert = upsert
+        self._layout = layout or Layout()
         self._decoder: RowDecoder | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
-        """Take apart a batch with the columns of the source."""
+        """Split a batch with the columns of the source into rows and rejected records."""
         if self._decoder is None:
             self._decoder = self._plan.decoder()
         fresh = above(batch, self._landed)
-        decoded = self._decoder.rows(fresh)
-        return _without_keyless(decoded, fresh, self._upsert) if self._upsert else decoded
+        return without_unfit(self._decoder.rows(fresh), fresh, self._upsert, self._layout)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoder": None}
@@ -113,6 +116,8 @@ class WriteTask:
                 unknown |= ids
                 if rejected is not None:
                     quarantine.write(rejected)
+            else:
+                check_places(rows, self._layout)
             fit += rows.num_rows
             if self._keep_rows and not unknown:  # else all of it is decoded again
                 writer.write(rows)
@@ -177,8 +182,9 @@ class _Quarantine:
 
 
 def above(batch: pa.RecordBatch, landed: dict[int, int]) -> pa.RecordBatch:
-    """The rows of a source batch that the table does not hold yet."""
+    """Return the rows of a source batch that the table does not hold yet."""
     import numpy as np
+    import pyarrow as pa
 
     if not landed or batch.num_rows == 0:
         return batch
@@ -186,7 +192,7 @@ def above(batch: pa.RecordBatch, landed: dict[int, int]) -> pa.RecordBatch:
     next_offsets = np.zeros(int(max(partitions.max(), *landed)) + 1, np.int64)
     next_offsets[list(landed)] = list(landed.values())
     fresh = batch.column("offset").to_numpy(zero_copy_only=False) >= next_offsets[partitions]
-    return batch if fresh.all() else batch.filter(_boolean(fresh))
+    return batch if fresh.all() else batch.filter(pa.array(fresh))
 
 
 def first_refusal(reports: Sequence[Report], topic: str) -> str:
@@ -195,50 +201,6 @@ def first_refusal(reports: Sequence[Report], topic: str) -> str:
     count = sum(report.rows for report in reports)
     records = "1 record does" if count == 1 else f"{count:,} records do"
     return f"{records} not fit, the first in {topic}-{first.partition} at offset {first.offset}: {first.reason}"
-
-
-def _without_keyless(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, ...]) -> Decoded:
-    """Move rows that no key tells apart to the rejected ones."""
-    import numpy as np
-    import pyarrow as pa
-
-    rows = decoded.rows
-    gone = np.zeros(rows.num_rows, bool)
-    if TOMBSTONE in rows.schema.names:
-        gone = rows.column(TOMBSTONE).to_numpy(zero_copy_only=False).astype(bool)
-    keyless = np.zeros(rows.num_rows, bool)
-    for name in upsert:
-        if name in rows.schema.names:  # else the driver says what is wrong
-            keyless |= _is_null(rows.column(name)) & ~gone
-    key = next(name for name in (KEY, "key") if name in rows.schema.names)
-    keyless |= _is_null(rows.column(key)) & gone
-    if not keyless.any():
-        return decoded
-    bad = rows.filter(_boolean(keyless))
-    places = {(p, o): n for n, (p, o) in enumerate(zip(*_pairs(source, "partition", "offset"), strict=True))}
-    found = source.take(pa.array([places[pair] for pair in zip(*_pairs(bad, "_partition", "_offset"), strict=True)]))
-    reason = f"the table is upserted by {', '.join(upsert)}, and the record has none"
-    columns = [bad.column(name) for name in quarantine_schema().names[:4]]
-    columns += [found.column(name).cast(pa.binary()) for name in ("key", "value")]
-    columns += [pa.nulls(bad.num_rows, pa.int32()), pa.repeat(reason, bad.num_rows)]
-    rejected = pa.RecordBatch.from_arrays(columns, schema=quarantine_schema())
-    if decoded.rejected is not None:
-        rejected = pa.concat_batches([decoded.rejected, rejected])
-    return Decoded(rows.filter(_boolean(~keyless)), rejected, decoded.unknown)
-
-
-def _pairs(batch: pa.RecordBatch, *names: str) -> list[list[int]]:
-    return [batch.column(name).to_pylist() for name in names]
-
-
-def _is_null(column: Any) -> Any:
-    return column.is_null().to_numpy(zero_copy_only=False)
-
-
-def _boolean(mask: Any) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(mask)
 
 
 def _as_batch(reports: list[Report]) -> pa.RecordBatch:

@@ -38,6 +38,7 @@ class ConsoleTarget:
 
     name = "console:"
     is_partitioned = False
+    keeps_partition_columns = False
 
     def __init__(self, *, stage: str | None = None, out: TextIO | None = None) -> None:
         self._stage = Stage(stage)

@@ -112,8 +112,11 @@ class LoggedTarget:
         options: TargetOptions,
         make_log: Callable[[], TableLog],
         make_files: MakeFiles,
+        *,
+        keeps_partition_columns: bool = False,
     ) -> None:
         self.name = name
+        self.keeps_partition_columns = keeps_partition_columns
         self._kind: Kind = kind
         self._directory = directory
         self._make_log = make_log

@@ -1,4 +1,4 @@
-"""Files of a table by their names: which commit wrote them, whether it counts, and what their directory says."""
+"""The names of a table's data files: which commit wrote a file, and whether that commit counts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
-from urllib.parse import unquote
 
-NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+from spark_sinks.partitions import partition_values
+
 _NAME = re.compile(r"part-([0-9a-f]{8})-(\d{10})(?:-(\d{6}))?-(\d{5})\.parquet")
 
 
@@ -32,12 +32,6 @@ def part_of(path: str) -> Part | None:
     """What the name of a file says; None for one that no landing wrote."""
     match = _NAME.fullmatch(PurePosixPath(path).name)
     return match and Part(match[1], int(match[2]), int(match[3] or 0), int(match[4]))
-
-
-def partition_values(directory: str) -> dict[str, str | None]:
-    """What a directory like ``dt=2024-02-29/origin=JFK`` says of all rows in it; None: null."""
-    pairs = (part.partition("=") for part in directory.split("/") if part)
-    return {name: None if value == NULL_DIRECTORY else unquote(value) for name, _, value in pairs}
 
 
 def sorts_below(directory: str, before: str | None) -> bool:

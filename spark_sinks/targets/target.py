@@ -85,7 +85,7 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
 class StagedFile(NamedTuple):
     """A complete Parquet file, synced, at an absolute ``path`` below `Target.stage_directory`.
 
-    ``directory``: its partition directory (``dt=2024-02-29``); the columns that it names are not in the file.
+    ``directory``: its partition directory (``dt=2024-02-29``).
     """
 
     path: str
@@ -135,6 +135,11 @@ class Target(Protocol):
     @property
     def is_partitioned(self) -> bool:
         """Whether staged files are split by the founding's ``partition_by``; a database has indexes instead."""
+        ...
+
+    @property
+    def keeps_partition_columns(self) -> bool:
+        """True if data files contain the partition columns too; else the directory has the only copy of a value."""
         ...
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:

@@ -77,8 +77,9 @@ def replay_quarantine(
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
     with opened(url, topic, to) as there:
         target, state = there.target, there.state
-        rows = RowMaker(there.url, state, arguments, there.session)
-        layout = Layout(state.partition_by if target.is_partitioned else (), event_time or "_timestamp", compression)
+        by = state.partition_by if target.is_partitioned else ()
+        layout = Layout(by, event_time or "_timestamp", compression, target.keeps_partition_columns)
+        rows = RowMaker(there.url, state, arguments, there.session, layout)
         deleted = Deletions(lambda: truth_of(there.origin, there.session)) if state.upsert else None
         replay = _Replay(target, state, rows, layout, deleted, progress or (lambda _: None))
         try:

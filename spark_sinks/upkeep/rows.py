@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.decoding.values import Change, Decoded, KeyKind, ValueKind, ValueSettings
 from spark_sinks.shape import COORDINATES, DATE, KEY
+from spark_sinks.stage import Layout
 from spark_sinks.targets.target import SinkState
 from spark_sinks.tasks import Decoding
 
@@ -42,7 +43,12 @@ class RowMaker:
     """
 
     def __init__(
-        self, url: str, state: SinkState, arguments: ValueArguments, session: Callable[[], object] | None = None
+        self,
+        url: str,
+        state: SinkState,
+        arguments: ValueArguments,
+        session: Callable[[], object] | None = None,
+        layout: Layout | None = None,
     ) -> None:
         from spark_sinks.decoding.choose import open_values
         from spark_sinks.decoding.raw import RawValues
@@ -63,6 +69,7 @@ class RowMaker:
         if is_decoded and settings.value == "auto" and isinstance(self._values, RawValues):
             self._values = open_values(settings._replace(schema=columns), url=url)
         self._state = state
+        self._layout = layout
         self._plan = self._values.plan(columns)
 
     @property
@@ -78,7 +85,7 @@ class RowMaker:
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
         """``batch`` has `shape.SOURCE_COLUMNS`, ascending."""
         for _ in range(_MAX_ROUNDS):
-            decoded = Decoding(self._plan, {}, self._state.upsert)(batch)
+            decoded = Decoding(self._plan, {}, self._state.upsert, self._layout)(batch)
             if not decoded.unknown:
                 return decoded
             self._values.learn(decoded.unknown)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus.errors import ConfigError
-from spark_sinks.targets.parts import partition_values
+from spark_sinks.partitions import partition_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,12 +23,13 @@ from urllib.parse import unquote
 import msgspec
 
 from eventbus.errors import ConfigError, StorageError, StorageFull
+from spark_sinks.partitions import directory_name, partition_values
 from spark_sinks.shape import DATE
 from spark_sinks.targets.delta.actions import add_action, delta_columns
 from spark_sinks.targets.delta.upsert import batch_rows, changes, merged, record_key_of
 from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.logged import LostRace, Placed
-from spark_sinks.targets.parts import Epochs, parent, partition_values
+from spark_sinks.targets.parts import Epochs
 from spark_sinks.targets.rewrite import fitted
 from spark_sinks.targets.target import SinkState, StagedFile, pack_columns, read_account
 
@@ -159,7 +160,16 @@ class DeltaLog:
         return None if EMPTY in columns.names else columns
 
     def fits(self, columns: pa.Schema) -> bool:
+        import pyarrow.types as pt
+
         has = self.columns()
+        for name in self.table.metadata().partition_columns:
+            kind = columns.field(name).type
+            if pt.is_decimal(kind) and kind.scale > 0:
+                raise ConfigError(
+                    f"A Delta table cannot be partitioned by {name!r}, which is {kind}. deltalake cannot read every "
+                    f"such value in the log. Cast it: partition_by={{'p': 'CAST(`{name}` AS STRING)'}}."
+                )
         return (
             has is not None
             and all(has.field(each.name) == each for each in delta_columns(columns) if each.name in has.names)
@@ -168,23 +178,42 @@ class DeltaLog:
 
     def fit(self, state: SinkState, columns: pa.Schema) -> None:
         """Add columns, which is quick, or write the table again with wider ones."""
+        import pyarrow as pa
+        from deltalake import Schema
+
         has, columns = self.columns(), delta_columns(columns)
         known: list[str] = [] if has is None else has.names
         new = [field for field in columns if field.name not in known]
         wider = [field for field in columns if has and field.name in known and has.field(field.name).type != field.type]
         with delta_errors(self._path):
             if has is None:
+                self._allow_local_times(state, columns)
                 # Instead of the founding's columns. There are no files that "overwrite" could remove.
                 by = list(state.partition_by)
                 self.table.create_write_transaction([], "overwrite", columns, by, commit_properties=_properties(state))
             elif wider:
                 self._rewrite(state, columns)
             else:
-                from deltalake import Schema
-
                 self.table.alter.add_columns(
                     Schema.from_arrow(pa.schema(new)).fields, commit_properties=_properties(state)
                 )
+
+    def _allow_local_times(self, state: SinkState, columns: pa.Schema) -> None:
+        """Enable timestamps without a zone. A table that gets one without this feature cannot be opened any more.
+
+        It is a commit of its own. The caller starts again after it, so that the landing's epoch is checked once more.
+        """
+        from deltalake import Schema, TableFeatures
+
+        feature = "timestampNtz"
+        enabled = self.table.protocol().reader_features or ()
+        if feature not in enabled and "timestamp_ntz" in Schema.from_arrow(columns).to_json():
+            self.table.alter.add_feature(
+                TableFeatures.TimestampWithoutTimezone,
+                allow_protocol_versions_increase=True,
+                commit_properties=_properties(state),
+            )
+            raise LostRace(f"{feature} was enabled")
 
     def _rewrite(self, state: SinkState, columns: pa.Schema) -> None:
         """All rows again: without a table feature that few readers know, Delta has no other way to wider types."""
@@ -231,9 +260,12 @@ class DeltaLog:
     def files(self) -> dict[str, list[int]]:
         import pyarrow as pa
 
+        by = self.table.metadata().partition_columns
         sizes: dict[str, list[int]] = {}
-        for each in pa.table(self.table.get_add_actions(flatten=False)).to_pylist():
-            sizes.setdefault(parent(unquote(each["path"])), []).append(each["size_bytes"])
+        for each in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
+            # Not the path: deltalake names the directories that it makes in its own way.
+            directory = "/".join(directory_name(name, each[f"partition.{name}"], len(by)) for name in by)
+            sizes.setdefault(directory, []).append(each["size_bytes"])
         return sizes
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from spark_sinks.partitions import partition_values
 from spark_sinks.shape import KEY, TOMBSTONE
-from spark_sinks.targets.parts import partition_values
 from spark_sinks.targets.rewrite import fitted
 from spark_sinks.targets.target import StagedFile
 

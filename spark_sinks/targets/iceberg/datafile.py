@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from spark_sinks.targets.parts import partition_values
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.typedef import Record
 
 
-def data_file(transaction: Transaction, table: Path, path: str, directory: str) -> DataFile:
+def data_file(transaction: Transaction, table: Path, path: str) -> DataFile:
     """A Parquet file that is in its place already, for the table that the transaction makes."""
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
@@ -48,7 +46,7 @@ def data_file(transaction: Transaction, table: Path, path: str, directory: str) 
         content=DataFileContent.DATA,
         file_path=f"{metadata.location.rstrip('/')}/{path}",
         file_format=FileFormat.PARQUET,
-        partition=_partition(transaction, directory),
+        partition=_partition(transaction, file),
         file_size_in_bytes=file.stat().st_size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,
@@ -58,13 +56,24 @@ def data_file(transaction: Transaction, table: Path, path: str, directory: str) 
     )
 
 
-def _partition(transaction: Transaction, directory: str) -> Record:
-    from pyiceberg.expressions.literals import literal
+def _partition(transaction: Transaction, file: Path) -> Record:
+    """Return the partition of a file: the values of its first row, as a manifest has them (days and microseconds)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import pyarrow.types as pt
     from pyiceberg.typedef import Record
 
-    metadata = transaction.table_metadata
-    schema = metadata.schema()
-    values = partition_values(directory)
-    kinds = [(field.name, schema.find_type(field.source_id)) for field in metadata.spec().fields]
-    typed = [None if (text := values.get(name)) is None else literal(text).to(kind).value for name, kind in kinds]
-    return Record(*typed)
+    names = [field.name for field in transaction.table_metadata.spec().fields]
+    if not names:
+        return Record()
+    with pq.ParquetFile(file) as parquet:
+        row = parquet.read_row_group(0, names).slice(0, 1)
+    values: list[Any] = []
+    for name in names:
+        column = row.column(name)
+        if pt.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        elif pt.is_date(column.type):
+            column = column.cast(pa.int32())
+        values.append(column[0].as_py())
+    return Record(*values)

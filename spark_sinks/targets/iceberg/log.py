@@ -3,8 +3,8 @@
 **Every commit makes a snapshot**, also one without files: a snapshot is only accepted on the snapshot that it was made
 for, while a change of properties alone would be accepted on any. That, and no retries by pyiceberg, is the fence.
 
-Files come from tasks and have no field ids: the table has a name mapping. A column that the table is partitioned by is
-not in the files; its value is that of the partition, as the format has it for identity partitions.
+Files come from tasks and have no field ids: the table has a name mapping. They contain the partition columns, as the
+specification requires: not every reader takes their values from the manifest, which has rounded doubles in pyiceberg.
 """
 
 # pyarrow and pyiceberg have little type information.
@@ -131,7 +131,7 @@ class IcebergLog:
         changed = len(columns) > 0 and last.schema != pack_columns(columns)
         with self._commit(state, epochs, columns if changed else None) as (transaction, snapshot):
             for file in files:
-                snapshot.append_data_file(data_file(transaction, self._where.directory, file.path, file.directory))
+                snapshot.append_data_file(data_file(transaction, self._where.directory, file.path))
 
     def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
         raise NotImplementedError("pyiceberg has no merge that commits an account with it")  # refused: `merges`
@@ -139,8 +139,6 @@ class IcebergLog:
     def compact(self, state: SinkState, directory: str) -> None:
         columns = state.columns()
         assert columns is not None, "there are files"
-        for name in state.partition_by:
-            columns = columns.remove(columns.get_field_index(name))
         with self._errors():
             tasks = [task for task in self.table.scan().plan_files() if self._directory(task.file) == directory]
         if any(task.delete_files for task in tasks):
@@ -155,7 +153,7 @@ class IcebergLog:
                 snapshot.delete_data_file(task.file)
             for each in written:
                 path = each.path.relative_to(self._where.directory).as_posix()
-                snapshot.append_data_file(data_file(transaction, self._where.directory, path, directory))
+                snapshot.append_data_file(data_file(transaction, self._where.directory, path))
 
     def files(self) -> dict[str, list[int]]:
         sizes: dict[str, list[int]] = {}

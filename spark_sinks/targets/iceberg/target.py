@@ -52,6 +52,7 @@ def open_iceberg(
         options,
         lambda: make_log(where, options.compression),
         make_files,
+        keeps_partition_columns=True,
     )
 
 

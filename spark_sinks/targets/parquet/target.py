@@ -32,7 +32,7 @@ from spark_sinks.targets.parquet.ledger import (
     unfinished,
 )
 from spark_sinks.targets.parts import Epochs, Part, join, parent, part_of, sorts_below
-from spark_sinks.targets.rewrite import Rewrite, rewrite
+from spark_sinks.targets.rewrite import Rewrite, fitted, rewrite
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class ParquetTarget:
     """A directory of Parquet files; partitions are directories as Hive names them."""
 
     is_partitioned = True
+    keeps_partition_columns = False
 
     def __init__(
         self, directory: Path, options: TargetOptions, *, make_files: MakeFiles = LocalFiles, rewrite: Rewrite = rewrite
@@ -152,10 +153,13 @@ class ParquetTarget:
             if entry is None or known is None:
                 return
             paths = [str(self._directory / path) for path in self._counted(entry)]
-            named = pa.schema([known.field(name) for name in entry.state.partition_by])
-            layout = ds.partitioning(named, flavor="hive")
-            table = ds.dataset(paths, known, "parquet", partitioning=layout, partition_base_dir=self.name)
-            yield from table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2)
+            texts = pa.schema([(name, pa.string()) for name in entry.state.partition_by])  # pyarrow reads no decimals
+            layout = ds.partitioning(texts, flavor="hive")
+            fields = [texts.field(field.name) if field.name in texts.names else field for field in known]
+            table = ds.dataset(paths, pa.schema(fields), partitioning=layout, partition_base_dir=self.name)
+            wanted = pa.schema([known.field(name) for name in columns])
+            for batch in table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2):
+                yield fitted(batch, wanted) if batch.schema != wanted else batch
 
     def read_quarantine(self) -> Iterator[pa.RecordBatch]:
         entry = newest(self._files)

@@ -55,6 +55,7 @@ class SqlTarget:
     """
 
     is_partitioned = False
+    keeps_partition_columns = False
 
     def __init__(
         self,

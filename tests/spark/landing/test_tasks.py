@@ -5,21 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from eventbus.errors import ConfigError, OffsetOutOfRange
+from eventbus.errors import ConfigError, OffsetOutOfRange, SerializationError
 from eventbus.types import TopicPartition
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
+from spark_sinks.partitions import NULL_DIRECTORY, directory_name
+from spark_sinks.refusals import check_places, without_unfit
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
 from spark_sinks.source.offsets import OffsetRange
-from spark_sinks.stage import NULL_DIRECTORY, Layout, StageWriter, directory_value, split_by_directory
+from spark_sinks.stage import Layout, StageWriter, split_by_directory
 from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, FusedTask, Report, WriteTask, above, first_refusal
 from tests.spark.decoding.batches import source_batch
 from tests.spark.upkeep.conftest import GappyLog
@@ -112,10 +116,59 @@ def test_a_time_beyond_the_year_9999_is_null_and_has_no_day() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, NULL_DIRECTORY), ("", NULL_DIRECTORY), (True, "true"), (3, "3"), ("a=b", "a%3Db"), ("é x", "%C3%A9 x")],
+    [
+        (None, NULL_DIRECTORY),
+        ("", ""),
+        (NULL_DIRECTORY, "%5F_HIVE_DEFAULT_PARTITION__"),
+        (True, "true"),
+        (3, "3"),
+        (Decimal("0E-10"), "0.0000000000"),
+        (dt.datetime(1, 1, 1, tzinfo=dt.UTC), "0001-01-01T00%3A00%3A00.000000Z"),
+        ("a=b", "a%3Db"),
+        ("é x", "%C3%A9 x"),
+    ],
 )
-def test_directory_values_are_hives(value: Any, text: str) -> None:
-    assert directory_value(value) == text
+def test_each_value_has_a_directory_of_its_own(value: Any, text: str) -> None:
+    assert directory_name("p", value) == f"p={text}"
+
+
+def test_a_directory_that_would_have_too_long_a_name_is_hashed() -> None:
+    names = {directory_name("p", f"{'é' * 60}{end}") for end in "ab"}
+    assert len(names) == 2
+    assert max(len(name) for name in names) <= 255
+
+
+@pytest.mark.parametrize(
+    ("value", "why", "fits_files"),
+    [
+        ("", "its 'p' is '', which readers of partition directories take for null", True),
+        (NULL_DIRECTORY, "readers of partition directories take for null", True),
+        ("é" * 60, "its 'p' makes a directory name of 362 bytes, and at most 255 are possible", True),
+        (dt.date(9999, 12, 31), "its 'p' is outside of the years 1 to 9999", False),
+        (dt.datetime(9999, 12, 31, 23, 59, tzinfo=dt.UTC), "its 'p' is outside of the years 1 to 9999", False),
+    ],
+)
+def test_a_record_that_no_partition_can_hold_is_rejected(value: Any, why: str, fits_files: bool) -> None:
+    values = pa.array([None, value, value])
+    if not isinstance(value, str):  # Python has no such date
+        number = values.cast(pa.int32() if values.type == pa.date32() else pa.int64())
+        more = pa.scalar(1 if values.type == pa.date32() else 86_400_000_000, number.type)
+        values = pc.add(number, more).cast(values.type)
+    source = source_batch([b"1", b"2", b"3"])
+    decoded = decoding(schema=None)(source)
+    rows = decoded.rows.append_column("p", values)
+    for in_files in (False, True):
+        layout = Layout(("p",), in_files=in_files)
+        fit, rejected, _ = without_unfit(Decoded(rows), source, (), layout)
+        if in_files and fits_files:
+            assert rejected is None
+            continue
+        assert rejected is not None
+        assert fit.column("_offset").to_pylist() == [0]
+        assert [(row["_offset"], row["value"]) for row in rejected.to_pylist()] == [(1, b"2"), (2, b"3")]
+        assert why in rejected.column("error")[0].as_py()
+        with pytest.raises(SerializationError, match="at offset 1 cannot be landed: its 'p'"):
+            check_places(rows, layout)
 
 
 def test_staged_files_hold_each_row_once_and_have_no_parquet_name(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import datetime as dt
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,7 @@ import pytest
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked, ProducerFenced, StorageError, StorageFull
 from spark_sinks.shape import DATE, KEY, TOMBSTONE, coordinate_fields, quarantine_schema
+from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.target import Batch, Founding, SinkState, StagedFile, Target
 
 NOW_MS = 1_709_251_199_000
@@ -82,6 +83,8 @@ class Rig:
     compacts = True
     every = 1
     """Of so many steps the quick tier fails one, where a table is slow to make; the long tier fails them all."""
+    refused_partitions: Collection[str] = ()
+    """The `PARTITIONS` that this kind cannot have."""
     locks = True
     """Whether a second landing on this machine is refused at once."""
 
@@ -151,7 +154,7 @@ def stage(target: Target, rows: list[Row], columns: pa.Schema, *, tombstones: bo
     for row in rows:
         day = _timestamp(row).date().isoformat()
         groups.setdefault(f"{DATE}={day}" if target.is_partitioned and DATE in columns.names else "", []).append(row)
-    fields = [field for field in columns if field.name != DATE]
+    fields = [field for field in columns if field.name != DATE or target.keeps_partition_columns]
     fields += [pa.field(TOMBSTONE, pa.bool_())] if tombstones else []
     staged: list[StagedFile] = []
     for directory, group in groups.items():
@@ -182,6 +185,7 @@ def _values(row: Row) -> dict[str, Any]:
     return {
         "amount": None if row.tombstone else row.offset if row.amount is None else row.amount,
         "note": None if row.tombstone else "late",
+        DATE: _timestamp(row).date(),
         KEY: row.key,
         "_topic": "orders",
         "_partition": row.partition,
@@ -189,6 +193,52 @@ def _values(row: Row) -> dict[str, Any]:
         "_timestamp": _timestamp(row),
         TOMBSTONE: row.tombstone,
     }
+
+
+PARTITIONS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "text": (
+        pa.string(),
+        [
+            *("a b", "a/b", "100%", "a%20b", "é" * 40, "a:b=c", "'", "01234", "null", "NULL", "None", "nan", "true"),
+            *("2024-02-29", "\0", "\n", "..", ".", "+1", " x ", "😀", None),
+        ],
+    ),
+    "integer": (pa.int64(), [0, -1, 2**63 - 1, -(2**63), None]),
+    "boolean": (pa.bool_(), [True, False, None]),
+    "decimal": (pa.decimal128(38, 0), [Decimal("-7"), Decimal(0), Decimal("9" * 38), None]),
+    "fraction": (pa.decimal128(12, 10), [Decimal("0E-10"), Decimal("1.5"), Decimal("-1E-10"), None]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(999, 2, 3), dt.date(9999, 12, 31), None]),
+    "instant": (
+        pa.timestamp("us", "UTC"),
+        [
+            dt.datetime(1, 1, 1, tzinfo=dt.UTC),
+            dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC),
+            dt.datetime(2024, 2, 29, 23, 59, 59, 123_456, dt.UTC),
+            None,
+        ],
+    ),
+    "local time": (pa.timestamp("us"), [dt.datetime(1970, 1, 1), dt.datetime(2024, 2, 29, 23, 59, 59, 1), None]),
+}
+"""The types that tables are partitioned by, with the values whose text is easily confused."""
+
+
+def land_values(
+    target: Target, kind: pa.DataType, values: list[Any], number: int, upsert: tuple[str, ...] = ()
+) -> None:
+    """Land commit ``number`` of rows with these values in the partition column ``p``."""
+    target.open(founding(target, partition_by=("p",), upsert=upsert), NOW_MS)
+    columns = pa.schema([("p", kind), (KEY, pa.binary()), *coordinate_fields()])
+    rows = [{**_values(Row(0, number * len(values) + each)), "p": value} for each, value in enumerate(values)]
+    writer = StageWriter(target.stage_directory(), Layout(("p",), in_files=target.keeps_partition_columns))
+    fields = [*columns, pa.field(TOMBSTONE, pa.bool_())] if upsert else columns
+    for batch in pa.Table.from_pylist(rows, pa.schema(fields)).to_batches():
+        writer.write(batch)
+    target.commit(Batch({0: (number + 1) * len(values)}, writer.finish(), [], columns), NOW_MS)
+
+
+def values_of(target: Target) -> list[str]:
+    """Return what the partition column ``p`` holds, as a reader of its kind of table sees it."""
+    return sorted(repr(value) for batch in target.read(["p"]) for value in batch.column("p").to_pylist())
 
 
 def records(target: Target) -> list[Record]:
@@ -673,26 +723,24 @@ class Conformance:
         self.opened(rig)[0].close()
         story.check(outside=True)
 
-    def test_odd_partition_values_and_directories(self, rigs: MakeRig) -> None:
+    @pytest.mark.parametrize("name", PARTITIONS)
+    def test_each_value_of_a_partition_column_is_kept(self, rigs: MakeRig, name: str) -> None:
         if not rigs("kind").compacts:
-            pytest.skip("there are no files")
+            pytest.skip("there are no partitions")
         rig = rigs("my tables ü 100%")
         target = rig.target()
-        target.open(founding(target, partition_by=("note",)), NOW_MS)
-        columns = pa.schema([*coordinate_fields(), ("note", pa.string())])
-        notes = ["a b", "a/b", "100%", "a%20b", "é", "a:b=c", "'"]
+        if name in rig.refused_partitions:
+            with pytest.raises(ConfigError, match=r"partitioned by 'p', which is .*CAST"):
+                land_values(target, *PARTITIONS[name], 0)
+            return target.close()
+        kind, values = PARTITIONS[name]
         for number in range(2):
-            rows = [_values(Row(number, offset)) for offset in range(len(notes))]
-            staged = [
-                _write(target, pa.Table.from_pylist([row], columns.remove(4)), f"{i}.staged", f"note={quote(note, '')}")
-                for i, (row, note) in enumerate(zip(rows, notes, strict=True))
-            ]
-            target.commit(Batch({number: len(notes)}, staged, [], columns), NOW_MS)
+            land_values(target, kind, values, number)
+        expected = sorted(map(repr, 2 * pa.array(values, kind).to_pylist()))
+        assert values_of(target) == expected
         done = target.compact(before=None, min_files=2)
-        assert (done.files_before, done.files_after) == (2 * len(notes), len(notes))
-        read = pa.Table.from_batches(target.read(["note", "_offset"])).to_pylist()
-        assert {(row["_offset"], row["note"]) for row in read} == set(enumerate(notes))
-        assert len(read) == 2 * len(notes)
+        assert (done.files_before, done.files_after) == (2 * len(values), len(values))
+        assert values_of(target) == expected
         target.close()
 
 
@@ -708,6 +756,18 @@ class UpsertConformance:
         target = rig.target()
         target.open(founding(target, upsert=upsert, partition_by=()), NOW_MS)
         return target
+
+    @pytest.mark.parametrize("name", PARTITIONS)
+    def test_rows_are_upserted_by_each_value_of_a_partition_column(self, rig: Rig, name: str) -> None:
+        target, (kind, values) = rig.target(), PARTITIONS[name]
+        if not target.is_partitioned or name in rig.refused_partitions:
+            pytest.skip("this kind has no such partitions")
+        values = [value for value in values if value is not None]
+        for number in range(3):
+            land_values(target, kind, values, number, upsert=("p",))
+        assert values_of(target) == sorted(map(repr, pa.array(values, kind).to_pylist()))
+        assert {row["_offset"] // len(values) for each in target.read(["_offset"]) for row in each.to_pylist()} == {2}
+        target.close()
 
     @staticmethod
     def put(target: Target, rows: list[Row], **offsets: int) -> SinkState:

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.system
 class DeltaRig(Rig):
     every = 3
     upserts = True
+    refused_partitions = ("fraction",)
 
     def target(self) -> Target:
         def files(root: Path) -> Files:

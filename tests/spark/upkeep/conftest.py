@@ -97,6 +97,7 @@ class Table:
 
     name = "a table"
     is_partitioned = True
+    keeps_partition_columns = False
 
     def __init__(self, **account: Any) -> None:
         self.account = {"id": "0a1b2c3d", "topic": "orders", "sequence": 1, **account}
@@ -168,22 +169,24 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Any:
 def land_here(url: str, to: str, *, upto: int | None = None, **said: Any) -> SinkState:
     """Land ``orders`` as the engine does, without Spark: into a table of our own targets."""
     target = open_target(to)
-    days = ("dt",) if target.is_partitioned else ()
-    founding = Founding("orders", days, tuple(said.pop("upsert", ())), started={0: 0})
+    by = tuple(said.pop("partition_by", ("dt",)))
+    by = by if target.is_partitioned else ()
+    layout = Layout(by, in_files=target.keeps_partition_columns)
+    founding = Founding("orders", by, tuple(said.pop("upsert", ())), started={0: 0})
     try:
         state = target.open(founding, NOW_MS)
-        rows = RowMaker(url, state, ValueArguments(**said))
+        rows = RowMaker(url, state, ValueArguments(**said), None, layout)
         stage = target.stage_directory()
         truth = LogTruth(url, "orders")
         end = truth.bounds()[0][1] if upto is None else upto
-        good, bad = StageWriter(stage, Layout(days)), StageWriter(stage, Layout())
+        good, bad = StageWriter(stage, layout), StageWriter(stage, Layout())
         for batch in truth.records(0, state.offsets[0], end):
             decoded = rows(batch)
             good.write(decoded.rows)
             if decoded.rejected is not None:
                 bad.write(decoded.rejected)
         columns = pa.schema([field for field in rows.columns if field.name != TOMBSTONE])
-        if days:
+        if layout.makes_date(columns.names):
             columns = columns.append(pa.field("dt", pa.date32()))
         return target.commit(Batch({0: end}, good.finish(), bad.finish(), columns), NOW_MS)
     finally:
