@@ -43,12 +43,11 @@ class Frames:
         self.layout = Layout(names, event_time or "_timestamp", compression)
         self.event_time = event_time
 
-    def of(self, target: Target) -> Frames:
+    def of(self, target: Target, upsert: tuple[str, ...]) -> Frames:
         """Return these frames for one target. Raises `ConfigError` for partitions that it cannot have."""
-        if not target.is_partitioned:
-            return self._unpartitioned()
-        frames = copy.copy(self)
-        frames.layout = self.layout._replace(in_files=target.keeps_partition_columns)
+        frames = copy.copy(self) if target.is_partitioned else self._unpartitioned()
+        limits = target.limits(upsert)
+        frames.layout = frames.layout._replace(in_files=target.keeps_partition_columns, limits=limits)
         return frames
 
     def _unpartitioned(self) -> Frames:

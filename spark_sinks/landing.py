@@ -197,7 +197,7 @@ def _land(
             settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys), lacks)
             values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
-            own_frames = frames.of(target)
+            own_frames = frames.of(target, keys)
             # Spark reads a schema in its own language, and it has not been started.
             planned = None if isinstance(schema, str) else values.plan(None).columns
             columns = None if planned is None else list(planned.names)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def without_unfit(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, ...], layout: Layout) -> Decoded:
-    """Move rows that have no key to be upserted by, or no place in a partition, to the rejected records."""
+    """Move rows without a key to upsert by, and rows that the table cannot hold, to the rejected records."""
     import pyarrow as pa
 
     rows = decoded.rows
     reasons = np.full(rows.num_rows, None, object)
-    for mask, reason in (*_keyless(rows, upsert), *_misplaced(rows, layout)):
+    for mask, reason in (*_keyless(rows, upsert), *_beyond_limits(rows, layout)):
         reasons[mask & (reasons == None)] = reason  # noqa: E711 - element by element
     fit = reasons == None  # noqa: E711
     if fit.all():
@@ -48,8 +48,8 @@ def without_unfit(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, .
 
 
 def check_places(rows: pa.RecordBatch, layout: Layout) -> None:
-    """Raise `SerializationError` for a row that no partition can hold; a transform's rows cannot be quarantined."""
-    for mask, reason in _misplaced(rows, layout):
+    """Raise `SerializationError` for a row that the table cannot hold; a transform's rows cannot be quarantined."""
+    for mask, reason in _beyond_limits(rows, layout):
         row = int(np.flatnonzero(mask)[0])
         where = ""
         if {*COORDINATES} <= {*rows.schema.names}:
@@ -77,7 +77,7 @@ def _keyless(rows: pa.RecordBatch, upsert: tuple[str, ...]) -> Iterator[tuple[An
         yield keyless, f"the table is upserted by {', '.join(upsert)}, and the record has none"
 
 
-def _misplaced(rows: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Any, str]]:
+def _beyond_limits(rows: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Any, str]]:
     by = layout.partition_by
     for name in by:
         if name in rows.schema.names:
@@ -85,6 +85,8 @@ def _misplaced(rows: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Any, str]
                 mask = found.to_numpy(zero_copy_only=False)
                 if mask.any():
                     yield mask, reason
+    if layout.limits is not None:
+        yield from layout.limits(rows)
 
 
 def _pairs(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from eventbus.errors import ConfigError
 from spark_sinks.partitions import FIRST_DAY, LAST_DAY, directory_name
 from spark_sinks.shape import DATE
 from spark_sinks.targets.files import disk_errors
-from spark_sinks.targets.target import StagedFile
+from spark_sinks.targets.target import RowLimits, StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,13 +35,14 @@ class Layout(NamedTuple):
     """How rows are laid out in files.
 
     ``date_of``: the column whose day (UTC) is `shape.DATE`, in a table that is partitioned by it. ``in_files``: the
-    files contain the partition columns.
+    files contain the partition columns. ``limits``: what the table cannot hold besides, see `Target.limits`.
     """
 
     partition_by: tuple[str, ...] = ()
     date_of: str = "_timestamp"
     compression: str = "zstd"
     in_files: bool = False
+    limits: RowLimits | None = None
 
     def missing(self, columns: Sequence[str]) -> list[str]:
         """The partition columns that rows with these columns do not have."""

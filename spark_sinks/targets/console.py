@@ -39,11 +39,15 @@ class ConsoleTarget:
     name = "console:"
     is_partitioned = False
     keeps_partition_columns = False
+    keeps_nan = True
 
     def __init__(self, *, stage: str | None = None, out: TextIO | None = None) -> None:
         self._stage = Stage(stage)
         self._out = out
         self._state: SinkState | None = None
+
+    def limits(self, upsert: tuple[str, ...]) -> None:
+        return None
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if self._state is None:

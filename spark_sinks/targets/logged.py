@@ -103,6 +103,7 @@ class LoggedTarget:
     """A table in a local directory with a log of its own."""
 
     is_partitioned = True
+    keeps_nan = True
 
     def __init__(
         self,
@@ -128,6 +129,9 @@ class LoggedTarget:
         self.lock = TableLock(directory)
 
     # -- landing ------------------------------------------------------------------------------------------------------
+
+    def limits(self, upsert: tuple[str, ...]) -> None:
+        return None
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         self._account = None

@@ -12,8 +12,8 @@ is kept anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -124,6 +124,10 @@ class FileCount(NamedTuple):
     size_bytes: int
 
 
+RowLimits = Callable[["pa.RecordBatch"], Iterator[tuple[Any, str]]]
+"""Yields masks of rows that a table cannot hold, each with the reason; picklable."""
+
+
 class Target(Protocol):
     """A table that a landing writes. Called from one thread of the driver."""
 
@@ -140,6 +144,15 @@ class Target(Protocol):
     @property
     def keeps_partition_columns(self) -> bool:
         """True if data files contain the partition columns too; else the directory has the only copy of a value."""
+        ...
+
+    @property
+    def keeps_nan(self) -> bool:
+        """False if NaN may become null: SQLite and MySQL have no NaN, and JSON, in any database, has none."""
+        ...
+
+    def limits(self, upsert: tuple[str, ...]) -> RowLimits | None:
+        """Return a check that tasks run on rows of a table that is upserted by these columns; None: it holds all."""
         ...
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:

@@ -1,4 +1,4 @@
-"""Whether rows of a table have the values that the log has: a number for each row on both sides, and those compared."""
+"""Compare the values of a table with those in the log, by a hash of each row."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +30,7 @@ _SHIFT = np.uint64(33)
 
 
 class Compared(NamedTuple):
-    """``compared`` rows in ``columns``; ``left_out``: columns whose type the table changed beyond recognition."""
+    """``compared`` rows in ``columns``. ``left_out``: columns whose type in the table cannot be converted back."""
 
     compared: int
     columns: list[str]
@@ -38,7 +39,10 @@ class Compared(NamedTuple):
 
 
 def compare_values(target: Target, state: SinkState, rows: RowMaker, records: Iterable[pa.RecordBatch]) -> Compared:
-    """``records`` ascend in each partition. Takes 8 bytes of memory for each offset that the table has."""
+    """Compare rows with the records that they were made of, which ascend in each partition.
+
+    It takes 8 bytes of memory for each offset in the table.
+    """
     columns = state.columns()
     if columns is None:
         return Compared(0, [], [], {})
@@ -49,7 +53,7 @@ def compare_values(target: Target, state: SinkState, rows: RowMaker, records: It
     hashes = _Hashes()
     for batch in target.read(wanted):
         batch = own(batch, state.topic)
-        hashes.put(batch, hash_rows(_cast(batch, wanted, kinds)))
+        hashes.put(batch, hash_rows(_cast(batch, wanted, kinds), keeps_nan=target.keeps_nan))
     builders: dict[int, RangesBuilder] = {}
     compared = 0
     for batch in records:
@@ -57,14 +61,14 @@ def compare_values(target: Target, state: SinkState, rows: RowMaker, records: It
         if decoded.num_rows:
             partition, offsets = int(decoded.column("_partition")[0].as_py()), decoded.column("_offset").to_numpy()
             there, known = hashes.get(partition, offsets)
-            differs = known & (there != hash_rows(_cast(decoded, wanted, kinds)))
+            differs = known & (there != hash_rows(_cast(decoded, wanted, kinds), keeps_nan=target.keeps_nan))
             compared += int(np.count_nonzero(known))
             builders.setdefault(partition, RangesBuilder()).add(offsets[differs])
     return Compared(compared, wanted, sorted(left_out), {each: built.build() for each, built in builders.items()})
 
 
 class _Hashes:
-    """A number per offset."""
+    """The hash of the row at each offset."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[int, int], tuple[Hashes, NDArray[np.bool_]]] = {}
@@ -92,7 +96,7 @@ class _Hashes:
 
 
 def _unfit(batch: Any, kinds: dict[str, pa.DataType]) -> set[str]:
-    """The columns that cannot be made those of decoded rows: a database has types of its own."""
+    """Return the columns that cannot be cast to the types of decoded rows; a database has types of its own."""
     import pyarrow as pa
 
     found: set[str] = set()
@@ -111,18 +115,18 @@ def _cast(batch: pa.RecordBatch, names: Sequence[str], kinds: dict[str, pa.DataT
     return [column if column.type == kinds[name] else column.cast(kinds[name]) for name, column in columns.items()]
 
 
-def hash_rows(columns: list[Any]) -> Hashes:
-    """A number for each row, by all its columns; good within this process only."""
+def hash_rows(columns: list[Any], *, keeps_nan: bool = True) -> Hashes:
+    """Return a hash of each row over all its columns, valid in this process only. NaN is null unless ``keeps_nan``."""
     total: Hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
-        nulls = column.is_null().to_numpy(zero_copy_only=False)
+        nulls = column.is_null(nan_is_null=not keeps_nan).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
-            total = (total ^ np.where(nulls, _NULL, _hash(column))) * _MIX
+            total = (total ^ np.where(nulls, _NULL, _hash(column, keeps_nan))) * _MIX
             total ^= total >> _SHIFT
     return total
 
 
-def _hash(column: Any) -> Hashes:
+def _hash(column: Any, keeps_nan: bool) -> Hashes:
     import pyarrow as pa
 
     kind: Any = column.type
@@ -143,7 +147,8 @@ def _hash(column: Any) -> Hashes:
         values = encoded.dictionary.to_pylist()
         indices = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
         return _python_hashes(values)[indices] if values else np.zeros(len(column), np.uint64)
-    return _python_hashes([repr(each) for each in column.to_pylist()])  # nested, decimals
+    texts = [repr(each) for each in column.to_pylist()]  # nested, decimals
+    return _python_hashes(texts if keeps_nan else [re.sub(r"\bnan\b", "None", text) for text in texts])
 
 
 def _python_hashes(values: Sequence[str | bytes]) -> Hashes:

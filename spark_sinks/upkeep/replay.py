@@ -78,7 +78,9 @@ def replay_quarantine(
     with opened(url, topic, to) as there:
         target, state = there.target, there.state
         by = state.partition_by if target.is_partitioned else ()
-        layout = Layout(by, event_time or "_timestamp", compression, target.keeps_partition_columns)
+        layout = Layout(
+            by, event_time or "_timestamp", compression, target.keeps_partition_columns, target.limits(state.upsert)
+        )
         rows = RowMaker(there.url, state, arguments, there.session, layout)
         deleted = Deletions(lambda: truth_of(there.origin, there.session)) if state.upsert else None
         replay = _Replay(target, state, rows, layout, deleted, progress or (lambda _: None))

@@ -44,6 +44,7 @@ class ParquetTarget:
 
     is_partitioned = True
     keeps_partition_columns = False
+    keeps_nan = True
 
     def __init__(
         self, directory: Path, options: TargetOptions, *, make_files: MakeFiles = LocalFiles, rewrite: Rewrite = rewrite
@@ -62,6 +63,9 @@ class ParquetTarget:
         return str(self._directory)
 
     # -- landing ------------------------------------------------------------------------------------------------------
+
+    def limits(self, upsert: tuple[str, ...]) -> None:
+        return None
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if founding.upsert:

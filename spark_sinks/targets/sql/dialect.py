@@ -59,6 +59,10 @@ class Dialect(ABC):
     """Columns that every table has already."""
     rows_at_once: ClassVar[int] = 10_000
     table_options: ClassVar[str] = ""
+    limited: ClassVar[frozenset[Kind]] = frozenset({"date", "timestamp", "instant"})
+    """The kinds of columns that the database does not hold every value of."""
+    counts_characters: ClassVar[bool] = False
+    """True if `longest_key` of a text counts characters, not bytes."""
 
     def __init__(self, dialect: SqlDialect) -> None:
         self.sqlalchemy = dialect
@@ -97,6 +101,11 @@ class Dialect(ABC):
             digits = column.type.precision - min(column.type.scale, 0)
             return f"{self.types['decimal']}({digits},{max(column.type.scale, 0)})"
         return self.types[column.kind]
+
+    @staticmethod
+    def longest_key(kind: Kind, keys: int) -> int | None:
+        """Return the size of the longest value of a key column, in a table with ``keys`` of them; None: any."""
+        return None
 
     def create(self, layout: Layout) -> list[str]:
         """The statements that make a table. One that holds records has them as its primary key."""
@@ -174,8 +183,9 @@ class Dialect(ABC):
                 raise refusal(unfit, column, batch) from None
         return arrays
 
-    def wire(self, array: pa.Array, column: Column) -> pa.Array:
-        """May raise `Unfit`."""
+    @classmethod
+    def wire(cls, array: pa.Array, column: Column) -> pa.Array:
+        """Return a column as the driver takes it. May raise `Unfit`."""
         return wire(array, column.kind)
 
     # reading ---------------------------------------------------------------------------------------------------------

@@ -49,17 +49,23 @@ class MySqlDialect(Dialect):
     }
     rows_at_once = 5_000
     table_options = " ENGINE=InnoDB"
+    limited = frozenset({"date", "timestamp", "instant", "float32", "float64"})
+    counts_characters = True
 
     @property
     def _exact(self) -> str:
         """Texts that are not the same bytes are different keys, also where only spaces at the end differ."""
         return "utf8mb4_nopad_bin" if getattr(self.sqlalchemy, "is_mariadb", False) else "utf8mb4_0900_bin"
 
+    @staticmethod
+    def longest_key(kind: Kind, keys: int) -> int | None:
+        return _KEY_BYTES // (4 if kind == "text" else 1) // keys
+
     def type_of(self, column: Column, keys: int) -> str:
         if column.is_key and column.kind == "text":
-            return f"VARCHAR({_KEY_BYTES // 4 // keys}) CHARACTER SET utf8mb4 COLLATE {self._exact}"
+            return f"VARCHAR({self.longest_key('text', keys)}) CHARACTER SET utf8mb4 COLLATE {self._exact}"
         if column.is_key and column.kind == "bytes":
-            return f"VARBINARY({_KEY_BYTES // keys})"
+            return f"VARBINARY({self.longest_key('bytes', keys)})"
         return super().type_of(column, keys)
 
     def indexes(self, layout: Layout) -> tuple[list[str], list[str]]:
@@ -93,7 +99,8 @@ class MySqlDialect(Dialect):
         newer = f"{partition} <> VALUES({partition}) OR {offset} < VALUES({offset})"
         return f"{column} = IF({newer}, VALUES({column}), {column})"
 
-    def wire(self, array: pa.Array, column: Column) -> pa.Array:
+    @classmethod
+    def wire(cls, array: pa.Array, column: Column) -> pa.Array:
         import pyarrow as pa
         import pyarrow.compute as pc
 

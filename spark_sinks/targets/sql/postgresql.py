@@ -47,9 +47,14 @@ class PostgresDialect(Dialect):
     }
     reserved = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
     rows_at_once = 16_384
+    limited = frozenset({"text", "json"})
 
     def length(self, name: str) -> tuple[int, int]:
         return len(name.encode()), 63
+
+    @staticmethod
+    def longest_key(kind: Kind, keys: int) -> int | None:
+        return 2_600 // keys  # an entry of an index takes a third of a page, 2,704 bytes with its header
 
     def indexes(self, layout: Layout) -> tuple[list[str], list[str]]:
         """It finds names itself, also for a table whose name has no letter to spare."""
@@ -122,7 +127,8 @@ class PostgresDialect(Dialect):
         self.run(connection, f"CREATE TEMPORARY TABLE {self.quote(name)} ({kinds}) ON COMMIT DROP")
         return Layout("pg_temp", name, columns)
 
-    def wire(self, array: pa.Array, column: Column) -> pa.Array:
+    @classmethod
+    def wire(cls, array: pa.Array, column: Column) -> pa.Array:
         array = wire(array, column.kind, all_years=True)
         if column.kind in ("text", "json"):
             return _without_nul(array, is_json=column.kind == "json")

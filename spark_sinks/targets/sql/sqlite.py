@@ -87,7 +87,8 @@ class SqliteDialect(Dialect):
         )
         self.load(connection, statement, layout, batches)
 
-    def wire(self, array: pa.Array, column: Column) -> pa.Array:
+    @classmethod
+    def wire(cls, array: pa.Array, column: Column) -> pa.Array:
         import pyarrow as pa
 
         return array.cast(pa.string()) if column.kind == "uint64" else super().wire(array, column)

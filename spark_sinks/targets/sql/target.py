@@ -17,6 +17,7 @@ from spark_sinks.targets.sql.account import Account
 from spark_sinks.targets.sql.address import Address, file_is_missing, parse_address, table_of
 from spark_sinks.targets.sql.dialect import Dialect, Layout
 from spark_sinks.targets.sql.kinds import held
+from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.mysql import SESSION, MySqlDialect
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.targets.sql.sqlite import LOOKS, SqliteDialect
@@ -56,6 +57,7 @@ class SqlTarget:
 
     is_partitioned = False
     keeps_partition_columns = False
+    keeps_nan = False
 
     def __init__(
         self,
@@ -78,6 +80,9 @@ class SqlTarget:
     @property
     def name(self) -> str:
         return self._address.name
+
+    def limits(self, upsert: tuple[str, ...]) -> SqlLimits:
+        return SqlLimits(type(self._dialect), upsert)
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if self._address.table is None:

@@ -24,6 +24,8 @@ from spark_sinks.refusals import check_places, without_unfit
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
 from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.stage import Layout, StageWriter, split_by_directory
+from spark_sinks.targets.sql.limits import SqlLimits
+from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, FusedTask, Report, WriteTask, above, first_refusal
 from tests.spark.decoding.batches import source_batch
 from tests.spark.upkeep.conftest import GappyLog
@@ -169,6 +171,16 @@ def test_a_record_that_no_partition_can_hold_is_rejected(value: Any, why: str, f
         assert why in rejected.column("error")[0].as_py()
         with pytest.raises(SerializationError, match="at offset 1 cannot be landed: its 'p'"):
             check_places(rows, layout)
+
+
+def test_a_record_that_the_table_cannot_hold_is_rejected_by_the_task(tmp_path: Path) -> None:
+    layout = Layout(limits=SqlLimits(PostgresDialect, ()))
+    decode = Decoding(open_values(ValueSettings("t", schema=Stop), url="unused").plan(None), {}, (), layout)
+    write = pickle.loads(pickle.dumps(WriteTask(str(tmp_path), layout, decode)))
+    rows, rejected = reports_of(write, [source_batch([b'{"name": "a"}', b'{"name": "a\\u0000b"}'])])
+    assert (rows.kind, rows.rows) == (ROWS, 1)
+    assert (rejected.kind, rejected.offset) == (REJECTED, 1)
+    assert rejected.reason == "its 'name' is a text with the character U+0000, which PostgreSQL cannot hold"
 
 
 def test_staged_files_hold_each_row_once_and_have_no_parquet_name(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ class Table:
     name = "a table"
     is_partitioned = True
     keeps_partition_columns = False
+    keeps_nan = True
 
     def __init__(self, **account: Any) -> None:
         self.account = {"id": "0a1b2c3d", "topic": "orders", "sequence": 1, **account}
@@ -171,8 +172,9 @@ def land_here(url: str, to: str, *, upto: int | None = None, **said: Any) -> Sin
     target = open_target(to)
     by = tuple(said.pop("partition_by", ("dt",)))
     by = by if target.is_partitioned else ()
-    layout = Layout(by, in_files=target.keeps_partition_columns)
-    founding = Founding("orders", by, tuple(said.pop("upsert", ())), started={0: 0})
+    upsert = tuple(said.pop("upsert", ()))
+    layout = Layout(by, in_files=target.keeps_partition_columns, limits=target.limits(upsert))
+    founding = Founding("orders", by, upsert, started={0: 0})
     try:
         state = target.open(founding, NOW_MS)
         rows = RowMaker(url, state, ValueArguments(**said), None, layout)

@@ -10,6 +10,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from eventbus import EventBus
+from serdes import Avro
 from spark_sinks.upkeep.verify import verify
 
 from .conftest import GappyLog, land_here
@@ -68,3 +70,24 @@ def test_a_table_that_is_right_is_good(
         report = verify(str(directory), "orders", TARGETS[target], schema=SCHEMA, values=values)
         assert report.problems == []
         assert report.rejected == landed.rejected
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_value_that_the_table_has_no_form_of_is_no_difference(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    schema = {
+        "type": "record",
+        "name": "Ratio",
+        "fields": [
+            {"name": "ratio", "type": "double"},
+            {"name": "ratios", "type": {"type": "array", "items": "double"}},
+        ],
+    }
+    bus = EventBus(f"file://{directory}", serde=Avro("log", schema=schema))
+    bus.topic("orders", partitions=1)
+    with bus.blocking() as blocking:
+        blocking.send("orders", {"ratio": float("nan"), "ratios": [1.5, float("nan")]})
+    assert land_here(str(directory), TARGETS[target], registry="log").rows == 1
+    assert verify(str(directory), "orders", TARGETS[target], registry="log", values=True).problems == []
