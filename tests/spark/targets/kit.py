@@ -526,6 +526,16 @@ class Conformance:
         target.close()
         assert sorted(read) == far
 
+    def test_a_batch_that_only_adds_a_column(self, rig: Rig) -> None:
+        target, _ = self.opened(rig)
+        for number, columns in enumerate(
+            (table_columns(target, wide=True).remove(1), table_columns(target, wide=True))
+        ):
+            target.commit(Batch({0: number + 1}, stage(target, [Row(0, number)], columns), [], columns), NOW_MS)
+        read = pa.Table.from_batches(target.read(["note", "_offset"])).to_pylist()
+        target.close()
+        assert {row["_offset"]: row["note"] for row in read} == {0: None, 1: "late"}
+
     def test_columns_widen(self, rig: Rig) -> None:
         story = Story(rig)
         target, _ = self.opened(rig)
