@@ -140,8 +140,13 @@ def _united_structs(column: Any, kind: Any) -> pa.DataType | None:
     import pyarrow as pa
 
     fields: dict[str, Any] = {field.name: field.type for field in column}
+    folded = {name.lower() for name in fields}
     for field in kind:
-        both = united(fields[field.name], field.type) if field.name in fields else field.type
+        both = field.type
+        if field.name in fields:
+            both = united(fields[field.name], field.type)
+        elif field.name.lower() in folded:  # most tables do not distinguish names by case
+            both = None
         if both is None:
             return None
         fields[field.name] = both

@@ -14,7 +14,7 @@ from serdes.avro import schema as avro
 from serdes.avro.codec.guards import least_bytes
 from serdes.avro.logical import decimal_of
 from spark_sinks.decoding.avro.logical import MAX_PRECISION, Decimal, DecimalText, Duration, UuidBytes
-from spark_sinks.decoding.avro.nested import Choice, Optional, Record, Recursive, Repeated
+from spark_sinks.decoding.avro.nested import Choice, Marker, Optional, Record, Recursive, Repeated
 from spark_sinks.decoding.avro.nodes import Binary, Boolean, Float, Node, Nothing, Number, Symbol
 
 _DAY_MICROS = 86_400_000_000
@@ -81,10 +81,11 @@ def _node(schema: avro.Schema, path: str, inside: dict[int, Record]) -> Node:
         case avro.Union():
             return _union(schema, path, inside)
         case avro.Array():
-            item = _node(schema.items, f"{path}[]", inside)
+            item = _marked(_node(schema.items, f"{path}[]", inside))
             return Repeated(path, item, has_keys=False, least_bytes=least_bytes(schema.items))
         case avro.Map():
-            return Repeated(path, _node(schema.values, f"{path}{{}}", inside), has_keys=True, least_bytes=1)
+            item = _marked(_node(schema.values, f"{path}{{}}", inside))
+            return Repeated(path, item, has_keys=True, least_bytes=1)
         case avro.Enum():
             return Symbol(path, schema.symbols)
         case _:
@@ -92,12 +93,25 @@ def _node(schema: avro.Schema, path: str, inside: dict[int, Record]) -> Node:
 
 
 def _union(schema: avro.Union, path: str, inside: dict[int, Record]) -> Node:
-    branches = [None if each.type == "null" else _node(each, path, inside) for each in schema.branches]
+    branches = [None if each.type == "null" else _marked(_node(each, path, inside)) for each in schema.branches]
     there = [(index, each) for index, each in enumerate(branches) if each is not None]
     if len(there) > 1:
-        return Choice(path, branches)
+        return Choice(path, branches, _branch_names(schema))
     index, inner = there[0] if there else (0, Nothing(path))
     return Optional(path, inner, index, len(branches))
+
+
+def _branch_names(union: avro.Union) -> list[str]:
+    """Return the names of the branches but null: without the namespace, if they differ without it."""
+    branches = [each for each in union.branches if each.type != "null"]
+    short = [each.name if isinstance(each, avro.Named) else each.type for each in branches]
+    if len({name.lower() for name in short}) == len(short):
+        return short
+    return [each.fullname.replace(".", "_") for each in branches]
+
+
+def _marked(node: Node) -> Node:
+    return Marker(node) if isinstance(node, Record) and node.is_empty else node
 
 
 def _scalar(schema: avro.Schema, path: str) -> Node:

@@ -37,7 +37,8 @@ class Record(Node):
         self.children = children
         self.shown = [(name, child) for name, child in children if not child.is_empty]
         self.is_empty = not self.shown
-        self.fields = [pa.field(name, child.type) for name, child in self.shown]
+        names = distinct([name for name, _ in self.shown])
+        self.fields = [pa.field(name, child.type) for name, (_, child) in zip(names, self.shown, strict=True)]
         self.type = pa.struct(self.fields) if self.shown else pa.string()
         self.in_step = all(child.in_step for _, child in children)
         self.nodes = 1 + sum(child.nodes for _, child in children)
@@ -61,7 +62,33 @@ class Record(Node):
         found = {name: child.one(reading) for name, child in self.children}
         if reading.plain:
             return found
-        return None if self.is_empty else {name: found[name] for name, _ in self.shown}
+        if self.is_empty:
+            return None
+        return {field.name: found[name] for field, (name, _) in zip(self.fields, self.shown, strict=True)}
+
+
+class Marker(Node):
+    """A record without fields in a union, an array or a map, where it can be absent: only its presence is a value.
+
+    It is a struct, so that its column stays when a later version of the record has fields.
+    """
+
+    _FIELD = pa.field("present", pa.bool_())
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(pa.struct([self._FIELD]), record.path)
+        self._record = record
+        self.in_step = record.in_step
+        self.nodes = record.nodes
+
+    def read(self, cursor: Cursor, present: Mask) -> pa.Array:
+        self._record.read(cursor, present)
+        column = build.booleans(np.ones(len(cursor), bool), None)
+        return build.structs([self._FIELD], [column], len(cursor), present)
+
+    def one(self, reading: Reading) -> Any:
+        found = self._record.one(reading)
+        return found if reading.plain else {self._FIELD.name: True}
 
 
 class Recursive(Node):
@@ -112,13 +139,15 @@ class Optional(Node):
 
 
 class Choice(Node):
-    """Any other union: a struct with a member for each branch but null, as Spark has it."""
+    """Any other union: a struct with a member for each branch but null, which is None here.
 
-    def __init__(self, path: str, branches: list[Node | None]) -> None:
-        """None: null."""
+    A member has the name of its branch, so that it stays the same when a later version adds or reorders branches.
+    """
+
+    def __init__(self, path: str, branches: list[Node | None], names: list[str]) -> None:
         self._branches = branches
         members = [each for each in branches if each is not None]
-        self._fields = [pa.field(f"member{number}", each.type) for number, each in enumerate(members)]
+        self._fields = [pa.field(name, each.type) for name, each in zip(distinct(names), members, strict=True)]
         super().__init__(pa.struct(self._fields), path)
         self.in_step = all(each.in_step for each in members)
         self.nodes = 1 + sum(each.nodes for each in members)
@@ -268,6 +297,20 @@ class Repeated(Node):
         if size > len(reading.data) - reading.at:
             raise BadValue(self.path, ENDS_EARLY)
         return -count
+
+
+def distinct(names: list[str]) -> list[str]:
+    """Return names that differ by more than case, as the columns of most tables must: a later one gets a number."""
+    used: set[str] = set()
+    found: list[str] = []
+    for name in names:
+        number, wanted = 1, name
+        while wanted.lower() in used:
+            number += 1
+            wanted = f"{name}__{number}"
+        used.add(wanted.lower())
+        found.append(wanted)
+    return found
 
 
 def _key(reading: Reading, path: str) -> str:

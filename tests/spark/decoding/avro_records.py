@@ -28,6 +28,10 @@ class Datum(NamedTuple):
     cell: Any
 
 
+def _branch_name(schema: Any) -> str:
+    return schema["type"] if isinstance(schema, dict) else schema
+
+
 class Maker:
     """Makes schemas and values, the same for the same seed."""
 
@@ -74,13 +78,13 @@ class Maker:
             case "record":
                 return self._of_record(schema)
             case "array":
-                items = [self.datum(schema["items"]) for _ in range(self._size())]
+                items = [self._item(schema["items"]) for _ in range(self._size())]
                 return Datum(
                     self._blocks([each.data for each in items]), [each.plain for each in items],
                     [each.cell for each in items],
                 )  # fmt: skip
             case "map":
-                entries = {self._text(): self.datum(schema["values"]) for _ in range(self._size())}
+                entries = {self._text(): self._item(schema["values"]) for _ in range(self._size())}
                 data = [_sized(key.encode()) + each.data for key, each in entries.items()]
                 plain = {key: each.plain for key, each in entries.items()}
                 return Datum(self._blocks(data), plain, [(key, each.cell) for key, each in entries.items()])
@@ -100,8 +104,14 @@ class Maker:
         others = [branch for branch in schema if branch != "null"]
         if len(others) < 2 or schema[index] == "null":
             return Datum(data, found.plain, found.cell)
-        members = {f"member{number}": None for number in range(len(others))}
-        return Datum(data, found.plain, {**members, f"member{others.index(schema[index])}": found.cell})
+        members = {_branch_name(branch): None for branch in others}
+        return Datum(data, found.plain, {**members, _branch_name(schema[index]): found.cell})
+
+    def _item(self, schema: Any) -> Datum:
+        """Return an item of an array or map; a record without columns is marked as present."""
+        found = self.datum(schema)
+        is_marked = isinstance(schema, dict) and schema["type"] == "record" and says_nothing(schema)
+        return found._replace(cell={"present": True}) if is_marked else found
 
     def _of_record(self, schema: dict[str, Any]) -> Datum:
         parts = {field["name"]: self.datum(field["type"]) for field in schema["fields"]}

@@ -16,6 +16,7 @@ from serdes.avro.parse import parse
 from spark_sinks.decoding.avro.compile import compiled
 from spark_sinks.decoding.avro.decoder import one
 from spark_sinks.decoding.avro.nodes import BadValue
+from spark_sinks.decoding.unite import united
 from tests.spark.decoding.avro_records import decoder_of, framed
 from tests.spark.decoding.batches import source_batch
 
@@ -207,18 +208,48 @@ def test_what_is_no_record_is_one_column(schema: Any, data: bytes, column: pa.Da
     assert decoded.rows.column("value").to_pylist() == [cell]
 
 
-def test_nothing_is_no_column() -> None:
-    empty = {"type": "record", "name": "Empty", "fields": [{"name": "n", "type": "null"}]}
-    schema = {
-        "type": "record",
-        "name": "R",
-        "fields": [
-            {"name": "a", "type": empty},
-            {"name": "b", "type": ["null", "Empty"]},
-            {"name": "c", "type": "int"},
-        ],
-    }
-    decoded = decoder_of({1: schema}).rows(source_batch(framed(1, [b"\0\2", b"\2\4"])))
-    assert decoded.rows.schema.names[0] == "c"
-    assert decoded.rows.column("c").to_pylist() == [1, 2]
-    assert decoder_of({1: empty}).rows(source_batch(framed(1, [b""]))).rows.num_rows == 1
+def test_a_record_without_fields_is_a_column_where_it_can_be_absent() -> None:
+    failed = named("Failed", {"name": "why", "type": "string"})
+    fields = [
+        {"name": "always", "type": {"type": "record", "name": "Empty", "fields": [{"name": "n", "type": "null"}]}},
+        {"name": "gift", "type": ["null", "Empty"]},
+        {"name": "gifts", "type": {"type": "map", "values": "Empty"}},
+        {"name": "event", "type": [named("Started"), named("Stopped"), failed]},
+        {"name": "id", "type": "int"},
+    ]
+    data = [b"\0\0\0\2", b"\2\2\2k\0\4\2x\4"]
+    rows = decoder_of({1: named("R", *fields)}).rows(source_batch(framed(1, data))).rows.to_pylist()
+    names = ("gift", "gifts", "event", "id")
+    there, none = {"present": True}, {"Started": None, "Stopped": None, "Failed": None}
+    assert [{name: row[name] for name in names} for row in rows] == [
+        {"gift": None, "gifts": [], "event": {**none, "Started": there}, "id": 1},
+        {"gift": there, "gifts": [("k", there)], "event": {**none, "Failed": {"why": "x"}}, "id": 2},
+    ]
+    assert "always" not in rows[0]
+
+
+def test_a_record_that_gets_fields_keeps_its_column() -> None:
+    versions = [named("Gift"), named("Gift", {"name": "from", "type": "string"})]
+    roots = [compiled(parse(json.dumps(named("R", {"name": "gift", "type": ["null", each]})))) for each in versions]
+    before, after = (root.fields[0].type for root in roots)
+    assert united(before, after) == pa.struct([("present", pa.bool_()), ("from", pa.string())])
+
+
+def test_a_field_that_differs_by_case_from_an_earlier_version_does_not_fit() -> None:
+    assert united(pa.struct([("id", pa.int32())]), pa.struct([("ID", pa.int32())])) is None
+
+
+def test_fields_that_differ_by_case_have_names_of_their_own_at_any_depth() -> None:
+    inner = named("Inner", {"name": "id", "type": "int"}, {"name": "ID", "type": "int"})
+    rows = decoder_of({1: named("R", {"name": "inner", "type": inner})}).rows(source_batch(framed(1, [b"\2\4"]))).rows
+    assert rows.column("inner").to_pylist() == [{"id": 1, "ID__2": 2}]
+
+
+def test_branches_of_one_name_have_their_namespaces() -> None:
+    union = [{**named("Sent"), "namespace": "mail"}, {**named("Sent"), "namespace": "post"}]
+    rows = decoder_of({1: named("R", {"name": "e", "type": union})}).rows(source_batch(framed(1, [b"\2"]))).rows
+    assert rows.column("e").to_pylist() == [{"mail_Sent": None, "post_Sent": {"present": True}}]
+
+
+def named(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
