@@ -10,6 +10,8 @@ each batch together with its offsets (`spark_sinks.running`). What the table say
 from __future__ import annotations
 
 import contextlib
+import difflib
+import logging
 import math
 import re
 import threading
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from serdes.registry import SchemaClient
 
+_log = logging.getLogger("eventbus.spark")
 ArrowSchema = Any
 """A `pyarrow.Schema`: unknown to type checkers, and it should not make `land` unknown too."""
 DEFAULT_BATCH_RECORDS = 500_000
@@ -218,6 +221,8 @@ def _land(
             stack.callback(target.close)
             running = runs[topic] = Running(origin, values, target, founding, state, own_frames, limits, progress)
             running.check_kept()
+            if not running.exists():
+                _warn_of_absence(origin, url)
             origins.append(origin)
         waiting = sum([running.look() for running in runs.values()])
         if waiting or every_ms is not None:
@@ -228,6 +233,17 @@ def _land(
                 run_all(list(runs.values()), session, every_ms, stop)
         seconds = time.monotonic() - started
         return {topic: _report(topic, running, seconds) for topic, running in runs.items()}
+
+
+def _warn_of_absence(origin: Origin, url: str) -> None:
+    """A service and its landing may start in any order, so that a topic which does not exist is no error."""
+    near = difflib.get_close_matches(origin.topic, origin.topics(), 1)
+    _log.warning(
+        "Topic %r of %s does not exist yet. No row is landed until it is created.%s",
+        origin.topic,
+        origin.directory or url.partition("?")[0],
+        f" Did you mean {near[0]!r}?" if near else "",
+    )
 
 
 def table_of(to: str, topic: str, several: bool) -> str:

@@ -131,6 +131,10 @@ class Running:
         self.lag = sum(max(0, end - self.state.offsets.get(each, first)) for each, (first, end) in bounds.items())
         return self.lag
 
+    def exists(self) -> bool:
+        """True if the topic has been created."""
+        return bool(self._origin.bounds())
+
     def check_kept(self) -> None:
         """Raise `OffsetOutOfRange` when the log has lost what the table lacks, or the end of what the table has."""
         if self._limits.fail_on_data_loss:

@@ -1,10 +1,10 @@
-"""Several landings in one session: one after the other until they are caught up, or all at once for good."""
+"""Several landings in one session: one after the other until each is caught up, or all at once permanently."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from spark_sinks.errors import is_gone
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_SECONDS = 0.2
-"""How long a stop may go unnoticed."""
+"""The longest time until a stop is noticed."""
+_CREATED_SECONDS = 1.0
+"""The time between two checks whether a topic has been created."""
 
 
 def run_all(
@@ -22,8 +24,9 @@ def run_all(
 ) -> None:
     """Land each until it is caught up, or all of them every ``every_ms`` until ``stop`` is set or Ctrl-C.
 
-    A stop lets the batch that runs come to its end. Raises what ended a landing: of those for good the others are
-    stopped first, of the others the rest is landed first, so that one bad topic does not keep them all waiting.
+    A stop waits for the end of the current batch. The error of a landing is raised after the others were stopped or,
+    without ``every_ms``, after the rest was landed: one bad topic must not keep all of them waiting. A topic that does
+    not exist yet is landed as soon as it is created.
     """
     stop = stop or threading.Event()
     groups = [[running] for running in runs if running.look()] if every_ms is None else [list(runs)]
@@ -33,7 +36,7 @@ def run_all(
             break
         try:
             _run(group, spark, every_ms, stop)
-        except Exception as error:  # whatever it is, it is raised below
+        except Exception as error:  # raised below, whatever its type
             if is_gone(spark):
                 raise
             errors.append(error)
@@ -44,20 +47,26 @@ def run_all(
 
 
 def _run(group: Sequence[Running], spark: SparkSession, every_ms: int | None, stop: threading.Event) -> None:
-    # Waited for in threads: Ctrl-C in the middle of a call to the JVM would break the connection to it.
-    with ThreadPoolExecutor(len(group), "eventbus-land") as waiting:
+    absent = list(group)
+    ends: set[Future[None]] = set()
+    # A thread waits for each query: Ctrl-C in the middle of a call to the JVM would break the connection to it.
+    with ThreadPoolExecutor(len(group), "eventbus-land") as threads:
         try:
-            for running in group:
-                running.start(spark, every_ms)
-            ends = {waiting.submit(running.wait) for running in group}
             while True:
+                for running in [each for each in absent if each.exists()]:
+                    absent.remove(running)
+                    running.start(spark, every_ms)
+                    ends.add(threads.submit(running.wait))
+                if absent:
+                    stop.wait(_CREATED_SECONDS)
                 done, ends = wait(ends, _LOOK_SECONDS, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
                 if stop.is_set():
+                    absent = []
                     for running in group:
                         running.stop()
-                if not ends:
+                if not ends and not absent:
                     return
         except KeyboardInterrupt:
             for running in group:

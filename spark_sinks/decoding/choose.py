@@ -15,14 +15,15 @@ _SCHEMAS = "_schemas"
 
 
 def open_values(settings: ValueSettings, *, url: str) -> Values:
-    """What reads the values of a topic of the log at ``url``.
+    """Return what decodes the values of a topic of the log at ``url``.
 
     With ``auto``, no schema and no registry, the registry in a log's own directory is looked into: a topic that has an
     Avro schema there is read by it. Raises `ConfigError` for settings that do not go together.
     """
     kind = settings.value
     registry = settings.registry
-    if kind == "auto" and settings.schema is None and registry is None and _has_avro(url, settings.topic):
+    is_open = kind == "auto" and settings.schema is None and registry is None
+    if is_open and _has_avro(url, settings.topic):
         registry = "log"
     if kind == "auto":
         kind = "json" if settings.schema is not None else "bytes" if registry is None else "avro"
@@ -44,7 +45,13 @@ def open_values(settings: ValueSettings, *, url: str) -> Values:
         return AvroValues(settings, client)
     from spark_sinks.decoding.raw import RawPlan, RawValues
 
-    return RawValues(RawPlan(settings.key, kind, settings.tombstones))
+    def decoded() -> Values | None:
+        """A landing may be started before the service that registers the schema with its first record."""
+        if is_open and _has_avro(url, settings.topic):
+            return open_values(settings._replace(registry="log"), url=url)
+        return None
+
+    return RawValues(RawPlan(settings.key, kind, settings.tombstones), decoded)
 
 
 def _client(registry: str | SchemaClient | None, url: str) -> SchemaClient:

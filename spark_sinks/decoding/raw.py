@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.framing import Frame, Refusals, as_text, as_type, put_together
 from spark_sinks.decoding.unite import united
-from spark_sinks.decoding.values import Decoded, KeyKind, RowDecoder
+from spark_sinks.decoding.values import Decoded, KeyKind, RowDecoder, RowPlan, Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,12 +53,18 @@ class RawPlan(NamedTuple):
 
 
 class RawValues:
-    """Bytes and text: nothing to find out, nothing that changes."""
+    """Bytes and text. ``decoded`` returns the values of a schema, if the topic has got one before its first rows."""
 
-    def __init__(self, plan: RawPlan) -> None:
+    def __init__(self, plan: RawPlan, decoded: Callable[[], Values | None] = lambda: None) -> None:
         self._plan = plan
+        self._find_decoded = decoded
+        self._decoded: Values | None = None
 
-    def plan(self, table: pa.Schema | None) -> RawPlan:
+    def plan(self, table: pa.Schema | None) -> RowPlan:
+        if table is None and self._decoded is None:
+            self._decoded = self._find_decoded()
+        if self._decoded is not None:
+            return self._decoded.plan(table)
         columns = self._plan.columns
         for field in Frame(self._plan.key, self._plan.tombstones, raw=True).payload(table, ()):
             own = columns.field(field.name).type if field.name in columns.names else field.type
@@ -69,6 +76,10 @@ class RawValues:
         return self._plan
 
     def learn(self, ids: AbstractSet[int]) -> None:
-        """No value names a schema."""
+        """Learn nothing, unless the values have a schema by now: other values name none."""
+        if self._decoded is not None:
+            self._decoded.learn(ids)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        if self._decoded is not None:
+            self._decoded.close()

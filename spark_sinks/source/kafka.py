@@ -11,7 +11,6 @@ from eventbus.errors import ConfigError, CoordinatorNotAvailable
 from spark_sinks.java.connector import connector, connector_coordinate
 from spark_sinks.source.kafka_url import ClusterUrl, parse_cluster_url
 from spark_sinks.source.offsets import EARLIEST
-from spark_sinks.source.options import unknown_topic
 from spark_sinks.source.origin import PartitionBounds
 from spark_sinks.source.places import batch_options, offsets_option
 
@@ -36,11 +35,11 @@ class Cluster:
         return sorted(self._metadata().topics)
 
     def bounds(self, topic: str) -> PartitionBounds:
-        """First and last stable offset of every partition. Raises `UnknownTopicOrPartition`."""
+        """Return the first and the last stable offset of every partition; empty if the topic does not exist."""
         metadata = self._metadata()
         found = metadata.topics.get(topic)
         if found is None or not found.partitions:
-            raise unknown_topic(topic, self.topics(), self.url.shown())
+            return {}
         # librdkafka 2.16 may crash the process if it has to wait for a leader in list_offsets: its main thread frees
         # the request while the calling thread still uses it.
         waiting = [each for each, partition in found.partitions.items() if partition.leader not in metadata.brokers]
@@ -57,13 +56,15 @@ class Cluster:
         return {each: (first[each], max(first[each], last[each])) for each in partitions}
 
     def topic_id(self, topic: str) -> str:
-        """Its id as Kafka's tools print it; empty from a broker that gives none."""
-        from confluent_kafka import KafkaException, TopicCollection
+        """Return the id as Kafka's tools print it; empty if the topic does not exist or the broker has no ids."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         try:
             answers: Any = self._client().describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
             id = str(answers[topic].result().topic_id)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return ""
             raise self._silent(error) from error
         return "" if id == _NO_ID else id
 
@@ -177,6 +178,9 @@ class KafkaOrigin:
 
     def bounds(self) -> PartitionBounds:
         return self._cluster.bounds(self._topic)
+
+    def topics(self) -> list[str]:
+        return self._cluster.topics()
 
     def stream(self, spark: SparkSession, offsets: Mapping[int, int], max_offsets: int) -> DataFrame:
         # Spark's Kafka source wants every partition there is named, or none.

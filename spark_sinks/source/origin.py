@@ -36,10 +36,14 @@ class Origin(Protocol):
         ...
 
     def bounds(self) -> PartitionBounds:
-        """Where the topic begins and ends now.
+        """Return where the topic begins and ends now; empty as long as the topic does not exist.
 
-        Raises `UnknownTopicOrPartition` with the nearest name, `ConfigError` when a library to ask with is missing.
+        Raises `ConfigError` when a library is missing.
         """
+        ...
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics of the log."""
         ...
 
     def stream(self, spark: SparkSession, offsets: Mapping[int, int], max_offsets: int) -> DataFrame:

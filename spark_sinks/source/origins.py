@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError
-from spark_sinks.source.options import log_directory, unknown_topic
+from spark_sinks.source.options import log_directory
 from spark_sinks.source.origin import Origin, PartitionBounds
 from spark_sinks.source.places import batch_options, offsets_option
 from spark_sinks.source.topic_reader import TopicReader
@@ -98,11 +98,10 @@ class FileOrigin:
         return TopicReader(self._directory).topic_id(self._topic)
 
     def bounds(self) -> PartitionBounds:
-        reader = TopicReader(self._directory)
-        found = reader.offsets(self._topic)
-        if not found:
-            raise unknown_topic(self._topic, reader.topics(), self._directory)
-        return found
+        return TopicReader(self._directory).offsets(self._topic)
+
+    def topics(self) -> list[str]:
+        return TopicReader(self._directory).topics()
 
     def stream(self, spark: SparkSession, offsets: Mapping[int, int], max_offsets: int) -> DataFrame:
         options = {**self._options, "path": self._directory, "subscribe": self._topic}

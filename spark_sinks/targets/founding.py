@@ -7,6 +7,7 @@ import uuid
 import msgspec
 
 from eventbus.errors import ConfigError, ProducerFenced
+from spark_sinks.shape import KEY
 from spark_sinks.targets.target import Founding, SinkState
 
 
@@ -31,8 +32,13 @@ def found(founding: Founding, id: str, now_ms: int) -> SinkState:
 
 
 def take_over(state: SinkState, founding: Founding) -> SinkState:
-    """The account in the hands of the landing that opens it; whoever held it before is fenced."""
-    return msgspec.structs.replace(state, epoch=state.epoch + 1, topic_id=state.topic_id or founding.topic_id)
+    """Return the account with a new epoch, which fences the landing before.
+
+    Before its first rows, which decide whether it is ``_key`` or ``key``, the record's key may get its other name.
+    """
+    upsert = state.upsert if state.schema else founding.upsert
+    topic_id = state.topic_id or founding.topic_id
+    return msgspec.structs.replace(state, epoch=state.epoch + 1, topic_id=topic_id, upsert=upsert)
 
 
 def check_founding(name: str, state: SinkState, founding: Founding) -> None:
@@ -52,7 +58,8 @@ def check_founding(name: str, state: SinkState, founding: Founding) -> None:
             f"{name} is partitioned by {_columns(state.partition_by)}, not by {_columns(founding.partition_by)}: "
             f"pass the same partition_by=, or land into another table"
         )
-    if state.upsert != founding.upsert:
+    renames_key = not state.schema and {*state.upsert, *founding.upsert} == {KEY, "key"}
+    if state.upsert != founding.upsert and not renames_key:
         raise ConfigError(
             f"{name} was made with upsert={list(state.upsert)}, not upsert={list(founding.upsert)}: "
             f"pass the same upsert=, or land into another table"

@@ -134,7 +134,9 @@ class DeltaLog:
         return state, Epochs({epoch: self._number(_begin(epoch)) for epoch in latest})
 
     def take_over(self, state: SinkState, epochs: Epochs) -> None:
-        if state.topic_id != self.account()[0].topic_id:  # the topic had no record yet, and no id, at the founding
+        before = self.account()[0]
+        # At the founding the topic may have had no id, and no schema that decides what the key's column is called.
+        if (state.topic_id, state.upsert) != (before.topic_id, before.upsert):
             with delta_errors(self._path):
                 self.table.alter.set_table_properties({_FOUNDING: _founding(state)}, raise_if_not_exists=False)
         self._add(state, [], epochs)

@@ -77,8 +77,6 @@ TO = (*LAND, "./w")
     ("words", "told"),
     [
         # the log and its topics
-        (("land", "./data", "ordrs", "./w"), "there is no topic 'ordrs' in"),
-        (("land", "./data", "ordrs", "./w"), "did you mean 'orders'?"),
         (("land", "./dta", "orders", "./w"), "LOG './dta': there is no directory"),
         (("land", "./note.txt", "orders", "./w"), "LOG './note.txt': there is no directory"),
         (("land", "./data", "/x.*/", "./w"), "TOPIC /x.*/ matches no topic of ./data; there are orders"),

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from eventbus import EventBus
 from eventbus.errors import ConfigError
 from eventbus.types import Record
-from spark_sinks import landing
+from serdes import Avro
+from spark_sinks import landing, status, verify
+from spark_sinks.decoding.choose import open_values
+from spark_sinks.decoding.values import ValueSettings
 from spark_sinks.landing import LandOptions, LandReport, interval_ms, land, land_many, starting_point, table_of
 from spark_sinks.source.origins import open_origin
 from tests.spark.conftest import TestLog
@@ -105,3 +109,29 @@ def test_an_option_that_is_not_there_is_named() -> None:
 def test_several_topics_are_for_land_many(topics: Any) -> None:
     with pytest.raises(ConfigError, match="lands one topic; several: land_many"):
         land("./data", topics, "./w")
+
+
+def test_a_topic_that_does_not_exist_yet_lands_no_row(
+    log: TestLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.write("orders", [Record(None, b"v", (), 0)])
+    to = str(tmp_path / "t")
+    report = land(log.path, "ordrs", to)
+    assert (report.rows, report.offsets, report.lag) == (0, {}, 0)
+    assert caplog.messages == [
+        f"Topic 'ordrs' of {log.path} does not exist yet. No row is landed until it is created. Did you mean 'orders'?"
+    ]
+    assert (status(log.path, "ordrs", to).rows, verify(log.path, "ordrs", to).problems) == (0, [])
+
+
+def test_the_schema_of_a_topic_that_is_created_later_decides_the_columns(tmp_path: Path) -> None:
+    bus = EventBus(f"file://{tmp_path}", serde=Avro("log", schema={"type": "record", "name": "R", "fields": []}))
+    with bus.blocking():
+        pass
+    values = open_values(ValueSettings("orders"), url=str(tmp_path))
+    assert values.plan(None).columns.names[:2] == ["key", "value"]
+    bus.topic("orders", partitions=1)
+    with bus.blocking() as blocking:
+        blocking.send("orders", {})
+    assert values.plan(None).columns.names[0] == "_key"
+    values.close()

@@ -16,13 +16,18 @@ from spark_sinks.together import run_all
 class FakeRunning:
     """One that has something to land, and fails or does not."""
 
-    def __init__(self, story: list[str], name: str, error: Exception | None = None) -> None:
+    def __init__(self, story: list[str], name: str, error: Exception | None = None, *, checks: int = 0) -> None:
+        self.checks = checks
         self.story = story
         self.name = name
         self.error = error
 
     def look(self) -> int:
         return 1
+
+    def exists(self) -> bool:
+        self.checks -= 1
+        return self.checks < 0
 
     def start(self, spark: Any, every_ms: int | None) -> None:
         self.story.append(self.name)
@@ -37,8 +42,8 @@ class FakeRunning:
         self.story.append(f"{self.name} closed")
 
 
-def run(runs: list[FakeRunning], stop: threading.Event | None = None) -> None:
-    run_all(cast("list[Running]", runs), cast("Any", None), None, stop)
+def run(runs: list[FakeRunning], stop: threading.Event | None = None, every_ms: int | None = None) -> None:
+    run_all(cast("list[Running]", runs), cast("Any", None), every_ms, stop)
 
 
 @pytest.mark.parametrize("jvm_is_gone", [False, True])
@@ -62,3 +67,18 @@ def test_stop_leaves_the_rest_for_another_run() -> None:
     stop.set()
     run([FakeRunning(story, "a")], stop)
     assert story == []
+
+
+def test_a_topic_that_does_not_exist_yet_is_landed_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "_CREATED_SECONDS", 0)
+    story: list[str] = []
+    run([FakeRunning(story, "late", checks=3), FakeRunning(story, "early")], every_ms=0)
+    assert story == ["early", "late", "late closed", "early closed"]
+
+
+def test_a_landing_of_a_topic_that_does_not_exist_yet_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "_CREATED_SECONDS", 0)
+    stop, story = threading.Event(), list[str]()
+    stop.set()
+    together._run(cast("list[Running]", [FakeRunning(story, "late", checks=9)]), cast("Any", None), 0, stop)
+    assert story == ["late closed"]

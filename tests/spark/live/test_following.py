@@ -12,6 +12,7 @@ from eventbus import EventBus
 from eventbus.errors import SerializationError
 from eventbus.types import Record
 from spark_sinks import LandProgress, land, land_many, status, verify
+from spark_sinks.running import Running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +55,24 @@ def test_what_comes_while_it_runs_is_landed_in_partitions_new_and_old(
     assert (report.rows, report.offsets, report.lag) == (22, {0: 15, 1: 0, 2: 7}, 0)
     assert places(tmp_path / "t") == [(0, n) for n in range(15)] + [(2, n) for n in range(7)]
     assert not spark.streams.active
+
+
+def test_a_topic_that_is_created_while_the_landing_waits_for_it(
+    spark: SparkSession, log: TestLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.write("payments", records(1))
+    stop, exists = threading.Event(), Running.exists
+
+    def create_afterwards(running: Running) -> bool:
+        found = exists(running)
+        if not found:
+            log.write("orders", records(4), partitions=2)
+        return found
+
+    monkeypatch.setattr(Running, "exists", create_afterwards)
+    how: dict[str, Any] = {"every": 0, "stop": stop, "progress": lambda landed: stop.set(), "spark": spark}
+    report = land(log.path, "orders", str(tmp_path / "t"), **how)
+    assert (report.rows, report.offsets) == (4, {0: 4, 1: 0})
 
 
 def test_a_log_in_memory_is_followed_while_its_bus_goes_on(spark: SparkSession, tmp_path: Path) -> None:

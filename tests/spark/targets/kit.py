@@ -403,6 +403,15 @@ class Conformance:
             target.close()
         assert state.topic_id == "a"
 
+    def test_the_first_rows_decide_what_the_keys_column_is_called(self, rig: Rig) -> None:
+        if not rig.upserts:
+            pytest.skip("this kind has no keys")
+        for key in ("key", KEY):
+            target = rig.target()
+            assert target.open(founding(target, upsert=(key,)), NOW_MS).upsert == (key,)
+            target.close()
+        assert rig.target().state().upsert == (KEY,)
+
     def test_other_partition_columns_are_refused(self, rig: Rig) -> None:
         target, _ = self.opened(rig)
         target.close()
