@@ -49,6 +49,8 @@ DEFAULT_BATCH_RECORDS = 500_000
 """What a crash makes the next run repeat, at most."""
 _LONG_JOB_RECORDS = 5_000_000
 _LACKS: dict[str, frozenset[Lack]] = {"delta": frozenset({"time", "nanos"}), "iceberg": frozenset({"nanos"})}
+_PARQUET_LACKS: frozenset[Lack] = frozenset({"narrow"})
+"""Spark and pandas cannot read a directory in which a column is int in one file and long in another."""
 
 
 class LandReport(NamedTuple):
@@ -196,7 +198,7 @@ def _land(
         url = stack.enter_context(readable_outside(url))
         for topic in topics_of(url, topics):
             origin = open_origin(url, topic, fail_on_data_loss=fail_on_data_loss)
-            lacks = _LACKS.get(to.partition(":")[0], frozenset()) if frames.are_direct else SPARK_LACKS
+            lacks = _lacks_of(to) if frames.are_direct else SPARK_LACKS
             settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys), lacks)
             values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
@@ -233,6 +235,12 @@ def _land(
                 run_all(list(runs.values()), session, every_ms, stop)
         seconds = time.monotonic() - started
         return {topic: _report(topic, running, seconds) for topic, running in runs.items()}
+
+
+def _lacks_of(to: str) -> frozenset[Lack]:
+    kind, colon, _ = to.partition(":")
+    is_parquet = not colon or kind == "file" or (kind not in _LACKS and kind != "console" and not is_database(to))
+    return _PARQUET_LACKS if is_parquet else _LACKS.get(kind, frozenset())
 
 
 def _warn_of_absence(origin: Origin, url: str) -> None:

@@ -31,6 +31,7 @@ from spark_sinks.partitions import check_partition_columns
 from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
+from spark_sinks.stage import joined
 from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.founding import check_founding
 from spark_sinks.targets.target import Batch, Founding, SinkState, Target
@@ -238,7 +239,8 @@ class Running:
         self._check_rejected(written)
         # After the batch was read: a topic that is created again between this check and the commit is not in it.
         check_founding(self.table, self.state, self._founding._replace(topic_id=self._origin.topic_id()))
-        batch = Batch(ahead, *written.files(), written.columns)
+        files, rejected = written.files()
+        batch = Batch(ahead, joined(files, self._frames.layout.compression), rejected, written.columns)
         self.state = self._target.commit(batch, time.time_ns() // 1_000_000)
         self.rows += sum(file.rows for file in batch.files)
         self.rejected += sum(file.rows for file in batch.rejected)

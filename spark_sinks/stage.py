@@ -20,6 +20,7 @@ from eventbus.errors import ConfigError
 from spark_sinks.partitions import FIRST_DAY, LAST_DAY, directory_name
 from spark_sinks.shape import DATE
 from spark_sinks.targets.files import disk_errors
+from spark_sinks.targets.rewrite import rewrite
 from spark_sinks.targets.target import RowLimits, StagedFile
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 MAX_DIRECTORIES = 4_000
 """More partition directories than this in one task (a decade of days) are a mistake, not a layout."""
 _ROW_GROUP_ROWS = 262_144
+_MANY_FILES = 64
+"""A batch of so many files is left as its tasks wrote it."""
+_JOINED_BYTES = 32 << 20
+"""Larger files of one directory are not joined: that would take longer than the landing."""
 _BUFFERED_BYTES = 256 << 20
 
 
@@ -106,6 +111,31 @@ def write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compre
         file.flush()
         os.fsync(file.fileno())
         return StagedFile(str(path), directory, table.num_rows, file.tell())
+
+
+def joined(files: Sequence[StagedFile], compression: str) -> list[StagedFile]:
+    """Join the small files of each directory. Each task of a batch over many days writes a file for every day."""
+    import pyarrow as pa
+
+    if len(files) <= _MANY_FILES:
+        return list(files)
+    by_directory: dict[str, list[StagedFile]] = {}
+    for file in files:
+        by_directory.setdefault(file.directory, []).append(file)
+    found: list[StagedFile] = []
+    for directory, parts in by_directory.items():
+        if len(parts) == 1 or sum(each.size_bytes for each in parts) > _JOINED_BYTES:
+            found += parts
+            continue
+        first = Path(parts[0].path)
+        paths = [Path(each.path) for each in sorted(parts)]
+        written = rewrite(
+            paths, pa.schema([]), lambda number, first=first: first.with_suffix(f".{number}"), compression
+        )
+        found += [StagedFile(str(each.path), directory, each.rows, each.size_bytes) for each in written]
+        for path in paths:
+            path.unlink()
+    return found
 
 
 def split_by_directory(batch: pa.RecordBatch, layout: Layout) -> list[tuple[str, pa.RecordBatch]]:

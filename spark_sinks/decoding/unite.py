@@ -180,6 +180,10 @@ def _without(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
 
     if "time" in lacks and pt.is_time(kind):
         return pa.int64()
+    if "narrow" in lacks and pt.is_signed_integer(kind):
+        return pa.int64()
+    if "narrow" in lacks and pt.is_floating(kind):
+        return pa.float64()
     if "nanos" in lacks and pt.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pt.is_struct(kind):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ValueKind = Literal["auto", "avro", "json", "text", "bytes"]
 KeyKind = Literal["bytes", "text"]
 Change = Literal["fail", "quarantine", "new_column"]
-Lack = Literal["time", "nanos"]
-"""Types that not everyone has: the time of a day, and timestamps of nanoseconds."""
+Lack = Literal["time", "nanos", "narrow"]
+"""Types that not every table has: the time of a day, timestamps of nanoseconds, and numbers that may become wider."""
 SPARK_LACKS: frozenset[Lack] = frozenset({"time", "nanos"})
 
 
@@ -33,7 +33,7 @@ class ValueSettings(NamedTuple):
     - ``on_incompatible``: what becomes of values whose schema no common column can hold.
     - ``tombstones``: whether rows have the column `shape.TOMBSTONE` (tables that are upserted).
     - ``lacks``: what the way to the table has no type for: times become microseconds since midnight (int64),
-      nanoseconds are cut to microseconds.
+      nanoseconds are cut to microseconds, int and float become long and double.
     """
 
     topic: str

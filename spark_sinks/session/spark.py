@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
 from eventbus.forks import forked, watch_forks
+from spark_sinks.errors import SparkCrashed
 from spark_sinks.java.jvm import Jvm, require_pyspark
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def _watch_gateway(session: SparkSession) -> None:
 
 def connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
     """A session in a JVM of ours, which ends with it; or, without one, in that of pyspark."""
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
@@ -126,8 +128,14 @@ def connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSes
     try:
         with _own_interrupt():
             session = builder.getOrCreate()
-    except BaseException:
+    except BaseException as error:
+        has_crashed = isinstance(error, Py4JError | OSError) and jvm.has_ended()
         _disconnect(jvm)
+        if has_crashed:
+            raise SparkCrashed(
+                "Spark's Java ended while its session was being created. It was killed, or the machine has too little "
+                "memory for it (spark.driver.memory). Start it again."
+            ) from error
         raise
     finally:
         for name, value in before.items():

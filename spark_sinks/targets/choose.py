@@ -50,6 +50,9 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
         from spark_sinks.targets.console import open_console
 
         return open_console(options)
+    name = kind.partition("+")[0]
+    if "://" in to and name not in _KINDS and (near := difflib.get_close_matches(name, _KINDS, 1)):
+        raise ConfigError(f"to={to!r} names no kind of table. {kind!r} does not exist. Did you mean {near[0]!r}?")
     if kind in _FAR:
         raise ConfigError(f"to={to!r}: tables of files are directories of this machine, a mounted bucket too")
     if is_database(to):

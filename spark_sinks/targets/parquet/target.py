@@ -71,6 +71,11 @@ class ParquetTarget:
         if founding.upsert:
             raise ConfigError(f"{self.name}: Parquet files are only added to: upsert= needs delta: or a database")
         check_kind(self._directory, "Parquet files")
+        if newest(self._files) is None and (foreign := self._foreign()):
+            raise ConfigError(
+                f"{self.name} contains {foreign[0]}, which no landing wrote. Readers of the directory would take its "
+                f"rows for the topic's. Land into an empty directory."
+            )
         self._files.makedirs(LEDGER)
         self.lock.acquire()
         try:
@@ -144,8 +149,7 @@ class ParquetTarget:
 
     def strangers(self) -> list[str]:
         entry = newest(self._files)
-        found = ((path, part_of(path)) for path in self._files.files_below("") if path.endswith(".parquet"))
-        return [path for path, part in found if entry and (part is None or part.id != entry.state.id)]
+        return self._foreign(entry.state.id) if entry else []
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -214,6 +218,11 @@ class ParquetTarget:
             # Else a power cut could bring an orphan back after its batch was written again.
             self._files.sync_dir(directory)
         self._quarantine.clear(entry.state, epochs)
+
+    def _foreign(self, id: str | None = None) -> list[str]:
+        """Return the Parquet files that no landing wrote or, with the ``id`` of a table, no landing of that table."""
+        found = ((path, part_of(path)) for path in self._files.files_below("") if path.endswith(".parquet"))
+        return [path for path, part in found if part is None or (id is not None and part.id != id)]
 
     def _move(self, staged: Sequence[StagedFile], state: SinkState) -> list[TableFile]:
         staged = sorted(file for file in staged if file.rows)

@@ -17,13 +17,15 @@ import pytest
 
 from eventbus.errors import ConfigError, OffsetOutOfRange, SerializationError
 from eventbus.types import TopicPartition
+from spark_sinks import landing
 from spark_sinks.decoding.choose import open_values
+from spark_sinks.decoding.unite import Columns
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
 from spark_sinks.partitions import NULL_DIRECTORY, directory_name
 from spark_sinks.refusals import check_places, without_unfit
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
 from spark_sinks.source.offsets import OffsetRange
-from spark_sinks.stage import Layout, StageWriter, split_by_directory
+from spark_sinks.stage import Layout, StageWriter, joined, split_by_directory
 from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, FusedTask, Report, WriteTask, above, first_refusal
@@ -286,3 +288,35 @@ def test_what_retention_takes_while_a_task_reads(tmp_path: Path, skip_lost: bool
     else:
         with pytest.raises(OffsetOutOfRange):
             list(task(numbers))
+
+
+def test_small_files_of_one_directory_are_joined(tmp_path: Path) -> None:
+    """A backfill of a year by four tasks makes 366 files, not 1,464."""
+    task = WriteTask(str(tmp_path), Layout(("minutes",)), decoding())
+    values: list[bytes | None] = [b'{"name": "%d", "minutes": %d}' % (n, n % 40) for n in range(80)]
+    files = [each.file() for _ in range(2) for each in reports_of(task, [source_batch(values)])]
+    found = joined(files, "zstd")
+    assert (len(files), len(found)) == (80, 40)
+    assert {each.rows for each in found} == {4}
+    assert sorted(str(path) for path in tmp_path.iterdir()) == sorted(each.path for each in found)
+    assert joined(files[:64], "zstd") == files[:64]
+
+
+@pytest.mark.parametrize(
+    ("to", "lacks"),
+    [
+        ("./w", {"narrow"}),
+        ("file:///w", {"narrow"}),
+        ("delta:./w", {"time", "nanos"}),
+        ("iceberg:./w", {"nanos"}),
+        ("sqlite:///x.db", set()),
+        ("postgresql+psycopg://h/x", set()),
+        ("console:", set()),
+    ],
+)
+def test_numbers_in_parquet_are_wide_from_the_start(to: str, lacks: set[str]) -> None:
+    assert landing._lacks_of(to) == lacks
+    columns = Columns((), landing._lacks_of(to))
+    columns.add([("n", pa.int32()), ("x", pa.list_(pa.float32()))], new_column=False)
+    wide = [pa.int64(), pa.list_(pa.field("item", pa.float64()))] if "narrow" in lacks else None
+    assert [field.type for field in columns.fields()] == (wide or [pa.int32(), pa.list_(pa.float32())])

@@ -40,6 +40,8 @@ def test_names(tmp_path: Path, to: str, name: str) -> None:
         ("delta:s3://bucket/orders", "local directories"),
         ("s3://bucket/orders", "directories of this machine"),
         ("detla:./orders", "did you mean delta:"),
+        ("fil:///orders", "Did you mean 'file'?"),
+        ("postgres://me@host/shop", "Did you mean 'postgresql'?"),
         ("sqlite:shop.db", "by its URL, as in sqlite:///shop.db#orders"),
         ("postgresql:me@host/shop", "by its URL, as in postgresql://me@host/shop#orders"),
         ("delta:./a%20b", "Delta's libraries read %.."),

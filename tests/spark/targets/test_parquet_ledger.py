@@ -113,12 +113,24 @@ def test_opening_reads_the_newest_entry_only(landed: ParquetRig) -> None:
 # -- leftovers --------------------------------------------------------------------------------------------------------
 
 
+def test_a_directory_with_foreign_files_is_refused(rig: ParquetRig) -> None:
+    foreign = rig.directory / "old" / "part-0.parquet"
+    foreign.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1]}), foreign)
+    target = rig.target()
+    with pytest.raises(ConfigError, match=r"contains old/part-0.parquet, which no landing wrote"):
+        target.open(founding(target), NOW_MS)
+    assert [path for path in rig.directory.rglob("*") if path.is_file()] == [foreign]
+
+
 def test_foreign_files_are_left_alone(rig: ParquetRig) -> None:
     foreign = rig.directory / "dt=2024-02-29" / "part-00000-abc.c000.snappy.parquet"
-    foreign.parent.mkdir(parents=True)
+    Story(rig, long=False).run()
     (rig.directory / "notes.txt").write_text("mine")
     pq.write_table(pa.table({"x": [1]}), foreign)
-    Story(rig, long=False).run()
+    target = rig.target()
+    target.open(founding(target), NOW_MS)
+    target.close()
     assert foreign.exists()
     assert (rig.directory / "notes.txt").exists()
     target = rig.target()
