@@ -49,6 +49,9 @@ class Columns:
         self._taken = taken
         self._fields: dict[str, tuple[str, Any]] = {field.name.lower(): (field.name, field.type) for field in fields}
 
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._fields
+
     def fields(self) -> list[pa.Field]:
         import pyarrow as pa
 

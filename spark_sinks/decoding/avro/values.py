@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.errors import SchemaUnavailable, SerializationError
 from serdes.avro.catalog import Catalog
-from serdes.avro.schema import Schema
+from serdes.avro.schema import Record, Schema
 from serdes.avro.text import to_text
 from serdes.registry import RegisteredSchema, SchemaClient, SchemaRegistryError
 from spark_sinks.decoding.avro.compile import compiled
@@ -45,10 +45,22 @@ class AvroPlan(NamedTuple):
 
 
 class _Met(NamedTuple):
-    """A schema that the registry has: its text, and the fields that are columns with their types."""
+    """A schema of the registry: its text, the fields that are columns with their types, and earlier names of fields."""
 
     text: str
     fields: tuple[tuple[str, pa.DataType], ...]
+    aliases: dict[str, tuple[str, ...]]
+
+    def placed(self, columns: Columns) -> list[tuple[str, pa.DataType]]:
+        """Return the fields with the names of their columns: a field that was renamed keeps its column."""
+        own = {name for name, _ in self.fields}
+        renamed = {
+            name: old
+            for name, aliases in self.aliases.items()
+            for old in aliases
+            if old in columns and name not in columns and old not in own
+        }
+        return [(renamed.get(name, name), kind) for name, kind in self.fields]
 
 
 class AvroValues:
@@ -84,7 +96,7 @@ class AvroValues:
             if isinstance(met, str):
                 schemas[id] = met
                 continue
-            names = columns.add(met.fields, new_column=self._change == "new_column")
+            names = columns.add(met.placed(columns), new_column=self._change == "new_column")
             if not isinstance(names, Conflict):
                 schemas[id] = Known(met.text, names)
             elif id in self._learned:
@@ -168,7 +180,9 @@ class AvroValues:
 
 
 def _met(schema: Schema) -> _Met:
-    return _Met(to_text(schema), tuple(_columns(schema)))
+    fields = schema.fields if isinstance(schema, Record) else ()
+    aliases = {field.name: tuple(field.aliases) for field in fields if field.aliases}
+    return _Met(to_text(schema), tuple(_columns(schema)), aliases)
 
 
 def _columns(schema: Schema) -> Iterator[tuple[str, pa.DataType]]:

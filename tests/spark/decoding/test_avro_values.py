@@ -127,6 +127,22 @@ def test_versions_in_one_batch_come_out_in_order_in_the_columns_of_all() -> None
     assert found.rows.column("_offset").to_pylist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("table", [None, pa.schema([("name", TEXT)])])
+def test_a_field_that_was_renamed_with_an_alias_keeps_its_column(table: pa.Schema | None) -> None:
+    registry = Memory()
+    first = registry.add(record(name="string"))
+    renamed = {"name": "title", "type": "string", "aliases": ["name"]}
+    second = registry.add(json.dumps({"type": "record", "name": "R", "fields": [renamed]}))
+    third = registry.add(
+        json.dumps({"type": "record", "name": "R", "fields": [renamed, {"name": "name", "type": "int"}]})
+    )
+    values = opened(registry, on_incompatible="new_column")
+    plan = values.plan(table)
+    found = decoded(plan, (first, b"\2a"), (second, b"\2b"), (third, b"\2c\4"))
+    own = {"name": None, "title": None, "name__int": None}
+    assert cells(found) == [{**own, "name": "a"}, {**own, "name": "b"}, {**own, "title": "c", "name__int": 2}]
+
+
 def test_a_batch_of_nothing_and_a_topic_without_schemas() -> None:
     values = opened(Memory())
     plan = values.plan(None)
