@@ -1,4 +1,4 @@
-"""Errors of ours on their way through Spark, which makes text of them."""
+"""Errors of this package on their way through Spark, which converts them to text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_WORKER_ENDED = re.compile(
+    r"Python worker exited unexpectedly|terminated with exception: *(?:$|\n|.*(?:Connection reset|Broken pipe|EOF))"
+)
+"""The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 class SparkCrashed(EventBusError):
-    """Spark's JVM ended before a landing did: it was killed or stopped, or ran out of memory. Nothing was lost."""
+    """Spark's JVM or one of its Python workers ended before a landing did. Nothing was lost."""
 
     retriable: ClassVar[bool] = True
 
@@ -29,7 +33,7 @@ class SparkFailed(EventBusError):
 
 @contextlib.contextmanager
 def spark_errors(spark: SparkSession) -> Generator[None]:
-    """Have what Spark raises leave as an error of ours, where it is one; `SparkCrashed` when the JVM is gone."""
+    """Convert an error of Spark to one of this package; to `SparkCrashed` if the JVM has ended."""
     try:
         yield
     except Exception as error:
@@ -40,10 +44,10 @@ def spark_errors(spark: SparkSession) -> Generator[None]:
 
 
 def own_error(error: BaseException, spark: SparkSession) -> BaseException:
-    """The error of ours that Spark turned into text on its way from a worker, `SparkFailed` for Spark's own errors, or
-    else the error as it is.
+    """Return the error of this package that Spark converted to text on its way from a worker.
 
-    Spark's own are asked for their words here: once the session is stopped, they have none.
+    Spark's own errors become `SparkFailed`, any other error is returned as it is. The text of Spark's errors is read
+    here, because they lose it when the session is stopped.
     """
     if isinstance(error, EventBusError):
         return error
@@ -57,16 +61,28 @@ def own_error(error: BaseException, spark: SparkSession) -> BaseException:
     kind = getattr(errors, found[-1][0], None) if found else None
     if isinstance(kind, type) and issubclass(kind, EventBusError):
         return kind(found[-1][1])
-    return SparkFailed(f"Spark could not do it: {in_short(text)}") if _is_of_spark(error) else error
+    if not _is_of_spark(error):
+        return error
+    if _WORKER_ENDED.search(text) and _TRACEBACK not in text:
+        return SparkCrashed(
+            f"A Python worker of Spark ended during the landing ({in_short(text)}). It was killed, or the machine has "
+            f"too little memory. What was committed stays. Land again to go on."
+        )
+    return SparkFailed(f"Spark could not do it: {in_short(text)}")
 
 
 def in_short(text: str) -> str:
-    """What a person needs of an error of Spark's: without stack traces, plans and classes of errors."""
+    """Return the message of an error of Spark without stack traces, plans and error classes."""
     if _TRACEBACK in text:  # of a Python worker: what it raised is the first line that is not indented
         lines = text.rpartition(_TRACEBACK)[2].splitlines()[1:]
         raised = next((line for line in lines if line and not line[0].isspace()), "")
+        if raised.startswith("ModuleNotFoundError"):
+            raised += (
+                ". The worker runs another Python than this one. Set PYSPARK_PYTHON on the driver to the Python that "
+                "has the package, which must be installed on every machine"
+            )
         return f"a Python worker raised {raised}"
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "it did not say why")
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "it gave no reason")
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     return re.sub(r"\.? SQLSTATE: .*", "", line)
 
@@ -79,7 +95,7 @@ def _is_of_spark(error: BaseException) -> bool:
 
 
 def is_gone(spark: SparkSession) -> bool:
-    """Whether the JVM of a session answers no more."""
+    """True if the JVM of a session has ended."""
     from py4j.protocol import Py4JError
 
     try:

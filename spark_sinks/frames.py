@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
-
 
 class Frames:
     """How rows become those of the table. ``partition_by`` may map names to expressions of Spark's SQL."""
@@ -33,8 +31,6 @@ class Frames:
         event_time: str | None,
         compression: str,
     ) -> None:
-        if compression not in COMPRESSIONS:
-            raise ConfigError(f"compression={compression!r}: choose one of {', '.join(COMPRESSIONS)}")
         self._transform = transform
         self._expressions = dict(partition_by) if isinstance(partition_by, Mapping) else {}
         names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)

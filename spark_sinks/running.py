@@ -11,6 +11,7 @@ read for one thing, the end of a batch.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import tempfile
@@ -25,10 +26,10 @@ import msgspec
 from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError, StorageError, StorageFull
 from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
-from spark_sinks.errors import SparkFailed, is_gone, own_error, spark_errors
+from spark_sinks.errors import SparkCrashed, SparkFailed, is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.partitions import check_partition_columns
-from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
+from spark_sinks.shape import DATE, TOMBSTONE
 from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
 from spark_sinks.stage import joined
@@ -53,10 +54,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger("eventbus.spark")
 REJECTED_UNNOTICED = 100
 """So many rejected records a batch never stop a landing; more do, where they are a greater share than allowed."""
 _RECORDS_PER_TASK = 20_000
 """Starting a task costs as much as landing this many records."""
+_MAX_RESTARTS = 3
 _MAX_ROUNDS = 20
 """Rounds in which a batch may meet schemas that nobody knew of: each learns all that its tasks met."""
 
@@ -116,6 +119,7 @@ class Running:
         self._odd: Any = None
         self._error: BaseException | None = None
         self.rows = self.rejected = self.files = self.batches = 0
+        self._restarts = self._batches_before = 0
         self.total = 0
         self.lag = 0
 
@@ -145,8 +149,10 @@ class Running:
                 self._check_kept(partition, self.state.offsets.get(partition, first), 0, (first, last))
 
     def start(self, spark: SparkSession, every_ms: int | None) -> None:
-        """Begin: until the log's end of now, or, with ``every_ms``, for good."""
+        """Start a query, which ends at the present end of the log or, with ``every_ms``, never."""
         self._spark = spark
+        self._error = None
+        self._remove_checkpoint()
         self.total = self.look()
         with disk_errors(Path(tempfile.gettempdir()), "make a directory in"):
             self._checkpoint = Path(tempfile.mkdtemp(prefix="eventbus-land-"))
@@ -188,6 +194,18 @@ class Running:
             )
         return own
 
+    def goes_on_after(self, error: BaseException) -> bool:
+        """True if a new query should continue, because a Python worker ended: the account has the place.
+
+        A worker that ends again and again without a batch in between raises its error.
+        """
+        self._restarts = 1 if self.batches > self._batches_before else self._restarts + 1
+        self._batches_before = self.batches
+        if not isinstance(error, SparkCrashed) or is_gone(self._spark) or self._restarts > _MAX_RESTARTS:
+            return False
+        _log.warning("The landing of %s starts a new query. %s", self._origin.topic, error)
+        return not self._stopping
+
     @property
     def is_active(self) -> bool:
         return self._query is not None and bool(self._query.isActive)
@@ -212,8 +230,11 @@ class Running:
             if not is_gone(self._spark):
                 raise
         finally:
-            if self._checkpoint is not None:
-                shutil.rmtree(self._checkpoint, ignore_errors=True)
+            self._remove_checkpoint()
+
+    def _remove_checkpoint(self) -> None:
+        if self._checkpoint is not None:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
@@ -259,7 +280,7 @@ class Running:
     def _written(self, frame: DataFrame, end: Mapping[int, int]) -> _Written:
         """The batch in staged files, once all its schemas are known."""
         for _ in range(_MAX_ROUNDS):
-            plan = self._values.plan(self._columns_of_values())
+            plan = self._values.plan(self.state.value_columns())
             stage = self._target.stage_directory()
             decoding = Decoding(plan, dict(self.state.offsets), self._founding.upsert, self._frames.decoded_layout)
             written = self._written_once(frame, end, plan, decoding, stage)
@@ -313,18 +334,6 @@ class Running:
         return _Written.of(reports, columns)
 
     # -- columns ------------------------------------------------------------------------------------------------------
-
-    def _columns_of_values(self) -> pa.Schema | None:
-        """The table's columns that are fields of values."""
-        import pyarrow as pa
-
-        columns = None if self._founding.transformed else self.state.columns()
-        if columns is None:
-            return None
-        made_here = {*COORDINATES, KEY}
-        if DATE in self._founding.partition_by:
-            made_here.add(DATE)
-        return pa.schema([field for field in columns if field.name not in made_here])
 
     def _table_columns(self, rows: pa.Schema) -> pa.Schema:
         """The columns of the table after a batch with such rows. Raises `ConfigError` when some are missing."""

@@ -48,25 +48,32 @@ def run_all(
 
 def _run(group: Sequence[Running], spark: SparkSession, every_ms: int | None, stop: threading.Event) -> None:
     absent = list(group)
-    ends: set[Future[None]] = set()
+    queries: dict[Future[None], Running] = {}
+
+    def start(running: Running) -> None:
+        running.start(spark, every_ms)
+        queries[threads.submit(running.wait)] = running
+
     # A thread waits for each query: Ctrl-C in the middle of a call to the JVM would break the connection to it.
     with ThreadPoolExecutor(len(group), "eventbus-land") as threads:
         try:
             while True:
                 for running in [each for each in absent if each.exists()]:
                     absent.remove(running)
-                    running.start(spark, every_ms)
-                    ends.add(threads.submit(running.wait))
+                    start(running)
                 if absent:
                     stop.wait(_CREATED_SECONDS)
-                done, ends = wait(ends, _LOOK_SECONDS, FIRST_EXCEPTION)
-                for each in done:
-                    each.result()
+                for each in wait(queries, _LOOK_SECONDS, FIRST_EXCEPTION).done:
+                    running, error = queries.pop(each), each.exception()
+                    if error is not None and not running.goes_on_after(error):
+                        raise error
+                    if error is not None:
+                        start(running)
                 if stop.is_set():
                     absent = []
                     for running in group:
                         running.stop()
-                if not ends and not absent:
+                if not queries and not absent:
                     return
         except KeyboardInterrupt:
             for running in group:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from eventbus.errors import ConfigError, LogLocked, StorageError
 from spark_sinks.shape import quarantine_schema
 from spark_sinks.targets.files import DirectoryLock, Files, disk_errors, try_lock
-from spark_sinks.targets.parts import Epochs, Part, part_of
+from spark_sinks.targets.parts import Epochs, Part, join, part_of
 from spark_sinks.targets.target import QUARANTINE_SUFFIX, SinkState, StagedFile
 
 if TYPE_CHECKING:
@@ -81,15 +81,7 @@ class Quarantine:
 
     def take(self, staged: Sequence[StagedFile], state: SinkState) -> list[str]:
         """Move the files of the next commit in; their names. Empty ones stay out."""
-        staged = [file for file in sorted(staged) if file.rows]
-        if not staged:
-            return []
-        self._files.makedirs("")
-        names = [Part(state.id, state.sequence, state.epoch, number).name for number in range(len(staged))]
-        for file, name in zip(staged, names, strict=True):
-            self._files.rename(file.path, name)
-        self._files.sync_dir("")
-        return names
+        return move_parts(self._files, "", [file for file in sorted(staged) if file.rows], state)
 
     def give_up(self, state: SinkState) -> None:
         """Remove the files of a commit that was refused."""
@@ -120,6 +112,20 @@ class Quarantine:
     def _counts(self, path: str, state: SinkState, epochs: Epochs) -> bool:
         part = part_of(path)
         return part is not None and state.quarantine_from <= part.sequence and epochs.counts(part, state.sequence)
+
+
+def move_parts(files: Files, root: str, staged: Sequence[StagedFile], state: SinkState) -> list[str]:
+    """Move staged files to their places below ``root`` in a table, durably, and return their paths."""
+    directories = [join(root, file.directory) if file.directory else root for file in staged]
+    for directory in sorted({*directories}):
+        files.makedirs(directory)
+    paths: list[str] = []
+    for number, (file, directory) in enumerate(zip(staged, directories, strict=True)):
+        paths.append(join(directory, Part(state.id, state.sequence, state.epoch, number).name))
+        files.rename(file.path, paths[-1])
+    for directory in sorted({*directories}):
+        files.sync_dir(directory)
+    return paths
 
 
 def remove_parts(files: Files, directory: str, state: SinkState) -> None:

@@ -21,11 +21,22 @@ import msgspec
 
 from eventbus.errors import ConfigError, EventBusError, StorageError
 from spark_sinks.shape import quarantine_schema
-from spark_sinks.targets.beside import META, Kind, MakeFiles, Quarantine, Stage, TableLock, check_kind, remove_parts
+from spark_sinks.stage import write_file
+from spark_sinks.targets.beside import (
+    META,
+    Kind,
+    MakeFiles,
+    Quarantine,
+    Stage,
+    TableLock,
+    check_kind,
+    move_parts,
+    remove_parts,
+)
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
-from spark_sinks.targets.parts import Epochs, Part, join, part_of, sorts_below
-from spark_sinks.targets.settled import ends_of, staged, without_settled
+from spark_sinks.targets.parts import Epochs, Part, part_of, sorts_below
+from spark_sinks.targets.settled import ends_of, without_settled
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
@@ -289,20 +300,11 @@ class LoggedTarget:
             return batch.rejected, state
         path = Path(self._stage.directory(last)) / f"waiting-{new_id()}.staged"
         state = msgspec.structs.replace(state, quarantine_from=last.sequence)
-        return [staged(path, kept)] if kept else [], state
+        return [write_file(path, "", kept, "zstd")] if kept else [], state
 
     def _place(self, log: TableLog, files: Sequence[StagedFile], last: SinkState) -> list[Placed]:
-        places = {file.directory: join(log.data, file.directory) if file.directory else log.data for file in files}
-        for place in sorted(places.values()):
-            self._files.makedirs(place)
-        placed: list[Placed] = []
-        for number, file in enumerate(files):
-            path = join(places[file.directory], Part(last.id, last.sequence, last.epoch, number).name)
-            self._files.rename(file.path, path)
-            placed.append(Placed(path, file.directory))
-        for place in sorted(places.values()):
-            self._files.sync_dir(place)
-        return placed
+        paths = move_parts(self._files, log.data, files, last)
+        return [Placed(path, file.directory) for path, file in zip(paths, files, strict=True)]
 
     def _committed(self, log: TableLog, last: SinkState, state: SinkState | None, commit: Callable[[], None]) -> None:
         """Commit to the table of ``last``, unless another landing has it. ``state``: the account of the commit.

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from spark_sinks.partitions import partition_values
 
-_NAME = re.compile(r"part-([0-9a-f]{8})-(\d{10})(?:-(\d{6}))?-(\d{5})\.parquet")
+_NAME = re.compile(r"part-([0-9a-f]{8})-(\d{10})-(\d{6})-(\d{5})\.parquet")
 
 
 class Part(NamedTuple):
-    """A file's name, taken apart: table, commit, landing (0: a table of format 1), number within the commit.
+    """The parts of a file's name: table, commit, landing, and the number within the commit.
 
     The epoch is in it so that a landing that lost its table cannot write over what its successor wrote.
     """
@@ -31,7 +31,7 @@ class Part(NamedTuple):
 def part_of(path: str) -> Part | None:
     """What the name of a file says; None for one that no landing wrote."""
     match = _NAME.fullmatch(PurePosixPath(path).name)
-    return match and Part(match[1], int(match[2]), int(match[3] or 0), int(match[4]))
+    return match and Part(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def sorts_below(directory: str, before: str | None) -> bool:

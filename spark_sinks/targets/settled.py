@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_sinks.shape import KEY, TOMBSTONE
-from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.target import StagedFile
 
 if TYPE_CHECKING:
@@ -54,16 +51,3 @@ def without_settled(waiting: Iterable[pa.RecordBatch], ends: Ends) -> tuple[list
         settled = settled or not all(waits)
         kept.append(batch if all(waits) else batch.filter(pa.array(waits, pa.bool_())))
     return [batch for batch in kept if batch.num_rows], settled
-
-
-def staged(path: Path, waiting: Sequence[pa.RecordBatch]) -> StagedFile:
-    """Refused records in a file like those of tasks."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_batches(waiting)
-    with disk_errors(path, "write"), path.open("xb") as file:
-        pq.write_table(table, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-        return StagedFile(str(path), "", table.num_rows, file.tell())

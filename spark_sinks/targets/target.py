@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from eventbus.errors import CorruptRecord
+from spark_sinks.shape import COORDINATES, DATE, KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,6 +81,16 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
         import pyarrow as pa
 
         return pa.ipc.read_schema(pa.py_buffer(self.schema)) if self.schema else None
+
+    def value_columns(self) -> pa.Schema | None:
+        """Return the columns that are fields of values; None before the first rows and after a transform."""
+        import pyarrow as pa
+
+        columns = None if self.transformed else self.columns()
+        if columns is None:
+            return None
+        made_here = {*COORDINATES, KEY} | ({DATE} if DATE in self.partition_by else set())
+        return pa.schema([field for field in columns if field.name not in made_here])
 
 
 class StagedFile(NamedTuple):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.decoding.values import Change, Decoded, KeyKind, ValueKind, ValueSettings
-from spark_sinks.shape import COORDINATES, DATE, KEY
 from spark_sinks.stage import Layout
 from spark_sinks.targets.target import SinkState
 from spark_sinks.tasks import Decoding
@@ -58,7 +57,7 @@ class RowMaker:
                 f"the table of {state.topic} was landed with a transform, which only Spark can do again: land the "
                 f"topic into a new table"
             )
-        columns = value_columns(state)
+        columns = state.value_columns()
         if isinstance(arguments.schema, str) and session is not None:
             session()
         settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert))
@@ -80,7 +79,7 @@ class RowMaker:
     def follow(self, state: SinkState) -> None:
         """The table's columns may have become wider since."""
         self._state = state
-        self._plan = self._values.plan(value_columns(state))
+        self._plan = self._values.plan(state.value_columns())
 
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
         """``batch`` has `shape.SOURCE_COLUMNS`, ascending."""
@@ -89,19 +88,8 @@ class RowMaker:
             if not decoded.unknown:
                 return decoded
             self._values.learn(decoded.unknown)
-            self._plan = self._values.plan(value_columns(self._state))
+            self._plan = self._values.plan(self._state.value_columns())
         raise SerializationError(f"{self._state.topic}: after {_MAX_ROUNDS} rounds there are still unknown schemas")
 
     def close(self) -> None:
         self._values.close()
-
-
-def value_columns(state: SinkState) -> pa.Schema | None:
-    """The table's columns that are fields of values; None before the first rows, or behind a transform."""
-    import pyarrow as pa
-
-    columns = None if state.transformed else state.columns()
-    if columns is None:
-        return None
-    made_here = {*COORDINATES, KEY} | ({DATE} if DATE in state.partition_by else set())
-    return pa.schema([field for field in columns if field.name not in made_here])

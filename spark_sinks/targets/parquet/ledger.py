@@ -18,7 +18,6 @@ import msgspec
 from eventbus.errors import CorruptRecord
 from spark_sinks.targets.beside import META
 from spark_sinks.targets.files import Files
-from spark_sinks.targets.parquet.format1 import Entry1, converted
 from spark_sinks.targets.target import SinkState
 
 LEDGER = f"{META}/ledger"
@@ -88,9 +87,6 @@ def newest(files: Files) -> Entry | None:
     data = files.read(paths[-1])
     try:
         version = msgspec.json.decode(data, type=_Version).version
-        if version == 1:
-            entries = [msgspec.json.decode(files.read(path), type=Entry1) for path in paths]
-            return Entry(number=len(paths) - 1, what="committed", state=converted(files, entries))
         if version != _VERSION:
             raise CorruptRecord(f"{paths[-1]} has version {version}, this release knows {_VERSION}: upgrade it")
         return msgspec.json.decode(data, type=Entry)

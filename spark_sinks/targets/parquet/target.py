@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError
-from spark_sinks.targets.beside import META, MakeFiles, Quarantine, ReadLock, Stage, TableLock, check_kind, remove_parts
+from spark_sinks.targets.beside import (
+    META,
+    MakeFiles,
+    Quarantine,
+    ReadLock,
+    Stage,
+    TableLock,
+    check_kind,
+    move_parts,
+    remove_parts,
+)
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
@@ -31,7 +41,7 @@ from spark_sinks.targets.parquet.ledger import (
     successor,
     unfinished,
 )
-from spark_sinks.targets.parts import Epochs, Part, join, parent, part_of, sorts_below
+from spark_sinks.targets.parts import Epochs, parent, part_of, sorts_below
 from spark_sinks.targets.rewrite import Rewrite, fitted, rewrite
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
@@ -226,16 +236,8 @@ class ParquetTarget:
 
     def _move(self, staged: Sequence[StagedFile], state: SinkState) -> list[TableFile]:
         staged = sorted(file for file in staged if file.rows)
-        moved: list[TableFile] = []
-        for directory in sorted({file.directory for file in staged}):
-            self._files.makedirs(directory)
-        for number, file in enumerate(staged):
-            path = join(file.directory, Part(state.id, state.sequence, state.epoch, number).name)
-            self._files.rename(file.path, path)
-            moved.append(TableFile(path, file.rows, file.size_bytes))
-        for directory in sorted({file.directory for file in staged}):
-            self._files.sync_dir(directory)
-        return moved
+        paths = move_parts(self._files, "", staged, state)
+        return [TableFile(path, file.rows, file.size_bytes) for path, file in zip(paths, staged, strict=True)]
 
     def _give_up(self, state: SinkState) -> None:
         remove_parts(self._files, "", state)

@@ -111,6 +111,7 @@ def test_several_topics_are_for_land_many(topics: Any) -> None:
         land("./data", topics, "./w")
 
 
+@pytest.mark.system
 def test_a_topic_that_does_not_exist_yet_lands_no_row(
     log: TestLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_topic_that_does_not_exist_yet_lands_no_row(
     assert (status(log.path, "ordrs", to).rows, verify(log.path, "ordrs", to).problems) == (0, [])
 
 
+@pytest.mark.system
 def test_the_schema_of_a_topic_that_is_created_later_decides_the_columns(tmp_path: Path) -> None:
     bus = EventBus(f"file://{tmp_path}", serde=Avro("log", schema={"type": "record", "name": "R", "fields": []}))
     with bus.blocking():

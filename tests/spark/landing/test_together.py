@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from eventbus.errors import CorruptRecord
-from spark_sinks import together
+from spark_sinks import errors, together
+from spark_sinks.errors import SparkCrashed, SparkFailed, in_short, own_error
 from spark_sinks.running import Running
 from spark_sinks.together import run_all
 
@@ -16,7 +17,10 @@ from spark_sinks.together import run_all
 class FakeRunning:
     """One that has something to land, and fails or does not."""
 
-    def __init__(self, story: list[str], name: str, error: Exception | None = None, *, checks: int = 0) -> None:
+    def __init__(
+        self, story: list[str], name: str, error: Exception | None = None, *, checks: int = 0, deaths: int = 0
+    ) -> None:
+        self.deaths = deaths
         self.checks = checks
         self.story = story
         self.name = name
@@ -35,6 +39,11 @@ class FakeRunning:
     def wait(self) -> None:
         if self.error is not None:
             raise self.error
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        goes_on = self.deaths > 0
+        self.deaths -= 1
+        return goes_on
 
     def stop(self) -> None: ...
 
@@ -74,6 +83,39 @@ def test_a_topic_that_does_not_exist_yet_is_landed_once_it_is_created(monkeypatc
     story: list[str] = []
     run([FakeRunning(story, "late", checks=3), FakeRunning(story, "early")], every_ms=0)
     assert story == ["early", "late", "late closed", "early closed"]
+
+
+def test_a_query_whose_worker_died_is_started_again() -> None:
+    story: list[str] = []
+    with pytest.raises(SparkCrashed):
+        run([FakeRunning(story, "a", SparkCrashed("killed"), deaths=2)], every_ms=0)
+    assert story == ["a", "a", "a", "a closed"]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Query [id = 1, runId = 2] terminated with exception: Connection reset",
+        "Query [id = 1, runId = 2] terminated with exception: ",
+        "Job aborted. org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+    ],
+)
+def test_the_death_of_a_worker_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from pyspark.errors import PySparkException
+
+    monkeypatch.setattr(errors, "is_gone", lambda spark: False)
+    found = own_error(PySparkException(text), cast("Any", None))
+    assert isinstance(found, SparkCrashed)
+    assert str(found).startswith("A Python worker of Spark ended during the landing (")
+    other = own_error(PySparkException("Query terminated with exception: no such column"), cast("Any", None))
+    assert isinstance(other, SparkFailed)
+
+
+def test_a_worker_with_another_python_is_given_the_variable() -> None:
+    text = "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'spark_sinks'\n"
+    assert "No module named 'spark_sinks'. The worker runs another Python" in in_short(text)
+    assert "PYSPARK_PYTHON" in in_short(text)
 
 
 def test_a_landing_of_a_topic_that_does_not_exist_yet_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_a_schema_that_is_none(spark: SparkSession, log: TestLog, tmp_path: Path
             "\n\nTraceback (most recent call last):\n  File x\n    y()\nValueError: no\n\nat a.b.C",
             "a Python worker raised ValueError: no",
         ),
-        ("", "it did not say why"),
+        ("", "it gave no reason"),
     ],
 )
 def test_what_is_left_of_a_stack_trace(text: str, told: str) -> None:

@@ -336,41 +336,6 @@ def test_nested_and_odd_partitions_compact(tmp_path: Path) -> None:
     target.close()
 
 
-# -- format 1 ---------------------------------------------------------------------------------------------------------
-
-
-def test_table_of_format_1_goes_on(tmp_path: Path) -> None:
-    root = tmp_path / "orders"
-    (root / "_eventbus" / "ledger").mkdir(parents=True)
-    (root / "_eventbus" / "stage").mkdir()
-    (root / "_eventbus" / "stage" / "old.staged").write_bytes(b"left")
-    table = {"version": 1, "id": "0a0b0c0d", "topic": "orders", "partition_by": ["dt"]}
-    (root / "_eventbus" / "table.json").write_bytes(msgspec.json.encode(table))
-    columns = pa.schema([("amount", pa.int32()), *coordinate_fields()])
-    for sequence in range(2):
-        path = f"dt=2024-02-29/part-0a0b0c0d-{sequence:010d}-00000.parquet"
-        (root / "dt=2024-02-29").mkdir(exist_ok=True)
-        row = {"amount": 1, "_topic": "orders", "_partition": 0, "_offset": sequence, "_timestamp": None}
-        pq.write_table(pa.Table.from_pylist([row], columns), root / path)
-        entry: dict[str, Any] = {"version": 1, "sequence": sequence, "offsets": {"0": sequence + 1}, "rows": 1}
-        entry["files"] = [{"path": path, "rows": 1, "size_bytes": 10}]
-        (root / entry_path(sequence)).write_bytes(msgspec.json.encode(entry))
-    orphan = root / "dt=2024-02-29" / "part-0a0b0c0d-0000000002-00000.parquet"
-    orphan.write_bytes(b"of a crash")
-    target = open_target(str(root))
-    before = target.state()
-    assert before is not None
-    state = target.open(Founding("orders", ("dt",)), NOW_MS)
-    assert (state.sequence, state.offsets, state.rows, state.epoch) == (2, {0: 2}, 2, 1)
-    assert not orphan.exists()
-    wider = table_columns(target)
-    target.commit(Batch({0: 3}, stage(target, [Row(0, 2)], wider), [], wider), NOW_MS)
-    assert records(target) == plain_records(root) == [(0, 0), (0, 1), (0, 2)]
-    target.compact(before=None, min_files=2)
-    target.close()
-    assert plain_records(root) == [(0, 0), (0, 1), (0, 2)]
-
-
 # -- the disk ---------------------------------------------------------------------------------------------------------
 
 
