@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 _WORKER_ENDED = re.compile(
-    r"Python worker exited unexpectedly|terminated with exception: *(?:$|\n|.*(?:Connection reset|Broken pipe|EOF))"
+    r"Python worker exited unexpectedly|SocketException|EOFException|Connection reset|Broken pipe"
+    r"|terminated with exception: *(?:$|\n)"
 )
 """The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream."""
 _TRACEBACK = "Traceback (most recent call last)"
@@ -56,7 +57,8 @@ def own_error(error: BaseException, spark: SparkSession) -> BaseException:
             "Spark's Java ended in the midst of the landing: it was killed or stopped, or ran out of memory "
             "(spark.driver.memory). What was committed stays; stop this session and land again to go on"
         )
-    text = str(error)
+    java = getattr(error, "java_exception", None)  # of py4j, whose own text may have no reason
+    text = str(error) if java is None else f"{error}\n{java.toString()}"
     found = re.findall(r"^(?:\w+\.)*errors\.(\w+): (.+)$", text, re.MULTILINE)
     kind = getattr(errors, found[-1][0], None) if found else None
     if isinstance(kind, type) and issubclass(kind, EventBusError):

@@ -48,32 +48,21 @@ def run_all(
 
 def _run(group: Sequence[Running], spark: SparkSession, every_ms: int | None, stop: threading.Event) -> None:
     absent = list(group)
-    queries: dict[Future[None], Running] = {}
-
-    def start(running: Running) -> None:
-        running.start(spark, every_ms)
-        queries[threads.submit(running.wait)] = running
-
-    # A thread waits for each query: Ctrl-C in the middle of a call to the JVM would break the connection to it.
     with ThreadPoolExecutor(len(group), "eventbus-land") as threads:
+        queries = _Queries(spark, every_ms, threads)
         try:
             while True:
                 for running in [each for each in absent if each.exists()]:
                     absent.remove(running)
-                    start(running)
+                    queries.start(running)
                 if absent:
                     stop.wait(_CREATED_SECONDS)
-                for each in wait(queries, _LOOK_SECONDS, FIRST_EXCEPTION).done:
-                    running, error = queries.pop(each), each.exception()
-                    if error is not None and not running.goes_on_after(error):
-                        raise error
-                    if error is not None:
-                        start(running)
+                queries.check()
                 if stop.is_set():
                     absent = []
                     for running in group:
                         running.stop()
-                if not queries and not absent:
+                if not queries.active and not absent:
                     return
         except KeyboardInterrupt:
             for running in group:
@@ -82,3 +71,32 @@ def _run(group: Sequence[Running], spark: SparkSession, every_ms: int | None, st
         finally:
             for running in group:
                 running.close()
+
+
+class _Queries:
+    """The queries of several landings. A thread waits for each: Ctrl-C within a call to the JVM breaks the connection."""
+
+    def __init__(self, spark: SparkSession, every_ms: int | None, threads: ThreadPoolExecutor) -> None:
+        self._spark = spark
+        self._every_ms = every_ms
+        self._threads = threads
+        self.active: dict[Future[None], Running] = {}
+
+    def start(self, running: Running) -> None:
+        while True:
+            try:
+                running.start(self._spark, self._every_ms)
+                break
+            except Exception as error:  # the errors of py4j and of Spark have no common base
+                if not running.goes_on_after(error):
+                    raise
+        self.active[self._threads.submit(running.wait)] = running
+
+    def check(self) -> None:
+        """Wait briefly. Raise the error of a query that ended, or start a query again whose worker died."""
+        for each in wait(self.active, _LOOK_SECONDS, FIRST_EXCEPTION).done:
+            running, error = self.active.pop(each), each.exception()
+            if error is not None and not running.goes_on_after(error):
+                raise error
+            if error is not None:
+                self.start(running)
