@@ -74,7 +74,7 @@ def _run(group: Sequence[Running], spark: SparkSession, every_ms: int | None, st
 
 
 class _Queries:
-    """The queries of several landings. A thread waits for each: Ctrl-C within a call to the JVM breaks the connection."""
+    """The queries of several landings. A thread waits for each: Ctrl-C in a call to the JVM ends the connection."""
 
     def __init__(self, spark: SparkSession, every_ms: int | None, threads: ThreadPoolExecutor) -> None:
         self._spark = spark

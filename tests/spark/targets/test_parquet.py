@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
+import pandas
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -14,7 +16,7 @@ from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.files import Files, LocalFiles
 from spark_sinks.targets.parquet.target import ParquetTarget
 from spark_sinks.targets.target import Target
-from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig
+from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig, land_values
 from tests.spark.targets.steps import SteppingFiles
 
 pytestmark = pytest.mark.system
@@ -49,3 +51,15 @@ def rigs(tmp_path: Path) -> MakeRig:
 
 class TestConformance(Conformance):
     pass
+
+
+def test_readers_of_directories_read_text_with_the_options_that_the_page_names(tmp_path: Path) -> None:
+    target = ParquetTarget(tmp_path / "t", TargetOptions())
+    for number, values in enumerate((["00501", "a/b"], ["12", "é %"])):
+        land_values(target, pa.string(), values, number)
+    target.close()
+    expected = ["00501", "12", "a/b", "é %"]
+    texts = ds.partitioning(pa.schema([("p", pa.string())]), flavor="hive")
+    assert sorted(pandas.read_parquet(tmp_path / "t", partitioning=texts).p) == expected
+    files = f"read_parquet('{tmp_path}/t/*/*.parquet', hive_partitioning = true, hive_types_autocast = false)"
+    assert duckdb.sql(f"SELECT p FROM {files} ORDER BY p").fetchall() == [(value,) for value in expected]
