@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eventbus.backends.kafka.names import as_keyword
 from eventbus.backends.urls import split_url
+from eventbus.settings.setting import as_keyword
 
 JsonObject = dict[str, Any]
 

@@ -74,35 +74,26 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerConfig(_Settings, frozen=True, kw_only=True):
-    """A producer's settings, Kafka's names. Sizes in bytes, times in milliseconds."""
+    """A producer's settings, described by `eventbus.settings.clients`."""
 
     acks: int = -1
-    """-1 (``"all"``): acknowledged when stored as safely as the log's ``fsync`` says; 1: when written; 0: never."""
+    """-1 is "all"."""
     batch_size: int = 65_536
-    """A batch leaves at this size. (Kafka's default is 16,384; 64 KiB is where throughput levels off.)"""
     linger_ms: int = 0
-    """How long a batch waits for company."""
     buffer_memory: int = 33_554_432
-    """Bytes on their way at most; beyond it a send waits."""
     max_block_ms: int = 60_000
-    """How long a send waits for room before it raises `BufferExhausted`."""
     max_request_size: int = 1_048_576
-    """The largest record accepted."""
     compression: Compression = Compression.NONE
     enable_idempotence: bool = True
-    """Stamp batches with a producer id and sequence numbers, so that none is stored twice or out of order."""
     transactional_id: str | None = None
-    """What tells this producer from others over restarts: whoever opens it last is the one that may write."""
     transaction_timeout_ms: int = 60_000
-    """A transaction open for longer is aborted by the log."""
     client_id: str = "eventbus"
-    """What a Kafka calls it, in its log and for its quotas."""
     kafka: dict[str, str] = {}
-    """What librdkafka is told of this producer alone, under its own names; a log in this process has no use for it."""
+    """Settings of librdkafka for this producer alone, under its names; a log in this process ignores them."""
 
 
 class ConsumerConfig(_Settings, frozen=True, kw_only=True):
-    """A consumer's settings, Kafka's names."""
+    """A consumer's settings, described by `eventbus.settings.clients`."""
 
     group: str | None = None
     start: Start = "earliest"
@@ -115,19 +106,15 @@ class ConsumerConfig(_Settings, frozen=True, kw_only=True):
     check_crcs: bool = True
     client_id: str = "eventbus"
     group_instance_id: str | None = None
-    """Static membership (KIP-345): a restart within the session keeps the partitions."""
     session_timeout_ms: int = 45_000
-    """Without a heartbeat for so long a member is given up."""
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    """Without a poll for so long a member leaves its group; also how long a rebalance waits for it."""
     assignors: tuple[Any, ...] = ("range", "cooperative-sticky")
-    """``partition.assignment.strategy``: names, or `Assignor` objects; what this member can do, the preferred first."""
+    """``partition_assignment_strategy``: names, or `Assignor` objects; the preferred first."""
     enable_auto_commit: bool = False
-    """Commit at the next poll what the poll before returned, finished or not. Done by the client, not by the log."""
     auto_commit_interval_ms: int = 5_000
     kafka: dict[str, str] = {}
-    """What librdkafka is told of this consumer alone, under its own names; a log in this process has no use for it."""
+    """Settings of librdkafka for this consumer alone, under its names; a log in this process ignores them."""
 
 
 class BackendProducer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from eventbus.backends.kafka.names import is_secret
+from eventbus.settings.setting import is_secret
 
 HIDDEN = "***"
 

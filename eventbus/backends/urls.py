@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote
 
-import msgspec
-
 from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock, system_clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
-from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRODUCER_FIELDS, as_keyword
 from eventbus.backends.masking import has_login, shown_url
 from eventbus.broker import BrokerConfig
-from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError
-from eventbus.suggest import nearest, nearest_setting, wrong_value
+from eventbus.settings.setting import as_keyword
+from eventbus.settings.table import CALLBACK, OF_A_CONSUMER, OF_A_PRODUCER, PASSED, find, known, read, rows
+from eventbus.suggest import nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus")
 
 SCHEMES = ("memory", "file", "kafka")
-_OF_CLIENTS = {*map(as_keyword, (*PRODUCER_FIELDS, *CONSUMER_FIELDS)), *OF_ALL}
 _ENCODED = "In a URL a value's ? # / @ & + and % are percent-encoded: a password a&b is sasl_password=a%26b"
 _NOT_OF_A_LOG = "it is one of clients, and a keyword: EventBus(url, linger_ms=5), bus.new_consumer(...)"
 
@@ -119,9 +116,9 @@ def _meant_for(scheme: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Without what only the other kind of log has a use for."""
     foreign: Collection[str] = ()
     if scheme in ("memory", "file"):
-        foreign = {*OF_ALL, CALLBACK}
+        foreign = {*known(*PASSED), CALLBACK}
     elif scheme == "kafka":
-        foreign = {*BrokerConfig.__struct_fields__} - {"auto_create_topics"}
+        foreign = rows("log").keys() - {"auto_create_topics"}
     passed_over = [key for key in config if as_keyword(key) in foreign]
     if passed_over:
         logger.debug("%s:// has no use for %s: passed over", scheme, ", ".join(passed_over))
@@ -130,17 +127,12 @@ def _meant_for(scheme: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
     """The log's settings from keywords or a URL's query (whose values are text). Raises ConfigError."""
-    known = BrokerConfig.__struct_fields__
+    clients = known(*OF_A_PRODUCER, *OF_A_CONSUMER, librdkafka_too=True)
     for key in config:
-        if as_keyword(key) not in known:
-            hint = f": {_NOT_OF_A_LOG}" if as_keyword(key) in _OF_CLIENTS else nearest_setting(key, known)
-            raise ConfigError(f"unknown setting {key!r} of the log{hint}; known are {', '.join(known)}")
-    values = {as_keyword(key): value for key, value in config.items()}
-    values |= {name: setting_ms(value) for name, value in values.items() if name.endswith("_ms")}
-    try:
-        return msgspec.convert(values, BrokerConfig, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"setting of the log {wrong_value(error, values, BrokerConfig)}") from None
+        if find(key, known("log")) is None and find(key, clients) is not None:
+            raise ConfigError(f"unknown log setting {key!r}: {_NOT_OF_A_LOG}")
+    values, _ = read(config, known("log"), "log")
+    return BrokerConfig(**values)
 
 
 def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Backend:

@@ -8,7 +8,7 @@ from eventbus.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.broker.broker import Broker
-    from eventbus.broker.configs import CONFIG_KEYS, ConfigEntry, ConfigKey
+    from eventbus.broker.configs import CONFIG_KEYS, ConfigEntry
     from eventbus.broker.descriptions import (
         FetchData,
         OffsetCommitResult,
@@ -27,7 +27,6 @@ __all__ = [
     "Broker",
     "BrokerConfig",
     "ConfigEntry",
-    "ConfigKey",
     "FetchData",
     "OffsetCommitResult",
     "PartitionDescription",
@@ -39,7 +38,7 @@ __all__ = [
 # Each is imported when it is asked for: a client of a Kafka needs descriptions, and no broker.
 _HOMES = {
     "broker": ("Broker",),
-    "configs": ("CONFIG_KEYS", "ConfigEntry", "ConfigKey"),
+    "configs": ("CONFIG_KEYS", "ConfigEntry"),
     "descriptions": ("FetchData", "OffsetCommitResult", "PartitionDescription", "TopicDescription", "TopicSpec"),
     "names": ("CLUSTER_METADATA", "CONSUMER_OFFSETS", "INTERNAL_TOPICS", "collision_warning"),
     "settings": ("BrokerConfig",),

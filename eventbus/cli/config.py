@@ -9,8 +9,8 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 
 if TYPE_CHECKING:
-    from eventbus.client.configuration.known import Setting
     from eventbus.client.configuration.shown import Row
+    from eventbus.settings.setting import Setting
 
 _IMPORTANCE = ("high", "medium", "low")
 
@@ -74,19 +74,23 @@ def _print(out: Output, rows: list[Row]) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from eventbus.client.configuration.known import settings
+    from eventbus.settings.table import OF_A_BUS, rows
 
     most = _IMPORTANCE.index(args.importance or "low")
     found = [
         one
-        for one in settings().values()
-        if _IMPORTANCE.index(one.importance) <= most and (args.kafka or one.of != "kafka")
+        for one in rows(*OF_A_BUS).values()
+        if _IMPORTANCE.index(one.importance) <= most and (args.kafka or not one.is_passed)
     ]
     Output.of(args).table(
         ("setting", "of", "default", "importance"),
-        [(one.name, one.of, _default(one), one.importance) for one in found],
+        [(one.name, _of(one), _default(one), one.importance) for one in found],
     )
     return 0
+
+
+def _of(one: Setting) -> str:
+    return "kafka" if one.is_passed else one.scope
 
 
 def _explain(args: argparse.Namespace) -> int:
@@ -95,19 +99,29 @@ def _explain(args: argparse.Namespace) -> int:
     if out.json:
         out.data(
             [
-                {**{name: getattr(one, name) for name in one.__struct_fields__}, "default": _default(one)}
+                {
+                    "name": one.name,
+                    "kafka": _kafka(one),
+                    "of": _of(one),
+                    "default": _default(one),
+                    "takes": one.takes,
+                    "importance": one.importance,
+                    "meaning": one.doc,
+                }
                 for one in found
             ]
         )
         return 0
     for one in found:
-        out.line(f"{one.name}  ({one.importance}; of {_OF[one.of]})")
-        out.line(f"  {one.meaning or 'as in Kafka'}")
+        out.line(f"{one.name}  ({one.importance}; of {_OF[_of(one)]})")
+        out.line(f"  {one.doc}")
+        if one.takes:
+            out.line(f"  takes        {one.takes}")
         out.line(f"  default      {_default(one)}")
         out.line(f"  keyword      EventBus({one.name}=...)")
         out.line(f"  environment  EVENTBUS_{one.name.upper()}")
-        if one.kafka:
-            out.line(f"  Kafka        {one.kafka}")
+        if _kafka(one):
+            out.line(f"  Kafka        {_kafka(one)}")
     return 0
 
 
@@ -120,17 +134,21 @@ _OF = {
 }
 
 
+def _kafka(one: Setting) -> str:
+    """Kafka's or librdkafka's spelling; empty if neither has the setting."""
+    return one.passed_as if one.is_passed else "" if one.kafka == "" else one.dotted
+
+
 def _setting(key: str) -> Setting:
-    from eventbus.client.config import hint_of
     from eventbus.client.configuration.environment import PREFIX
-    from eventbus.client.configuration.known import canonical, settings
+    from eventbus.settings.table import OF_A_BUS, advice, canonical, rows
     from eventbus.suggest import nearest_setting
 
-    name = canonical(key.removeprefix(PREFIX).lower() if key.startswith(PREFIX) else key)
-    found = settings().get(name)
+    among = rows(*OF_A_BUS)
+    found = among.get(canonical(key.removeprefix(PREFIX).lower() if key.startswith(PREFIX) else key))
     if found is None:
-        hint = hint_of(key)
-        text = f": {hint}" if hint else nearest_setting(key, settings()) or "; see: eventbus config list --kafka"
+        hint = advice(key, among)
+        text = f": {hint}" if hint else nearest_setting(key, among) or "; see: eventbus config list --kafka"
         raise UsageError(f"eventbus config explain: there is no setting {key!r}{text}")
     return found
 
@@ -140,5 +158,5 @@ def _default(one: Setting) -> str:
 
     value = plain(one.name, one.default)
     if value is None:
-        return "librdkafka's" if one.of == "kafka" else "none"
+        return "librdkafka's" if one.is_passed else "none"
     return str(value).lower() if isinstance(value, bool) else str(value) or "none"

@@ -55,9 +55,9 @@ def open_log(
 ) -> tuple[EventBus, Backend]:
     """As `open_bus`, with the log that the bus is on."""
     from eventbus import EventBus
-    from eventbus.backends.kafka.names import as_keyword
     from eventbus.backends.urls import open_backend, split_url, system_clock
     from eventbus.client.configuration.choose import configure
+    from eventbus.settings.setting import as_keyword
 
     given = connection_settings(properties_of(args) if properties is None else properties)
     url = url_of(args, given)

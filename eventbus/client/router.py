@@ -18,13 +18,13 @@ from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.lifespan import When, check_hook
 from eventbus.errors import ConfigError
 from eventbus.recovery import NamesTopics
+from eventbus.settings.table import rows
 from eventbus.topic_patterns import prefixed
 
 if TYPE_CHECKING:
     from eventbus.client.keywords import HandlerDefaults
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]*")
-_OF_THE_ROUTER = ("topics", "pattern", "name", "middleware")
 
 
 class Placement(NamedTuple):
@@ -79,7 +79,7 @@ class Router(Declares):
     ) -> None:
         """Raises ConfigError for a prefix that is no part of a topic's name, and for defaults that are no options."""
         self._placement = placement(prefix, group_prefix, middleware, f"Router(prefix={prefix!r})")
-        for name in _OF_THE_ROUTER:
+        for name in ("topics", *rows("decorator")):
             if name in defaults:
                 raise ConfigError(f"Router({name}=...): that is said for each handler")
         self._defaults = {**defaults}

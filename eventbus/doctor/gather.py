@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eventbus.backends.kafka.names import as_keyword
 from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import split_url
 from eventbus.client.bus import EventBus
@@ -18,6 +17,7 @@ from eventbus.doctor.blocking import blocking_calls
 from eventbus.doctor.facts import Facts, HandlerFacts, ProducerFacts, RetryFacts
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling, ShowsTries
+from eventbus.settings.setting import as_keyword
 
 
 def facts_of(bus: EventBus) -> Facts:

@@ -120,34 +120,24 @@ def split_address(text: str, *, default_port: int = DEFAULT_PORT) -> tuple[str, 
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one server. Sizes in bytes, times in milliseconds; Kafka's names where Kafka has the setting."""
+    """Settings of one server, described by `eventbus.settings.server`."""
 
     listeners: tuple[Listener, ...] = (Listener(),)
     tls: Tls | None = None
     """Of the listeners with TLS."""
     security: SecurityConfig = SecurityConfig()
     insecure: bool = False
-    """Serve beyond this machine without TLS and SASL. Whoever reaches the port may then read and write everything."""
     accept_replication_factor: bool = False
-    """Take topics with a replication factor above 1, and keep one copy: for tools that insist on three."""
     socket_request_max_bytes: int = 104_857_600
-    """The largest request; larger ones close the connection (``socket.request.max.bytes``)."""
     unauthenticated_request_max_bytes: int = 65_536
-    """The same for a connection that has not authenticated yet, where it has to."""
     connection_in_flight_max_bytes: int = 134_217_728
-    """Bytes of requests of one connection that wait for an answer; beyond it nothing more is read from it."""
     in_flight_max_bytes: int = 536_870_912
-    """The same over all connections (``queued.max.request.bytes``)."""
     connection_in_flight_max: int = 1_000
-    """Requests of one connection that wait for an answer."""
     max_connections: int = 20_000
     max_connections_per_ip: int = 20_000
     connections_max_idle_ms: int = 600_000
-    """A connection without a request for so long is closed (``connections.max.idle.ms``)."""
     handshake_timeout_ms: int = 30_000
-    """How long a new connection may take to send its first whole request, and to authenticate where it has to."""
     request_timeout_ms: int = 120_000
-    """How long one request may take to arrive from its first byte on, and a peer to take its answers."""
 
     def check(self) -> None:
         """Raises ConfigError for settings that cannot be, or would open the log to everybody."""

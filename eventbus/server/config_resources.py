@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from eventbus.broker.configs import ConfigKey, config_key
+from eventbus.broker.configs import config_key
 from eventbus.broker.names import check_topic_name
 from eventbus.errors import InvalidConfig, InvalidRequest
 from eventbus.server.admin import check_cluster, check_topic
 from eventbus.server.broker_configs import describe_broker
 from eventbus.server.call import Call
 from eventbus.server.security.acls import Operation
+from eventbus.settings.setting import Setting
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
@@ -93,10 +94,10 @@ def _describe_topic(call: Call, topic: str) -> list[Entry]:
     for name, entry in admin.configs_of(topic).items():
         key = config_key(name)
         synonyms = [Synonym(name, entry.value, SOURCES["topic"])] if entry.source == "topic" else []
-        if key.server_key:
+        if key.kafka:
             if name in admin.defaults:
-                synonyms.append(Synonym(key.server_key, admin.defaults[name], STATIC_BROKER))
-            synonyms.append(Synonym(key.server_key, key.default, DEFAULT))
+                synonyms.append(Synonym(key.kafka, admin.defaults[name], STATIC_BROKER))
+            synonyms.append(Synonym(key.kafka, key.default, DEFAULT))
         entries.append(
             Entry(name, entry.value, SOURCES[entry.source], _TYPES[entry.type], False, False, synonyms, entry.no_effect)
         )
@@ -232,8 +233,8 @@ def _alter_topic(call: Call, topic: str, changes: Sequence[Wanted], validate_onl
         call.node.topics_changed()
 
 
-def _changed_list(key: ConfigKey, present: str, wanted: Wanted) -> str:
-    if key.type != "list":
+def _changed_list(key: Setting, present: str, wanted: Wanted) -> str:
+    if key.kind != "list":
         raise InvalidConfig(f"config {key.name!r} is no list: {wanted.change.name} changes lists, SET any value")
     items, named = _items(present), _items(wanted.value or "")
     if wanted.change == Change.APPEND:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from eventbus.broker import configs
-from eventbus.broker.settings import BrokerConfig
 from eventbus.errors import ConfigError, InvalidConfig
 from eventbus.server.config import (
     SECURITY_PROTOCOLS,
@@ -18,35 +15,18 @@ from eventbus.server.config import (
     split_address,
 )
 from eventbus.server.security.config import SecurityConfig, is_security_key
+from eventbus.settings import log as log_rows
+from eventbus.settings import server as server_rows
+from eventbus.settings import topics
+from eventbus.settings.table import read_value
 from eventbus.suggest import nearest
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 
-_OURS = {"fsync", "log_defaults", "checkpoint_interval_ms", "auto_create_topics", "offsets_retention_ms"}
-"""Settings that Kafka has no key for, or under another name or unit."""
-LOG_KEYS: dict[str, tuple[str, int]] = {
-    **{
-        field.replace("_", "."): (field, 1)
-        for field in BrokerConfig.__struct_fields__
-        if field
-        not in ("fsync", "log_defaults", "checkpoint_interval_ms", "auto_create_topics", "offsets_retention_ms")
-    },
-    "auto.create.topics.enable": ("auto_create_topics", 1),
-    "offsets.retention.minutes": ("offsets_retention_ms", _MINUTE_MS),
-}
-"""Kafka's key -> the field of `BrokerConfig` and how many of its units one of Kafka's is."""
-
-SERVER_KEYS: dict[str, str] = {
-    "socket.request.max.bytes": "socket_request_max_bytes",
-    "queued.max.request.bytes": "in_flight_max_bytes",
-    "max.connections": "max_connections",
-    "max.connections.per.ip": "max_connections_per_ip",
-    "connections.max.idle.ms": "connections_max_idle_ms",
-}
-"""Kafka's key -> the field of `ServerConfig`."""
-
-_TOPIC_DEFAULTS = {key.server_key: key.name for key in configs.CONFIG_KEYS.values() if key.server_key}
+KEYS = {row.dotted: row for row in (*log_rows.ROWS, *server_rows.ROWS) if row.kind != "table"}
+"""The keys of logs and servers: Kafka's, or ours with dots."""
+_TOPIC_DEFAULTS = {row.kafka: row.name for row in topics.ROWS if row.kafka}
 _IN_OTHER_UNITS = {
     "log.retention.hours": ("retention.ms", _HOUR_MS),
     "log.retention.minutes": ("retention.ms", _MINUTE_MS),
@@ -109,23 +89,18 @@ def settings_of(properties: Mapping[str, str]) -> Settings:
         server.setdefault("security", {})[key] = rest.pop(key)
     if "security" in server:
         server["security"] = SecurityConfig.from_properties(server["security"])
-    for key, field in SERVER_KEYS.items():
-        if key in rest:
-            server[field] = _number(key, rest.pop(key))
-    for key, (field, scale) in LOG_KEYS.items():
-        if key in rest:
-            text = rest.pop(key)
-            log[field] = _number(key, text) * scale if scale > 1 else _checked(key, text, field)
     if rest.pop("log.flush.interval.messages", "") == "1":
         log["fsync"] = "commit"
-    if "fsync" in rest:
-        log["fsync"] = rest.pop("fsync")
+    for key in [key for key in rest if key in KEYS]:
+        row = KEYS[key]
+        value = read_value(row, key, rest.pop(key), f"{row.scope} setting")
+        (log if row.scope == "log" else server)[row.name] = value * row.unit_ms if row.unit_ms > 1 else value
     log_defaults = _topic_defaults(rest)
     if log_defaults:
         log["log_defaults"] = log_defaults
     ignored = sorted(key for key in rest if key.startswith(_OF_A_CLUSTER))
     for key in rest.keys() - set(ignored):
-        known = [*LOG_KEYS, *SERVER_KEYS, *_TOPIC_DEFAULTS, *_IN_OTHER_UNITS, *_LISTENER_KEYS, *_TLS_KEYS, "log.dirs"]
+        known = [*KEYS, *_TOPIC_DEFAULTS, *_IN_OTHER_UNITS, *_LISTENER_KEYS, *_TLS_KEYS, "log.dirs"]
         raise ConfigError(f"unknown key {key!r} of a server{nearest(key, known)}")
     return Settings(directory, server, log, ignored)
 
@@ -144,15 +119,6 @@ def _topic_defaults(rest: dict[str, str]) -> dict[str, str]:
         return configs.normalise(defaults)
     except InvalidConfig as error:
         raise ConfigError(str(error)) from None
-
-
-def _checked(key: str, text: str, field: str) -> str:
-    try:
-        msgspec.convert({field: text}, BrokerConfig, strict=False)
-    except msgspec.ValidationError as error:
-        why = str(error).partition(" - at ")[0]
-        raise ConfigError(f"{key}={text}: {why[:1].lower()}{why[1:]}") from None
-    return text
 
 
 def _number(key: str, text: str) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from eventbus.backends.urls import split_url
 from eventbus.client.bus import EventBus
-from eventbus.client.config import LOG_KEYS
+from eventbus.settings.setting import as_keyword
+from eventbus.settings.table import rows
 from eventbus.testing.clock import FakeClock
 from eventbus.testing.fixtures import in_own_task, needs_own_task
 from eventbus.testing.log import TestLog
@@ -117,5 +118,5 @@ def log_settings_of(bus: EventBus) -> dict[str, Any]:
 
 
 def _log_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    values = {key.replace(".", "_").replace("-", "_"): value for key, value in config.items()}
-    return {key: value for key, value in values.items() if key in LOG_KEYS}
+    values = {as_keyword(key): value for key, value in config.items()}
+    return {key: value for key, value in values.items() if key in rows("log")}

@@ -97,9 +97,15 @@ def test_what_is_wrong_is_one_line(cli: Cli, config: Cli, monkeypatch: pytest.Mo
     monkeypatch.setenv("EVENTBUS_LINGER_MS", "abc")
     result = config("show")
     assert result.code == 1
-    assert result.err == "error: environment variable EVENTBUS_LINGER_MS='abc': a whole number\n"
+    assert (
+        result.err
+        == "error: environment variable EVENTBUS_LINGER_MS='abc': a whole number of milliseconds, at least 0\n"
+    )
     result = cli("topics", "list")
-    assert (result.code, result.err) == (1, "error: environment variable EVENTBUS_LINGER_MS='abc': a whole number\n")
+    assert (result.code, result.err) == (
+        1,
+        "error: environment variable EVENTBUS_LINGER_MS='abc': a whole number of milliseconds, at least 0\n",
+    )
 
 
 def test_the_settings_there_are(config: Cli) -> None:
@@ -116,7 +122,8 @@ def test_a_setting_is_explained_under_each_of_its_names(config: Cli, key: str) -
     result = config("explain", key)
     assert result.lines == [
         "linger_ms  (medium; of its producers)",
-        "  How long a batch waits for company.",
+        "  How long a batch waits for more records before it is sent.",
+        "  takes        a whole number of milliseconds, at least 0",
         "  default      0",
         "  keyword      EventBus(linger_ms=...)",
         "  environment  EVENTBUS_LINGER_MS",

@@ -1,130 +1,126 @@
-"""The keyword classes that type checkers read agree with the tables that the program reads: names, types, defaults."""
+"""The keyword classes that type checkers read, and the structs that hold values, agree with the settings table.
+
+``python -m pytest tests/client/test_keywords.py --rewrite`` writes the classes.
+"""
 
 from __future__ import annotations
 
-import types
+import re
 import typing
-from collections.abc import Mapping
 from datetime import timedelta
-from enum import Enum
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
-from eventbus.backends.kafka.keywords import ClientOptions, JavaClientOptions
-from eventbus.backends.kafka.names import (
-    CALLBACK,
-    FOR_ALL,
-    JAVA_NAMES,
-    OF_A_CONSUMER,
-    OF_A_PRODUCER,
-    OF_ALL,
-    as_keyword,
-)
 from eventbus.backends.urls import broker_config
 from eventbus.broker import BrokerConfig
 from eventbus.client import keywords
-from eventbus.client.config import (
-    CONSUMER_DEFAULTS,
-    CONSUMER_KEYS,
-    LOG_KEYS,
-    PRODUCER_KEYS,
-    consumer_settings,
-    producer_settings,
-)
+from eventbus.client.config import consumer_settings, producer_settings
 from eventbus.client.configuration.choose import configure
-from eventbus.client.configuration.known import OF_THE_BUS
 from eventbus.client.handling.options import ConsumerSpec, consumer_spec
-from eventbus.client.router import _OF_THE_ROUTER
-from eventbus.client.scheduling.scheduling import _TAKEN
 from eventbus.errors import ConfigError
+from eventbus.server import ServerConfig
+from eventbus.server.security.config import SecurityConfig
+from eventbus.settings import server
+from eventbus.settings.setting import Setting, as_keyword
+from eventbus.settings.table import OF_A_HANDLER, TABLE, rows
 
-OF_A_HANDLER = {
-    *ConsumerSpec.__struct_fields__, *CONSUMER_DEFAULTS, *OF_A_CONSUMER, "exactly_once", "dead_letter",
-} - {"topics", "client", "is_firing", "group_prefix"}  # fmt: skip
-"""The options that `consumer_spec` takes; see test_every_option_of_a_handler_is_taken."""
-PARAMETERS = {"group"}
-"""Written out in the signature of `new_consumer`."""
-TABLES: dict[type, set[str] | frozenset[str]] = {
-    keywords.LogOptions: LOG_KEYS,
-    keywords.ProducerDefaults: (PRODUCER_KEYS | OF_A_PRODUCER.keys()) - {"client_id", "transactional_id"},
-    keywords.ProducerFunctionOptions: (PRODUCER_KEYS | OF_A_PRODUCER.keys()) - {"transactional_id"},
-    keywords.ProducerOptions: PRODUCER_KEYS | OF_A_PRODUCER.keys(),
-    keywords.ConsumerDefaults: (CONSUMER_DEFAULTS | OF_A_CONSUMER.keys()) - {"client_id", "request_timeout_ms"},
-    keywords.ConsumerOptions: (CONSUMER_KEYS | OF_A_CONSUMER.keys()) - PARAMETERS,
-    keywords.ReaderOptions: CONSUMER_KEYS | OF_A_CONSUMER.keys(),
-    keywords.BusOptions: (
-        (LOG_KEYS | PRODUCER_KEYS | CONSUMER_DEFAULTS | OF_ALL.keys() | OF_THE_BUS.keys() | {CALLBACK})
-        - {"url", "transactional_id"}
-    ),
-    keywords.HandlerOptions: OF_A_HANDLER,
-    keywords.HandlerDefaults: OF_A_HANDLER - {*_OF_THE_ROUTER},
-    keywords.ScheduleOptions: OF_A_HANDLER - {*_TAKEN} - {"name"},
+PAGE = Path(keywords.__file__)
+OWN_OF_A_CONSUMER = [row for row in TABLE if row.scope in ("consumer", "librdkafka consumer") and row.own]
+CLASSES: dict[str, list[Setting]] = {
+    "LogOptions": [*rows("log").values()],
+    "ClientOptions": [*rows("librdkafka").values()],
+    "JavaClientOptions": [
+        row._replace(name=as_keyword(row.kafka)) for row in rows("librdkafka").values() if row.kafka
+    ],
+    "ConsumerClientOptions": [*rows("librdkafka consumer").values()],
+    "ProducerClientOptions": [*rows("librdkafka producer").values()],
+    "ProducerDefaults": [*rows("producer").values()],
+    "ProducerFunctionOptions": [rows("producer", own=True)["client_id"]],
+    "ProducerOptions": [rows("producer", own=True)["transactional_id"]],
+    "ConsumerDefaults": [*rows("consumer").values()],
+    "ConsumerOptions": [row for row in OWN_OF_A_CONSUMER if row.name != "group"],
+    "ReaderOptions": [row for row in OWN_OF_A_CONSUMER if row.name == "group"],
+    "BusOptions": [*(row for row in rows("bus").values() if row.name != "url"), *rows("function").values()],
+    "CallOptions": [*rows("call").values(), *(row for row in OWN_OF_A_CONSUMER if row.name == "request_timeout_ms")],
+    "HandlerDefaults": [*rows("handler").values()],
+    "HandlerOptions": [*rows("decorator").values()],
+    "ScheduleOptions": [rows("decorator")["middleware"]],
+}  # fmt: skip
+
+
+def field_of(row: Setting) -> str:
+    kinds = {"boolean": "bool", "string": "str", "double": "float"}
+    hint = kinds.get(row.kind, "Milliseconds" if row.name.endswith("_ms") else "int")
+    choices = ", ".join(f'"{word}"' for word in row.choices)
+    hint = row.hint or (f"Literal[{choices}]" if choices else hint) + (" | None" if row.none else "")
+    line = f"    {row.name}: {hint}"
+    return line if len(line) <= 120 else f"    {row.name}: Literal[\n        {choices}\n    ]"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_keyword_class_has_the_fields_of_its_rows(name: str, rewrite: bool) -> None:
+    text = PAGE.read_text("utf-8")
+    found = re.search(rf'\nclass {name}\(.*?\):\n    """.*?"""\n(.*?)(?=\n\nclass |\Z)', text, re.DOTALL)
+    assert found is not None
+    body = "\n" + "\n".join(map(field_of, CLASSES[name]))
+    if rewrite:
+        PAGE.write_text(f"{text[: found.start(1)]}{body}\n{text[found.end(1) :]}", "utf-8")
+    else:
+        assert found[1].rstrip() == body, "`python -m pytest tests/client/test_keywords.py --rewrite` writes it"
+
+
+STRUCTS: dict[type, list[Setting]] = {
+    BrokerConfig: [*rows("log").values()],
+    ProducerConfig: [*rows("producer", own=True).values()],
+    ConsumerConfig: [*rows("consumer", own=True).values()],
+    ConsumerSpec: [*rows(*OF_A_HANDLER).values()],
 }
+CONVERTED = {
+    "compression_type": "compression", "isolation_level": "isolation", "partition_assignment_strategy": "assignors",
+    "acks": "acks", "partitioner": None, "exactly_once": None, "dead_letter": None,
+}  # fmt: skip
+"""Settings that a struct holds in another form, by the field's name; None: it has no field."""
+ADDED = {"given", "kafka", "start_duration_ms", "topics", "client", "is_firing", "group_prefix"}
+"""Fields that are not settings."""
 
 
-@pytest.mark.parametrize("options", TABLES, ids=lambda options: options.__name__)
-def test_a_keyword_class_has_exactly_the_names_of_its_table(options: type) -> None:
-    names = {*typing.get_type_hints(options)}
-    assert names - TABLES[options] == set(), "an unknown option: a type checker would let it pass"
-    assert TABLES[options] - names == set(), "a type checker would refuse it, and an editor not complete it"
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_a_struct_has_the_fields_and_defaults_of_its_rows(struct: type) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    settings = {row.name: row for row in STRUCTS[struct]}
+    names = {name if name in fields else CONVERTED.get(name, name) for name in settings} - {None}
+    if struct is ConsumerSpec:  # its consumer's settings, of which it has some as fields of its own
+        names = (names - {"client_id"}) | (fields.keys() & rows("consumer").keys())
+    assert names == fields.keys() - ADDED
+    for name in names & settings.keys() - CONVERTED.keys():
+        default = (
+            fields[name].default if fields[name].default is not msgspec.NODEFAULT else fields[name].default_factory()
+        )
+        assert default == settings[name].default, name
+        assert settings[name].read(default) == default
 
 
-def test_the_java_names_are_those_of_the_table() -> None:
-    java = {*JavaClientOptions.__annotations__, *ClientOptions.__annotations__}
-    assert {as_keyword(name) for name in JAVA_NAMES} <= java
-    assert {*JAVA_NAMES.values()} <= FOR_ALL
+def test_the_servers_structs_have_the_fields_and_defaults_of_their_rows() -> None:
+    fields = {one.name: one for kind in (ServerConfig, SecurityConfig) for one in msgspec.structs.fields(kind)}
+    for row in server.ROWS:
+        assert fields.pop(row.name).default == row.default, row.name
+    assert not [name for name, field in fields.items() if field.type in (int, str)]
 
 
-@pytest.mark.parametrize("name", sorted(OF_A_HANDLER))
-def test_every_option_of_a_handler_is_taken(name: str) -> None:
+@pytest.mark.parametrize("row", rows(*OF_A_HANDLER).values(), ids=lambda row: row.name)
+def test_every_option_of_a_handler_is_taken(row: Setting) -> None:
     """It may contradict another option or need a better value; it is not unknown."""
     with pytest.raises(ConfigError) as refused:
-        consumer_spec("orders", {name: object(), "on_error": "wrong"})
+        consumer_spec("orders", {row.name: object(), "on_error": "wrong"})
     assert "no option" not in str(refused.value)
 
 
-def table_of(options: type, name: str) -> Any:
-    of_clients = (BrokerConfig, ProducerConfig, ConsumerConfig)
-    tables = (ConsumerSpec,) if options is keywords.HandlerOptions else of_clients
-    return next((table for table in tables if name in table.__struct_fields__), None)
-
-
-CHECKED = [
-    (options, name)
-    for options in (keywords.BusOptions, keywords.ProducerOptions, keywords.ReaderOptions, keywords.HandlerOptions)
-    for name in typing.get_type_hints(options)
-    if name in OF_THE_BUS or table_of(options, name) is not None
-]
-TEXT_TOO = {"acks", "timeout"}
-"""The table has the number that the text, or the timedelta, stands for."""
-OBJECTS = {"retry", "tx", "filter", "middleware", "partition_assignment_strategy", "start", "isolation_level",
-    "delivery"}  # fmt: skip
-"""Checked by functions of their own, and held in another form."""
-
-
-@pytest.mark.parametrize(("options", "name"), CHECKED, ids=lambda part: getattr(part, "__name__", part))
-def test_a_keyword_has_the_type_of_its_table_and_takes_the_default(options: type, name: str) -> None:
-    hint = typing.get_type_hints(options)[name]
-    struct = table_of(options, name)
-    if struct is None:
-        kind, default, _ = OF_THE_BUS[name]
-    else:
-        kind = typing.get_type_hints(struct)[name]
-        default = next(field for field in msgspec.structs.fields(struct) if field.name == name).default
-    if default is not None and default is not msgspec.NODEFAULT:
-        assert takes(hint, default) or name in OBJECTS, f"{hint} does not take the default {default!r}"
-    if name.endswith("_ms"):
-        hint = int if classes(hint) - {type(None)} == {int, str, timedelta} else hint
-    if name not in OBJECTS | TEXT_TOO:
-        assert classes(kind) - {type(None)} == classes(hint) - {type(None)}, "another type than the table"
-        assert choices(kind) == choices(hint), "other choices than the table"
-
-
 DURATIONS = sorted({
-    name for options in TABLES for name in typing.get_type_hints(options) if name.endswith("_ms")
+    name for options in CLASSES for name in typing.get_type_hints(getattr(keywords, options)) if name.endswith("_ms")
 })  # fmt: skip
 
 
@@ -161,29 +157,3 @@ READERS = {
     keywords.BusOptions: of_a_bus, keywords.LogOptions: of_a_log, keywords.ProducerOptions: of_a_producer,
     keywords.ConsumerOptions: of_a_consumer, keywords.HandlerOptions: of_a_handler,
 }  # fmt: skip
-
-
-def classes(hint: Any) -> set[Any]:
-    """The classes that values of a type have."""
-    origin = typing.get_origin(hint)
-    if origin is typing.Annotated:
-        return classes(typing.get_args(hint)[0])
-    if origin in (typing.Union, types.UnionType):
-        return {kind for arm in typing.get_args(hint) for kind in classes(arm)}
-    if origin is Literal:
-        return {type(word) for word in typing.get_args(hint)}
-    kind = origin or hint
-    return {dict} if isinstance(kind, type) and issubclass(kind, Mapping) else {kind}
-
-
-def choices(hint: Any) -> set[Any]:
-    return {*typing.get_args(hint)} if typing.get_origin(hint) is Literal else set()
-
-
-def takes(hint: Any, value: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(takes(arm, value) for arm in typing.get_args(hint))
-    if origin is Literal:
-        return any(word == value and type(word) is type(value) for word in typing.get_args(hint))
-    return isinstance(value, origin or hint) and not (isinstance(value, Enum) and hint is int)

@@ -12,17 +12,11 @@ from eventbus import EventBus
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
 from eventbus.backends.kafka.group_metadata import pack_group_metadata, read_group_metadata
-from eventbus.backends.kafka.names import (
-    CONSUMER_FIELDS,
-    FOR_ALL,
-    FOR_CONSUMERS,
-    FOR_PRODUCERS,
-    OF_ALL,
-    PRODUCER_FIELDS,
-)
 from eventbus.backends.kafka.settings import ClientSettings, read_settings
 from eventbus.client.config import consumer_settings, producer_settings
 from eventbus.errors import ConfigError, EventBusError
+from eventbus.settings.setting import as_keyword
+from eventbus.settings.table import PASSED, known, rows
 from eventbus.types import Compression, GroupMetadata, IsolationLevel
 
 pytestmark = pytest.mark.system
@@ -53,14 +47,14 @@ def test_brokers(rest: str, bootstrap: str) -> None:
         ("kafka://h?securty.protocol=SSL", "did you mean 'security.protocol'"),
         ("kafka://h?securty_protocol=SSL", "did you mean 'security_protocol'"),
         ("kafka://h?lingerms=5", "did you mean 'linger_ms'"),
-        ("kafka://h?linger.ms=soon", "linger.ms='soon' of kafka://: a whole number"),
+        ("kafka://h?linger.ms=soon", "linger.ms='soon': a whole number of milliseconds"),
         ("kafka://h?check.crcs=maybe", "check.crcs='maybe': true or false"),
         ("kafka://h?compression.type=brotli", "none, gzip, snappy, lz4 or zstd"),
-        ("kafka://h?acks=1", "say it in the program"),
+        ("kafka://h?acks=1", "give it in the program"),
         ("kafka://h?oauth_cb=f", "a function that returns"),
-        ("kafka://h?max.poll.records=5", "say it per call"),
-        ("kafka://h?enable.auto.commit=true", "commits are the bus's"),
-        ("kafka://h?group.id=g", "the group is each consumer's own"),
+        ("kafka://h?max.poll.records=5", "it is given per call"),
+        ("kafka://h?enable.auto.commit=true", "offsets are committed as records finish"),
+        ("kafka://h?group.id=g", "the key is group: each consumer has its own"),
         ("kafka://h?bootstrap.servers=h", "stand in the URL"),
         ("kafka://h?auto.create.topics=perhaps", "true or false"),
         ("kafka://h?fsync=os", "one of the embedded log"),
@@ -96,12 +90,13 @@ def test_secrets_are_not_shown() -> None:
 
 def test_every_setting_is_one_of_librdkafkas() -> None:
     """Nonsense for a value, which it refuses in other words than a name it does not know."""
-    for name in sorted(FOR_ALL | FOR_CONSUMERS | FOR_PRODUCERS):
+    names = {row.passed_as for row in rows(*PASSED, own=True).values()}
+    for name in sorted(names):
         try:
             Producer({"bootstrap.servers": "", name: "\0"})
         except Exception as error:  # confluent-kafka raises what it likes for a value
             assert "No such configuration property" not in str(error), name
-    assert {*read_settings("h", dict.fromkeys(OF_ALL, "1")).given} <= FOR_ALL | FOR_CONSUMERS | FOR_PRODUCERS
+    assert {*read_settings("h", dict.fromkeys(known(*PASSED), "1")).given} <= names
 
 
 def test_the_defaults_are_the_safe_ones() -> None:
@@ -158,11 +153,20 @@ _OTHER = {
 """Values for the URL, by the field; for the other fields 7."""
 
 
-@pytest.mark.parametrize("name", [*PRODUCER_FIELDS, *CONSUMER_FIELDS, "client.id"])
+_OF_A_URL = [
+    name.replace("_", ".")
+    for name in ("client_id", *known("producer", "consumer", librdkafka_too=True))
+    if name not in ("acks", "enable_idempotence", "partitioner")
+]
+
+
+@pytest.mark.parametrize("name", _OF_A_URL)
 def test_a_keyword_takes_precedence_over_the_url_also_with_the_default_value(name: str) -> None:
     """The URL may give these settings to the clients of a bus."""
-    field = {**PRODUCER_FIELDS, **CONSUMER_FIELDS, "client.id": "client_id"}[name]
-    kind: Any = ConsumerConfig if name in CONSUMER_FIELDS else ProducerConfig
+    row = known("producer", "consumer", "bus", librdkafka_too=True)[as_keyword(name)]
+    fields = {"compression_type": "compression", "partition_assignment_strategy": "assignors"}
+    field = fields.get(row.name, row.name)
+    kind: Any = ConsumerConfig if row.scope == "consumer" else ProducerConfig
     read: Any = consumer_settings if kind is ConsumerConfig else producer_settings
     usual = getattr(kind(), field)
     settings = read_settings("h", {name: _OTHER.get(field, "7")})

@@ -10,7 +10,7 @@ from eventbus.errors import ConfigError
 from eventbus.properties import parse_properties
 from eventbus.server import Listener
 from eventbus.server.config import Tls
-from eventbus.server.properties import LOG_KEYS, SERVER_KEYS, settings_of
+from eventbus.server.properties import settings_of
 
 # What Kafka 3.9 and 4.1 ship as config/server.properties, without its comments.
 SHIPPED = """
@@ -46,14 +46,9 @@ def test_the_file_that_kafka_ships() -> None:
         "the controller's listener is no clients' listener"
     )
     assert settings.server["socket_request_max_bytes"] == 104_857_600
-    assert settings.log["num_partitions"] == "1"
+    assert settings.log["num_partitions"] == 1
     assert settings.log["log_defaults"] == {"retention.ms": "604800000", "segment.bytes": "1073741824"}
     assert "node.id" in settings.ignored and "process.roles" in settings.ignored
-
-
-@pytest.mark.parametrize(("key", "field"), [(key, field) for key, (field, _) in LOG_KEYS.items()])
-def test_every_key_of_the_log_names_a_setting(key: str, field: str) -> None:
-    assert field in BrokerConfig.__struct_fields__, key
 
 
 def test_values_reach_the_log_in_its_units() -> None:
@@ -136,7 +131,7 @@ def test_listeners() -> None:
         ({"listeners": "FOO://127.0.0.1:1"}, r"'FOO' is no security protocol: PLAINTEXT, SSL"),
         ({"advertised.listeners": "SSL://h:1"}, r"names SSL, which is no listener"),
         ({"log.dirs": "a,b"}, r"one directory is all"),
-        ({"socket.request.max.bytes": "many"}, r"socket\.request\.max\.bytes=many: a whole number"),
+        ({"socket.request.max.bytes": "many"}, r"socket\.request\.max\.bytes='many': a whole number"),
         ({"log.cleanup.policy": "shred"}, r"cleanup\.policy='shred': allowed is"),
         ({"ssl.keystore.location": "server.jks"}, r"Java's key stores cannot be read here.*PEM"),
         ({"ssl.truststore.location": "ca.pem"}, r"ssl\.keystore\.location is missing"),
@@ -146,15 +141,9 @@ def test_listeners() -> None:
             {"ssl.enabled.protocols": "TLSv1.3"},
             r"unknown key 'ssl\.enabled\.protocols'",
         ),
-        ({"num.partitions": "many"}, r"num\.partitions=many: expected `int`"),
+        ({"num.partitions": "many"}, r"num\.partitions='many': a whole number from 1 to 10000"),
     ],
 )
 def test_what_is_wrong_is_told(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings_of(properties)
-
-
-def test_the_servers_own_keys_name_its_settings() -> None:
-    from eventbus.server import ServerConfig
-
-    assert set(SERVER_KEYS.values()) <= set(ServerConfig.__struct_fields__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from functools import cache
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -14,24 +15,10 @@ from confluent_kafka import KafkaException
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.kafka.failures import client_error
-from eventbus.backends.kafka.names import (
-    CALLBACK,
-    CONSUMER_FIELDS,
-    ELSEWHERE,
-    FOR_ALL,
-    FOR_CONSUMERS,
-    FOR_PRODUCERS,
-    JAVA_NAMES,
-    PRODUCER_FIELDS,
-    as_keyword,
-    as_text,
-    is_secret,
-)
 from eventbus.backends.kafka.tokens import Tokens, callback_of, without_unsecured
-from eventbus.broker import BrokerConfig
-from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError
-from eventbus.suggest import nearest_setting
+from eventbus.settings.setting import Scope, as_keyword, is_secret
+from eventbus.settings.table import CALLBACK, DEFAULTS, find, known, read, refused, rows
 from eventbus.types import Compression, IsolationLevel
 
 logger = logging.getLogger("eventbus.kafka")
@@ -40,13 +27,14 @@ C = TypeVar("C", ConsumerConfig, ProducerConfig)
 _PORT = 9092
 _BROKER = re.compile(r"([A-Za-z_]+://)?(\[[\w:.%]+\]|[^\s:/;\[\]]+)(:\d{1,5})?")
 _STATISTICS_MS = "10000"
-_AUTO_CREATE = "auto.create.topics"
-_NAMES = FOR_ALL | FOR_CONSUMERS | FOR_PRODUCERS
-_KNOWN = {
-    as_keyword(name): name
-    for names in (_NAMES, JAVA_NAMES, PRODUCER_FIELDS, CONSUMER_FIELDS, ELSEWHERE, (_AUTO_CREATE, CALLBACK))
-    for name in names
-}
+_IN_THE_PROGRAM = ("acks", "enable_idempotence", "partitioner")
+"""Promises of the program, which a URL must not change."""
+
+
+@cache
+def _names(scope: Scope) -> frozenset[str]:
+    """librdkafka's settings of a scope, under its names."""
+    return frozenset(row.passed_as for row in rows(scope).values())
 
 
 class Listener(msgspec.Struct, frozen=True):
@@ -101,7 +89,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
         """How often clients tell what they count."""
         return int(self.given.get("statistics.interval.ms", _STATISTICS_MS)) / 1000
 
-    def common(self, kind: frozenset[str] = frozenset(), own: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def common(self, kind: Scope | None = None, own: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Settings of one client: those for all, those of its ``kind``, and its ``own``."""
         chosen: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap,
@@ -113,11 +101,12 @@ class ClientSettings(msgspec.Struct, frozen=True):
             "error_cb": _note if self.listener is None else self.listener.error,
         }
         given = {**self.given, **(own or {})}
+        names = {*_names("librdkafka"), "client.id", *(_names(kind) if kind else ())}
         callback = callback_of(given, self.oauth_cb)
         if callback is not None:
             chosen["oauth_cb"] = callback
             given = without_unsecured(given)
-        chosen |= {name: value for name, value in given.items() if name in FOR_ALL or name in kind}
+        chosen |= {name: value for name, value in given.items() if name in names}
         return chosen
 
     def _told_of(self, chosen: dict[str, Any]) -> None:
@@ -131,7 +120,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
     def producer(self, config: ProducerConfig) -> dict[str, Any]:
         config = self.of_producer(config)
-        chosen = self.common(FOR_PRODUCERS, config.kafka)
+        chosen = self.common("librdkafka producer", config.kafka)
         self._told_of(chosen)
         chosen |= {
             "client.id": config.client_id,
@@ -160,7 +149,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
     def consumer(self, config: ConsumerConfig, assignors: str) -> dict[str, Any]:
         config = self.of_consumer(config)
-        chosen = self.common(FOR_CONSUMERS, config.kafka)
+        chosen = self.common("librdkafka consumer", config.kafka)
         self._told_of(chosen)
         chosen |= {
             # librdkafka wants a name even where no group is meant; nothing is asked of it and nothing committed.
@@ -234,57 +223,47 @@ def read_settings(rest: str, config: Mapping[str, Any]) -> ClientSettings:
     for broker in brokers:
         if not _BROKER.fullmatch(broker):
             raise ConfigError(f"kafka://{rest}: {broker!r} is no broker: kafka://host:9092, kafka://one:9092,two:9092")
-    given: dict[str, str] = {}
-    producers: dict[str, Any] = {}
-    consumers: dict[str, Any] = {}
     others: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     for key, value in config.items():
-        name = _KNOWN.get(as_keyword(key))
-        if name is None:
-            _refuse(key)
-        value = setting_ms(value) if name.endswith(".ms") else value
-        if name in ELSEWHERE:
-            raise ConfigError(f"setting {key!r} of kafka://: {ELSEWHERE[name]}")
-        if name in PRODUCER_FIELDS:
-            producers[PRODUCER_FIELDS[name]] = _field(key, value, PRODUCER_FIELDS[name], ProducerConfig)
-        elif name in CONSUMER_FIELDS:
-            consumers[CONSUMER_FIELDS[name]] = _field(key, value, CONSUMER_FIELDS[name], ConsumerConfig)
-        elif name == CALLBACK:
+        name = as_keyword(key)
+        if name == CALLBACK:
             others["oauth_cb"] = _function(value)
-        elif name == _AUTO_CREATE:
-            others["auto_create_topics"] = _flag(key, value)
+        elif name == "client_id":
+            others["client_id"] = str(value)
         else:
-            given[JAVA_NAMES.get(name, name)] = as_text(value)
+            _check_name(key)
+            ours[key] = value
+    values, given = read(ours, known(*DEFAULTS, librdkafka_too=True), "kafka://", "")
+    producers = {name: values[name] for name in rows("producer") if name in values}
+    consumers = {name: values[name] for name in rows("consumer") if name in values}
+    if "compression_type" in producers:
+        text = str(producers.pop("compression_type")).upper()
+        if text not in Compression.__members__:
+            raise ConfigError(f"setting compression_type={text.lower()!r} of kafka://: none, gzip, snappy, lz4 or zstd")
+        producers["compression"] = Compression[text]
+    if "partition_assignment_strategy" in consumers:
+        text = str(consumers.pop("partition_assignment_strategy"))
+        consumers["assignors"] = tuple(part.strip() for part in text.split(","))
+    if "client_id" in others:
+        given["client.id"] = others.pop("client_id")
+    others["auto_create_topics"] = values.get("auto_create_topics", False)
     return ClientSettings(",".join(map(_with_port, brokers)), given, producers=producers, consumers=consumers, **others)
 
 
-def _refuse(key: str) -> NoReturn:
-    if as_keyword(key) in BrokerConfig.__struct_fields__:
+def _check_name(key: str) -> None:
+    """Raises ConfigError for a setting that a ``kafka://`` URL cannot have."""
+    row = find(key, known(*DEFAULTS, librdkafka_too=True))
+    if row is None:
+        among = {name: one for name, one in known(*DEFAULTS).items() if one.scope != "log"}
+        raise refused(key, among, "kafka://")
+    if row.name in _IN_THE_PROGRAM:
+        raise ConfigError(f"setting {key!r} of kafka://: give it in the program: EventBus(url, {row.name}=...)")
+    if row.scope == "log" and row.name != "auto_create_topics":
         raise ConfigError(
             f"setting {key!r} is one of the embedded log (memory://, file://): a Kafka broker has its own, in its "
             "server.properties or set by kafka-configs"
         )
-    raise ConfigError(
-        f"unknown setting {key!r} of kafka://{nearest_setting(key, _KNOWN)}; known are librdkafka's, see docs/kafka.md"
-    )
-
-
-def _field(key: str, value: Any, field: str, of: type[Any]) -> Any:
-    """One of our own settings, in its own type."""
-    if field == "compression":
-        name = str(value).upper()
-        if name not in Compression.__members__:
-            raise ConfigError(f"setting {key}={value!r} of kafka://: none, gzip, snappy, lz4 or zstd")
-        return Compression[name]
-    if field == "assignors":
-        return tuple(part.strip() for part in str(value).split(","))
-    usual = getattr(of(), field)
-    if isinstance(usual, bool):
-        return _flag(key, value)
-    text = str(value)
-    if not text.isdecimal():
-        raise ConfigError(f"setting {key}={value!r} of kafka://: a whole number, not below 0")
-    return int(text)
 
 
 def _function(value: Any) -> Callable[[str], Any]:
@@ -298,13 +277,6 @@ def _with_port(broker: str) -> str:
     if separator and port.isdecimal() and not host.endswith(":"):
         return broker
     return f"{broker}:{_PORT}"
-
-
-def _flag(key: str, value: object) -> bool:
-    text = str(value).lower()
-    if text not in ("true", "false", "1", "0"):
-        raise ConfigError(f"{key}={value!r}: true or false")
-    return text in ("true", "1")
 
 
 def _least(given: Any, most: int) -> Any:

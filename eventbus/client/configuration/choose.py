@@ -14,10 +14,9 @@ import msgspec
 from eventbus.backends.masking import shown_url
 from eventbus.client.config import BusSettings, bus_settings
 from eventbus.client.configuration.environment import file_named, read_environment
-from eventbus.client.configuration.known import OF_THE_BUS, canonical
 from eventbus.client.configuration.said import Said
-from eventbus.durations import setting_ms
 from eventbus.errors import ConfigError
+from eventbus.settings.table import canonical, read_value, rows
 from eventbus.suggest import nearest
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("eventbus.config")
 
-DEFAULT_URL = "file://./data"
 SERVICE_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 """Two services whose names differ must not get one topic, so no character is replaced."""
 _warned: set[str] = set()
@@ -94,23 +92,32 @@ def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Co
         if variable not in _warned:
             _warned.add(variable)
             logger.warning("%s", problem)
-    own = {key: value for key, value in keywords.items() if key in OF_THE_BUS}
-    config = {key: value for key, value in keywords.items() if key not in OF_THE_BUS}
+    of_the_bus = rows("bus")
+    own = {key: value for key, value in keywords.items() if key in of_the_bus}
+    config = {key: value for key, value in keywords.items() if key not in of_the_bus}
     said = {**own, **{canonical(key): value for key, value in config.items()}}
     if not found.said:
         given: dict[str, Said] = {}
     else:
-        url = said["url"] if "url" in said else found.said["url"].value if "url" in found.said else DEFAULT_URL
+        url = (
+            said["url"]
+            if "url" in said
+            else found.said["url"].value
+            if "url" in found.said
+            else rows("bus")["url"].default
+        )
         given = _not_said(found.said, said, url)
     chosen = {
-        name: own[name] if name in own else given[name].value if name in given else default
-        for name, (_, default, _) in OF_THE_BUS.items()
+        name: own[name] if name in own else given[name].value if name in given else row.default
+        for name, row in of_the_bus.items()
     }
-    chosen |= {name: setting_ms(value) for name, value in chosen.items() if name.endswith("_ms")}
-    _check(chosen, given)
+    for name, row in of_the_bus.items():
+        if name in own and name != "url":  # the backend explains wrong ones
+            chosen[name] = read_value(row, name, chosen[name], "bus setting")
+    _check_service(chosen["service"], given)
     if "client_id" not in own and "client_id" not in given:
         chosen["client_id"] = query_of(chosen["url"]).get("client_id") or chosen["service"] or chosen["client_id"]
-    rest = {entry.name: entry.value for key, entry in given.items() if key not in OF_THE_BUS}
+    rest = {entry.name: entry.value for key, entry in given.items() if key not in of_the_bus}
     try:
         settings = bus_settings({**rest, **config}, chosen["client_id"])
     except ConfigError as error:
@@ -129,22 +136,13 @@ def _not_said(said: Mapping[str, Said], keywords: Mapping[str, Any], url: str) -
     return {key: entry for key, entry in said.items() if key not in closer}
 
 
-def _check(chosen: Mapping[str, Any], given: Mapping[str, Said]) -> None:
-    service = chosen["service"]
-    if service is not None and (not isinstance(service, str) or not SERVICE_NAME.fullmatch(service)):
+def _check_service(service: str | None, given: Mapping[str, Said]) -> None:
+    if service is not None and not SERVICE_NAME.fullmatch(service):
         place = f"{given['service'].source.place}: " if "service" in given else ""
         raise ConfigError(
             f"{place}service={service!r:.300} is not a service's name. It becomes part of the names of groups and "
             "topics. Choose 1 to 100 of a-z A-Z 0-9 . _ -"
         )
-    for name, least in (("drain_timeout_ms", 0), ("wedged_after_ms", 1), ("slow_loop_ms", 1)):
-        value = chosen[name]
-        place = f"{given[name].source.place}: " if name in given else ""
-        if type(value) is not int and (value is not None or name != "slow_loop_ms"):
-            raise ConfigError(f"{place}{name}={value!r}: a whole number of milliseconds")
-        if value is not None and value < least:
-            off = " (slow_loop_ms=None: do not look)" if name == "slow_loop_ms" else ""
-            raise ConfigError(f"{place}{name}={value}: at least {least}{off}")
 
 
 def _with_places(error: ConfigError, given: Mapping[str, Said]) -> ConfigError:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from eventbus.client.config import hint_of
-from eventbus.client.configuration.known import NAMES
 from eventbus.client.configuration.said import Said, Source, checked, content_of, unite
 from eventbus.errors import ConfigError
+from eventbus.settings.table import OF_A_BUS, advice, known
 from eventbus.suggest import nearest
 
 PREFIX = "EVENTBUS_"
@@ -30,6 +29,7 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[
     given = [name for name in environ if name.startswith(PREFIX)]
     if not given:
         return {}, {}
+    names = known(*OF_A_BUS)
     found: list[Said] = []
     unknown: dict[str, str] = {}
     for variable in sorted(given):
@@ -38,9 +38,9 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[
             continue
         name = variable.removeprefix(PREFIX).lower()
         source = Source("environment", variable)
-        if name in NAMES:
+        if name in names:
             found.append(checked(name, value, source, name))
-        elif name.endswith("_file") and name.removesuffix("_file") in NAMES:
+        elif name.endswith("_file") and name.removesuffix("_file") in names:
             name = name.removesuffix("_file")
             found.append(checked(name, content_of(value, source, f"{name}_path"), source, name))
         else:
@@ -58,10 +58,12 @@ def _twice(one: Said, other: Said) -> str:
 def _unknown(variable: str, name: str) -> str:
     if name == "bootstrap_servers":
         return f"environment variable {variable} means nothing here: EVENTBUS_URL=kafka://host:9092"
-    hint = hint_of(name)
+    hint = advice(name, known(*OF_A_BUS))
     if hint:
         return f"environment variable {variable} is no setting of a bus: {hint}"
-    near = nearest(variable, {f"{PREFIX}{known.upper()}" for known in NAMES} | {CONFIG_VARIABLE, "EVENTBUS_REGISTRY"})
+    near = nearest(
+        variable, {f"{PREFIX}{one.upper()}" for one in known(*OF_A_BUS)} | {CONFIG_VARIABLE, "EVENTBUS_REGISTRY"}
+    )
     return f"environment variable {variable} is no setting{near or '; eventbus config list shows what there is'}"
 
 

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from eventbus.backends.kafka.names import as_keyword
-from eventbus.client.config import hint_of
 from eventbus.client.configuration.java import java_settings
-from eventbus.client.configuration.known import NAMES
 from eventbus.client.configuration.said import Said, Source, checked, content_of, unite
 from eventbus.errors import ConfigError
 from eventbus.properties import numbered_properties
+from eventbus.settings.setting import as_keyword
+from eventbus.settings.table import OF_A_BUS, advice, known
 from eventbus.suggest import nearest, nearest_setting
 
 MOST_BYTES = 1 << 20
@@ -99,19 +98,20 @@ def _settings_of(path: str, entries: list[Entry]) -> FileSettings:
 
 
 def _setting(entry: Entry, source: Source) -> Said:
+    names = known(*OF_A_BUS)
     name = as_keyword(entry.key)
     if name == _SERVERS:
         return Said("url", f"kafka://{str(entry.value).replace(' ', '')}", source)
-    if name in NAMES:
+    if name in names:
         return checked(name, entry.value, source, entry.key)
-    if name.endswith("_file") and name.removesuffix("_file") in NAMES:
+    if name.endswith("_file") and name.removesuffix("_file") in names:
         name = name.removesuffix("_file")
         return checked(name, content_of(str(entry.value), source, f"{name}_path"), source, entry.key)
-    hint = hint_of(name)
+    hint = advice(name, names)
     if hint:
         raise ConfigError(f"{source.place}: {entry.key} is no setting of a bus: {hint}")
     table, dot, _ = entry.key.partition(".")
-    near = nearest_setting(entry.key, NAMES)
+    near = nearest_setting(entry.key, names)
     near_table = nearest(table, (HANDLERS, *_TABLES))
     if dot and (near_table or not near):
         raise ConfigError(

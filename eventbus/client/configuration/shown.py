@@ -8,8 +8,9 @@ import msgspec
 
 from eventbus.backends.masking import shown_value
 from eventbus.client.configuration.choose import Configuration, Outside, query_of
-from eventbus.client.configuration.known import Setting, settings
 from eventbus.client.configuration.said import Said
+from eventbus.settings.setting import Setting
+from eventbus.settings.table import OF_A_BUS, rows
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -25,22 +26,21 @@ class Row(msgspec.Struct, frozen=True):
 def rows_of(configuration: Configuration) -> list[Row]:
     """What a bus goes by, librdkafka's settings as far as any are said; then the options of handlers."""
     query, given = query_of(configuration.url), configuration.in_force()
-    known = {
-        **settings(),
-        "client_id": msgspec.structs.replace(settings()["client_id"], default=configuration.client_id),
-    }
-    rows = [_row(one, configuration.keywords, query, given) for one in known.values()]
-    shown = [
-        row for row, one in zip(rows, settings().values(), strict=True) if one.of != "kafka" or row.value is not None
-    ]
-    return shown + _of_handlers(configuration.outside)
+    found: list[Row] = []
+    for name, setting in rows(*OF_A_BUS).items():
+        if name == "client_id":
+            setting = setting._replace(default=configuration.client_id)
+        row = _row(setting, configuration.keywords, query, given)
+        if row.value is not None or not setting.is_passed:
+            found.append(row)
+    return found + _of_handlers(configuration.outside)
 
 
 def rows_outside(outside: Outside) -> list[Row]:
     """What stands in the environment and the file, whatever the program says."""
-    rows = [_said(one.key, one) for one in outside.said.values()]
-    order = list(settings())
-    return sorted(rows, key=lambda row: order.index(row.setting)) + _of_handlers(outside)
+    found = [_said(one.key, one) for one in outside.said.values()]
+    order = list(rows(*OF_A_BUS))
+    return sorted(found, key=lambda row: order.index(row.setting)) + _of_handlers(outside)
 
 
 def _row(setting: Setting, keywords: dict[str, Any], query: dict[str, str], given: dict[str, Said]) -> Row:
@@ -55,7 +55,7 @@ def _row(setting: Setting, keywords: dict[str, Any], query: dict[str, str], give
 
 
 def _said(name: str, one: Said) -> Row:
-    known = settings().get(name)
+    known = rows(*OF_A_BUS).get(name)
     return Row(name, plain(name, one.value), one.source.place, known.importance if known else "low")
 
 

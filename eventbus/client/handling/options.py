@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, cast
 
 import msgspec
 
-from eventbus.backends.kafka.names import as_keyword
-from eventbus.client.config import KAFKA_NAMES, is_client_setting, producer_settings, read_start
+from eventbus.client.config import assignor_names, producer_settings, read_isolation, read_start
 from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
-from eventbus.durations import seconds, setting_ms
+from eventbus.durations import seconds
 from eventbus.errors import ConfigError
 from eventbus.recovery import policy_of
-from eventbus.suggest import nearest, wrong_value
+from eventbus.settings.setting import Setting, as_keyword
+from eventbus.settings.table import OF_A_CONSUMER, OF_A_HANDLER, advice, find, known, read, read_value, rows
+from eventbus.suggest import nearest
 from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import ConsumerRecord, IsolationLevel
 from eventbus.units_of_work import units_of
@@ -32,54 +33,25 @@ Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
-_NO_OPTIONS = ("topics", "client", "is_firing", "group_prefix")
-_SHORT_FORMS = ("exactly_once", "dead_letter")
-_CHOICES = {"on_error": OnError, "order": Order, "delivery": Delivery, "ack": Ack}
 _CONSUMER_OPTIONS = (
     "start", "isolation_level", "group_instance_id", "partition_assignment_strategy", "session_timeout_ms",
     "max_poll_interval_ms",
 )  # fmt: skip
-_LEAST = {
-    "concurrency": 1,
-    "commit_every": 1,
-    "commit_interval_ms": 1,
-    "max_unfinished": 1,
-    "transaction_records": 1,
-    "transaction_timeout_ms": 1,
-    "session_timeout_ms": 1,
-    "max_poll_interval_ms": 1,
-    "drain_timeout_ms": 0,
-}
-_ELSEWHERE = {
-    **dict.fromkeys(("retries", "max_retries"), "the option is retry, as in retry=Retry(delays=['5s', '1m'])"),
-    **dict.fromkeys(
-        ("dlq", "dead_letters", "dead_letter_topic"), "the option is dead_letter: True, or the topic's name"
-    ),
-    "group_id": "the option is group",
-    **dict.fromkeys(("session", "inbox", "transactional"), "the option is tx, as in tx=sessionmaker(engine)"),
-    "auto_offset_reset": "the option is start",
-    "isolation": "the option is isolation_level",
-    **dict.fromkeys(("assignor", "assignors"), "the option is partition_assignment_strategy"),
-    **dict.fromkeys(("workers", "max_workers"), "the option is concurrency"),
-    **dict.fromkeys(("ack_policy", "auto_ack", "no_ack"), "the option is ack='auto' or 'manual'"),
-    **dict.fromkeys(
-        ("enable_auto_commit", "auto_commit", "auto_commit_interval_ms"),
-        "offsets are committed as records finish: see delivery, commit_every, commit_interval_ms and ack",
-    ),
-    "max_poll_records": "batch=N hands the handler up to N records at once",
-    **dict.fromkeys(("value_deserializer", "key_deserializer"), "annotate what the handler takes: order: Order"),
-}
-"""What people look for under a name that it does not have here."""
+
+
+@cache
+def _options() -> Mapping[str, Setting]:
+    """The options of a handler by each name that is accepted; those of its consumer are among them."""
+    return {**known(*OF_A_CONSUMER), **known("librdkafka consumer", own=True), **known(*OF_A_HANDLER)}
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of ``@consumer``."""
+    """The options of ``@consumer``, described by `eventbus.settings.handlers`."""
 
     topics: tuple[str, ...]
     pattern: str | None = None
     group: str | None = None
     start: Any = "earliest"
-    """"earliest", "latest", "none", "by_duration:PT1H" or a timedelta."""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     batch: bool | int = False
     on_error: OnError = "stop"
@@ -89,30 +61,19 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """`UnitsOfWork`: each call is a database transaction that holds the offset too."""
     name: str | None = None
     concurrency: int | None = None
-    """Most records (or batches) at work at once in this bus. None: one per partition; plain functions: one."""
     order: Order = "partition"
     delivery: Guarantee = "at-least-once"
     timeout: float | None = None
     """Seconds a call may take."""
     ack: Ack = "auto"
     commit_every: int | None = None
-    """Commit also as soon as so many records are finished."""
     commit_interval_ms: int = 100
-    """How often finished offsets are committed; a crash makes a handler see this much again."""
     middleware: tuple[Callable[..., Any], ...] = ()
-    """Around the handler's call, outermost first."""
     filter: Callable[[ConsumerRecord], bool] | None = None
-    """False: the record is finished without the handler."""
     replies: bool = False
-    """What the handler returns goes back to who asked, see `EventBus.request`."""
     max_unfinished: int = 10_000
-    """How far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks).
-
-    Large records are also limited by their size, see `ways._FETCHES_AHEAD`."""
     transaction_records: int = 500
-    """Records that share a transaction, at most."""
     transaction_timeout_ms: int = 60_000
-    """A transaction open for longer is aborted by the log, and its records are handled again."""
     group_instance_id: str | None = None
     partition_assignment_strategy: tuple[Any, ...] | None = None
     session_timeout_ms: int | None = None
@@ -120,7 +81,6 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     client: dict[str, Any] = {}
     """Further settings of its consumer: ``heartbeat_interval_ms``, ``fetch_min_bytes``, ``client_rack``, ..."""
     drain_timeout_ms: int = 30_000
-    """When a partition moves to another member: how long the record at work may take to finish."""
     is_firing: bool = False
     """Of ``@bus.every``: the function need not take the record."""
     group_prefix: str = ""
@@ -180,38 +140,27 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
     names = _names(topics)
     where = f"@consumer({', '.join(map(repr, names))})"
-    options = _as_numbers(_without_dots(options, where), where)
-    known = [*(field for field in ConsumerSpec.__struct_fields__ if field not in _NO_OPTIONS), *_SHORT_FORMS]
-    foreign = {option for option in options if option not in known and option not in _ELSEWHERE}
-    client = {option: options[option] for option in options if option in foreign and is_client_setting(option)}
-    options = {option: value for option, value in options.items() if option not in client}
     for option in options:
-        if option not in known:
-            hint = f": {_ELSEWHERE[option]}" if option in _ELSEWHERE else nearest(option, known)
-            raise ConfigError(f"@consumer has no option {option!r}{hint}; it has {', '.join(known)}")
+        if find(option, _options()) is None:
+            of_handlers = rows(*OF_A_HANDLER)
+            hint = advice(option, _options())
+            hint = f": {hint}" if hint else nearest(option, of_handlers)
+            raise ConfigError(f"@consumer has no option {option!r}{hint}; it has {', '.join(of_handlers)}")
     if options.get("delivery") in ("exactly-once", "exactly_once"):
         raise ConfigError(f"{where}: delivery={options['delivery']!r}: the option is exactly_once=True")
-    _check_choices(options, where)
-    options = _translated(options, where)
-    options["client"] = {as_keyword(option): value for option, value in client.items()}
-    read_start(options.get("start", "earliest"))
-    try:
-        spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {wrong_value(error, options)}") from None
+    own, client = _read(options, where)
+    own = _translated(own, where)
+    read_start(own.get("start", "earliest"))
+    spec = ConsumerSpec(topics=names, client=client, **own)
     if bool(names) == (spec.pattern is not None):
         raise ConfigError('@consumer takes topics or pattern="...", one of the two')
     if spec.pattern is not None:
         check_pattern(spec.pattern, f"@consumer(pattern={spec.pattern!r})")
     if spec.group == "":
         raise ConfigError(f"{where}: group='': a name; without group= it is named after the bus and the function")
-    if spec.batch is not False and spec.batch < 1:
-        raise ConfigError(f"{where}: batch={spec.batch}: True for a whole fetch, or how many records at most")
-    for name, smallest in _LEAST.items():
-        value = getattr(spec, name)
-        if value is not None and value < smallest:
-            raise ConfigError(f"{where}: {name}={value}: at least {smallest}")
-    _check_delivery(spec, options, where)
+    if spec.batch is not False and (not isinstance(cast(object, spec.batch), int) or spec.batch < 1):
+        raise ConfigError(f"{where}: batch={spec.batch!r}: True for a whole fetch, or how many records at most")
+    _check_delivery(spec, own, where)
     _check_order(spec, where)
     _check_retry(spec, where)
     _check_tx(spec, where)
@@ -219,39 +168,52 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     return spec
 
 
-_TUNABLE = (*_LEAST, "timeout", "group_instance_id")
-"""How much and how often; what a handler is (its topics, order, delivery, failures) stands in the program."""
+def _read(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the handler's own options, and the settings of its consumer."""
+    own: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    fields = ("exactly_once", "dead_letter", *ConsumerSpec.__struct_fields__)
+    for option, value in options.items():
+        row = find(option, _options())
+        assert row is not None
+        if row.name in fields:
+            own[option] = value
+        else:
+            client[row.name] = None if value is None else read_value(row, option, value, where)
+    values, _ = read(own, _options(), "handler", where)
+    if values.get("timeout") is not None:
+        values["timeout"] = seconds(values["timeout"], f"{where}: timeout={values['timeout']!r}", "; None for no limit")
+    assignors = values.get("partition_assignment_strategy")
+    if assignors is not None:
+        values["partition_assignment_strategy"] = assignor_names(assignors)
+    return values, client
 
 
 def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> ConsumerSpec:
-    """The same with options from outside of the program, in the words of `_TUNABLE`, and its consumer's settings.
+    """The same with options from outside of the program: how much and how often, and its consumer's settings.
 
-    Raises ConfigError for other options, wrong values, and for what contradicts the handler's own options.
+    What a handler is (its topics, order, delivery, failures) stands in the program. Raises ConfigError for other
+    options, wrong values, and for what contradicts the handler's own options.
     """
-    options = _as_numbers(dict(options), where)
-    own = {name: value for name, value in options.items() if name in _TUNABLE}
-    client = {name: value for name, value in options.items() if name not in own}
-    for name in client:
-        if not is_client_setting(name):
-            known = [*_TUNABLE, *(field for field in ConsumerSpec.__struct_fields__ if field not in _NO_OPTIONS)]
-            is_option = name in known or name in _SHORT_FORMS
-            hint = "it says what the handler is, and stands in the program" if is_option else "no option of a handler"
-            near = "" if is_option else nearest(name, _TUNABLE)
-            raise ConfigError(f"{where}: {name}: {hint}{near}; here are {', '.join(_TUNABLE)}, and consumer settings")
-    try:
-        values = msgspec.convert({"topics": spec.topics, **own}, ConsumerSpec, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {wrong_value(error, own)}") from None
-    for name in own:
-        value = getattr(values, name)
-        if name in _LEAST and value is not None and value < _LEAST[name]:
-            raise ConfigError(f"{where}: {name}={value}: at least {_LEAST[name]}")
-    changed = {name: getattr(values, name) for name in own}
-    new = msgspec.structs.replace(spec, client={**spec.client, **client}, **changed)
-    _check_delivery(new, dict(own), where)
+    for name in options:
+        row = find(name, _options())
+        if row is None or (row.scope in OF_A_HANDLER and row.name not in _tunable()):
+            hint = "no option of a handler" if row is None else "it says what the handler is, and stands in the program"
+            near = nearest(name, _tunable()) if row is None else ""
+            here = ", ".join(_tunable())
+            raise ConfigError(f"{where}: {name}: {hint}{near}; here are {here}, and consumer settings")
+    own, client = _read(options, where)
+    new = msgspec.structs.replace(spec, client={**spec.client, **client}, **own)
+    _check_delivery(new, own, where)
     _check_order(new, where)
     _check_tx(new, where)
     return new
+
+
+def _tunable() -> list[str]:
+    """The numbers among the options, and those that concern one process."""
+    numbers = [row.name for row in rows(*OF_A_HANDLER).values() if row.kind in ("int", "long")]
+    return [*numbers, "timeout", "group_instance_id", "client_id"]
 
 
 def _names(topics: Any) -> tuple[str, ...]:
@@ -270,41 +232,11 @@ def _names(topics: Any) -> tuple[str, ...]:
     return cast("tuple[str, ...]", names)
 
 
-def _without_dots(options: dict[str, Any], where: str) -> dict[str, Any]:
-    """Kafka's own names of options: ``group.id`` is ``group``, ``session.timeout.ms`` ``session_timeout_ms``."""
-    found: dict[str, Any] = {}
-    for option, value in options.items():
-        name = KAFKA_NAMES.get(option) or (as_keyword(option) if "." in option else option)
-        if name in found and found[name] != value:
-            raise ConfigError(
-                f"{where}: {name} is said twice, as {found[name]!r} and as {option!r}: {value!r}: say it once"
-            )
-        found[name] = value
-    return found
-
-
-def _as_numbers(options: dict[str, Any], where: str) -> dict[str, Any]:
-    """The same options with their durations in milliseconds, and ``timeout`` in seconds."""
-    options = {name: setting_ms(value) if name.endswith("_ms") else value for name, value in options.items()}
-    timeout = options.get("timeout")
-    if timeout is not None:
-        options["timeout"] = seconds(timeout, f"{where}: timeout={timeout!r}", "; None for no limit")
-    return options
-
-
 def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     """The same options in the form that the spec has them."""
     options = dict(options)
-    chosen = options.get("partition_assignment_strategy")
-    if isinstance(chosen, str):
-        options["partition_assignment_strategy"] = tuple(name.strip() for name in chosen.split(","))
-    elif chosen is not None and not isinstance(chosen, (tuple, list)):
-        options["partition_assignment_strategy"] = (chosen,)
-    isolation = options.get("isolation_level")
-    if isinstance(isolation, str):
-        if isolation.upper() not in IsolationLevel.__members__:
-            raise ConfigError(f"{where}: isolation_level={isolation!r}: 'read_committed' or 'read_uncommitted'")
-        options["isolation_level"] = IsolationLevel[isolation.upper()]
+    if "isolation_level" in options:
+        options["isolation_level"] = read_isolation(options["isolation_level"], f"{where}: ")
     _translate_exactly_once(options, where)
     if "retry" in options or "dead_letter" in options:
         options["retry"] = policy_of(options.get("retry"), options.pop("dead_letter", None), where)
@@ -326,10 +258,7 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _translate_exactly_once(options: dict[str, Any], where: str) -> None:
     """Put ``exactly_once=True`` into ``delivery``, which holds all three guarantees in the spec."""
-    asked = options.pop("exactly_once", False)
-    if not isinstance(asked, bool):
-        raise ConfigError(f"{where}: exactly_once={asked!r}: True or False")
-    if not asked:
+    if not options.pop("exactly_once", False):
         return
     if "delivery" in options:
         raise ConfigError(
@@ -337,15 +266,6 @@ def _translate_exactly_once(options: dict[str, Any], where: str) -> None:
             "two out"
         )
     options["delivery"] = "exactly-once"
-
-
-def _check_choices(options: dict[str, Any], where: str) -> None:
-    for name, choice in _CHOICES.items():
-        words: tuple[str, ...] = typing.get_args(choice)
-        given = options.get(name, words[0])
-        if given not in words:
-            listed = f"{', '.join(repr(word) for word in words[:-1])} or {words[-1]!r}"
-            raise ConfigError(f"{where}: {name}={given!r}: {listed}{nearest(str(given), words)}")
 
 
 def _check_delivery(spec: ConsumerSpec, options: dict[str, Any], where: str) -> None:

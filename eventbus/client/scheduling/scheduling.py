@@ -19,6 +19,7 @@ from eventbus.client.scheduling.times import Scheduled
 from eventbus.client.scheduling.timetable import Missed, Timetable, timetable
 from eventbus.durations import Duration, seconds
 from eventbus.errors import ConfigError
+from eventbus.settings.table import rows
 from eventbus.types import ConsumerRecord
 from serdes import Json
 from serdes.choose import Serdes
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("eventbus.scheduling")
 
-_TAKEN = ("topics", "pattern", "batch", "filter", "order", "concurrency", "replies", "start", "ack", "max_unfinished")
-"""What is said of a handler of records, and means nothing here."""
 _FIRINGS_CONFIG = {"retention.ms": "86400000"}
 
 
@@ -88,7 +87,7 @@ class Scheduling(ABC):
                 raise ConfigError(f"@bus.every({unit}={given[unit]!r}): @bus.every(timedelta({unit}={given[unit]!r}))")
         table = timetable(when, timezone, missed)
         for option in given:
-            if option in _TAKEN:
+            if option in ("topics", "pattern") or option in rows("handler"):
                 raise ConfigError(f"@bus.every has no option {option!r}: it is called at times, one call after another")
         frame = calling_frame()
 

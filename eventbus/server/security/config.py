@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from eventbus.errors import ConfigError
+from eventbus.settings import server
+from eventbus.settings.table import read_value
 from eventbus.suggest import nearest
 
 PLAIN = "PLAIN"
@@ -27,7 +27,7 @@ _MASK = "[hidden]"
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are Kafka's, dots as underscores; times in milliseconds."""
+    """Who may connect and what they may do; numbers are described by `eventbus.settings.server`."""
 
     users: dict[str, str] = {}
     """Passwords by user, for every mechanism. Users that administrators add by SCRAM credentials come on top."""
@@ -39,14 +39,10 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
     super_users: tuple[str, ...] = ()
     """Principals that no ACL binds: ``User:admin``."""
     allow_everyone_if_no_acl_found: bool = False
-    """Whether a resource that no ACL speaks of is everybody's."""
-    connections_max_reauth_ms: Annotated[int, Meta(ge=0)] = 0
-    """After so long a client must authenticate anew, on the same connection (KIP-368). 0: never."""
-    connection_failed_authentication_delay_ms: Annotated[int, Meta(ge=0)] = 100
-    """How long a refused client waits for its answer; ten times that from the fifth failure of its address on."""
-    quota_window_num: Annotated[int, Meta(ge=1)] = 11
-    """Windows of which a quota's rate is the mean."""
-    quota_window_size_seconds: Annotated[int, Meta(ge=1)] = 1
+    connections_max_reauth_ms: int = 0
+    connection_failed_authentication_delay_ms: int = 100
+    quota_window_num: int = 11
+    quota_window_size_seconds: int = 1
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "users"}
@@ -91,13 +87,9 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"authorizer.class.name={authorizer}: only Kafka's own is known here, {_AUTHORIZERS[0]}")
         settings["acls"] = bool(authorizer)
         settings["super_users"] = tuple(_items(properties.get("super.users", ""), ";"))
-        allow = properties.get("allow.everyone.if.no.acl.found", "false").strip().lower()
-        if allow not in ("true", "false"):
-            raise ConfigError(f"allow.everyone.if.no.acl.found={allow}: write true or false")
-        settings["allow_everyone_if_no_acl_found"] = allow == "true"
-        for key in _NUMBERS:
+        for key, row in _ROWS.items():
             if key in properties:
-                settings[key.replace(".", "_")] = _number(key, properties[key])
+                settings[row.name] = read_value(row, key, properties[key], "server setting")
         try:
             config = msgspec.convert(settings, cls)
         except msgspec.ValidationError as error:
@@ -106,19 +98,8 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
         return config
 
 
-_NUMBERS = (
-    "connections.max.reauth.ms",
-    "connection.failed.authentication.delay.ms",
-    "quota.window.num",
-    "quota.window.size.seconds",
-)
-_KEYS = {
-    *_NUMBERS,
-    "sasl.enabled.mechanisms",
-    "authorizer.class.name",
-    "super.users",
-    "allow.everyone.if.no.acl.found",
-}
+_ROWS = {row.dotted: row for row in server.ROWS if row.name in SecurityConfig.__struct_fields__}
+_KEYS = {*_ROWS, "sasl.enabled.mechanisms", "authorizer.class.name", "super.users"}
 
 
 def is_security_key(key: str) -> bool:
@@ -147,10 +128,3 @@ def _users(properties: Mapping[str, str]) -> dict[str, str]:
 
 def _items(text: str, separator: str) -> Iterable[str]:
     return [item.strip() for item in text.split(separator) if item.strip()]
-
-
-def _number(key: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{key}={text}: write a whole number") from None

@@ -1,0 +1,1 @@
+"""The settings table, like Kafka's ``ConfigDef``: all settings, their names, and the parser of their values."""
