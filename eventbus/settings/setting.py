@@ -201,7 +201,11 @@ class Setting(NamedTuple):
         return number
 
 
-_UNITS = {"_ms": "milliseconds", "_kbytes": "kilobytes", "_bytes": "bytes", "_seconds": "seconds"}
+_UNITS = {
+    "_ms": "milliseconds", "_kbytes": "kilobytes", "_bytes": "bytes", "_seconds": "seconds",
+    "batch_size": "bytes", "request_size": "bytes", "buffer_memory": "bytes",
+}  # fmt: skip
+"""Units of numbers, by how the setting's name ends."""
 
 
 def is_secret(name: str) -> bool:

@@ -412,7 +412,7 @@ def wrong_codec(at: At) -> None:
     at.bus(compression_type="zip")
 
 
-@SENDING.mistake('`batch_size="16 kB"`', "a number of bytes", "batch_size='16 kB'", "expected `int`")
+@SENDING.mistake('`batch_size="16 kB"`', "a number of bytes", "batch_size='16 kB'", "a whole number")
 def number_in_words(at: At) -> None:
     at.bus(batch_size="16 kB")
 
@@ -569,7 +569,7 @@ def misspelt_log_setting(at: At) -> None:
     EventBus("file://./data", fsinc="os")
 
 
-@LOGS.mistake("`file://./data?num_partitions=many`", "a number", "num_partitions='many'", "expected `int`")
+@LOGS.mistake("`file://./data?num_partitions=many`", "a number", "num_partitions='many'", "a whole number")
 def log_setting_of_wrong_type(at: At) -> None:
     EventBus("file://./data?num_partitions=many")
 
