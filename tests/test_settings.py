@@ -44,8 +44,8 @@ TOP = """\
 [Configuration](configuration.md) describes where settings are given, and which place takes precedence.
 
 A setting whose name ends in `_ms` counts milliseconds and takes texts (`"250ms"`, `"5s"`, `"1h30m"`, `"PT1H"`) and
-timedeltas. Kafka's spelling has dots in place of underscores; other spellings are named. A setting marked with * belongs to one
-producer or consumer: a bus has no default for it.
+timedeltas. Kafka's spelling has dots in place of underscores; other spellings are named. A setting marked with *
+belongs to one producer or consumer: a bus has no default for it.
 """
 
 
@@ -67,7 +67,8 @@ def render() -> str:
         + head + "\n".join(map(cell, configs.CONFIG_KEYS.values())) + "\n"
     )  # fmt: skip
     parts.append(
-        "\n## Servers\n\nWith dots, in the [properties file](serve.md#settings) of `eventbus serve`, which has those of its log, too.\n"
+        "\n## Servers\n\n"
+        "With dots, in the [properties file](serve.md#settings) of `eventbus serve`, with the settings of its log.\n"
         + head + "\n".join(map(cell, server.ROWS)) + "\n"
     )  # fmt: skip
     return "".join(parts)
