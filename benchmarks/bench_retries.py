@@ -22,7 +22,7 @@ def now_ms() -> int:
 
 async def written(bus: Any, dues_ms: Sequence[int]) -> None:
     """A retry topic with an entry of a key of its own for each of these, in their order; the source topic is empty."""
-    from dlq.entries import retry_entry
+    from eventbus.delays.retry_records import retry_entry
     from eventbus.types import ConsumerRecord, TimestampType
 
     await bus.admin.create_topic("log", partitions=PARTITIONS)

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 from dlq import headers as ours
-from dlq.entries import PREFIX, REDRIVE
 from dlq.stacks import dotnet_frame, java_frame, java_root_class
-from dlq.texts import MAX_INT32, number_of, text_of
+from dlq.texts import text_of
+from eventbus.delays.header_values import MAX_INT32, number_of
+from eventbus.delays.retry_records import PREFIX, REDRIVE
 from eventbus.types import Headers, TopicPartition
 
 Family = Literal[

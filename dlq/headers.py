@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from dlq.entries import HOPS, PREFIX
 from dlq.failures import Failure, failure_of
-from dlq.texts import MAX_INT32, number_of, text_bytes
+from eventbus.delays.header_values import MAX_INT32, number_of, text_bytes
+from eventbus.delays.retry_records import HOPS, PREFIX
 from eventbus.types import ConsumerRecord, Header, Headers, Record
 
 SHARED: Final = "__dlq.errors."

@@ -7,10 +7,10 @@ from hashlib import blake2b
 
 import msgspec
 
-from dlq.entries import REDRIVE_OF
 from dlq.families import Family, read_headers
 from dlq.headers import PAYLOAD, TOPIC_ID
 from dlq.selection import LetterId
+from eventbus.delays.retry_records import REDRIVE_OF
 from eventbus.types import ConsumerRecord, Headers, TopicPartition
 
 _VARYING = re.compile(r"[0-9a-fA-F-]{8,}|\d+")

@@ -18,7 +18,7 @@ from dlq.events import Hook, Signals
 from dlq.signals import FailureSignal
 from eventbus.durations import Duration, positive, shown
 from eventbus.errors import ConfigError
-from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder, Waiting, retry_topic_of
+from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder, retry_topic_of
 
 if TYPE_CHECKING:
     from dlq.recovery import PolicyRecovery
@@ -155,12 +155,6 @@ class Policy(msgspec.Struct, frozen=True):
     def draining(self, topic: str, *, keeps_order: bool) -> Policy:
         """See `DrainsRetries`."""
         return msgspec.structs.replace(self, old_retry_topic=topic, keeps_order=keeps_order)
-
-    def entries(self, group: str, partition: int) -> Waiting:
-        """See `DrainsRetries`."""
-        from dlq.waiting import WaitingEntries
-
-        return WaitingEntries("none", owner=group)
 
     def under(self, prefix: str) -> Policy:
         """See `NamesTopics`."""

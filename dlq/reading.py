@@ -9,8 +9,8 @@ from dlq.headers import ERROR_CLASS, GROUP, HANDLER, LAST_FAILED, OURS, REASON, 
 from dlq.index import OPEN, PARKED, TopicIndex
 from dlq.letters import DeadLetter, dead_letter
 from dlq.selection import Selection, key_of
-from dlq.texts import number_of
 from eventbus import Consumer, EventBus
+from eventbus.delays.header_values import number_of
 from eventbus.types import ConsumerRecord, TopicPartition
 
 POLL_RECORDS = 1_000

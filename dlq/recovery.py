@@ -10,16 +10,16 @@ from dlq.budget import Spending
 from dlq.circuit import Breaker
 from dlq.classify import signal_of
 from dlq.decisions import Again, Failed, Reason, RetryAt, Skipped, Stopped, decide
-from dlq.entries import Tried, attempts_of, entry_behind, retry_entry, root_of
 from dlq.events import Signals
 from dlq.failures import class_of
 from dlq.headers import Cause, dead_letter_record, size_of
 from dlq.policy import Retry
 from dlq.reporting import Reporter
 from dlq.selection import MARK, RETRY_TOPIC_BYTES, looks_dead
-from dlq.waiting import WaitingEntries
 from eventbus import recovery
-from eventbus.recovery import Handling, Move, Outgoing, RetryOrder, Stop, Verdict, WaitHere, Waiting
+from eventbus.delays.retry_partition import RetryPartition
+from eventbus.delays.retry_records import Tried, attempts_of, entry_behind, retry_entry, root_of
+from eventbus.recovery import Handling, Move, Outgoing, RetryOrder, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord
 
 _NO_LIMIT = 1 << 31
@@ -92,8 +92,8 @@ class PolicyRecovery:
         root = root_of(record)  # of a record that waited: its topic may have been deleted since
         return (root and root.topic_id) or self._topic_ids.get(record.topic, "")
 
-    def waiting(self, partition: int) -> Waiting:
-        return WaitingEntries(
+    def waiting(self, partition: int) -> RetryPartition:
+        return RetryPartition(
             self.order, owner=self.owner, max_waiting=self._policy.max_waiting,
             max_bytes=self._policy.max_waiting_bytes, logs_others=True, topic_ids=self._topic_ids,
         )  # fmt: skip

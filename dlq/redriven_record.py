@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dlq.entries import HOPS, PREFIX, REDRIVE, REDRIVE_OF, entry_behind
 from dlq.headers import OURS, SHARED
 from dlq.targets import Target, id_of
 from eventbus.client.ledger_writer import LedgerRecord
+from eventbus.delays.retry_records import HOPS, PREFIX, REDRIVE, REDRIVE_OF, entry_behind
 from eventbus.errors import EventBusError, InvalidTimestamp, RecordTooLarge
 from eventbus.recovery import REDRIVEN_AT
 from eventbus.types import ConsumerRecord, Header, Headers, TimestampType

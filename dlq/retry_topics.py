@@ -9,8 +9,8 @@ import msgspec
 
 from dlq.reading import WAIT_MS
 from dlq.selection import looks_like_retries
-from dlq.waiting import WaitingEntries
 from eventbus import EventBus
+from eventbus.delays.retry_partition import RetryPartition
 from eventbus.ledger import read_partitions
 from eventbus.recovery import retry_topic_of
 from eventbus.types import TopicPartition
@@ -109,8 +109,8 @@ def _groups_of(topic: TopicDescription, topics_by_group: Mapping[str, Iterable[s
     return groups or ([topic.name.removeprefix(prefix)] if topic.name.startswith(prefix) else [])
 
 
-async def _entries(bus: EventBus, part: _Range) -> WaitingEntries:
-    waiting = WaitingEntries("key", owner=part.group)
+async def _entries(bus: EventBus, part: _Range) -> RetryPartition:
+    waiting = RetryPartition("key", owner=part.group)
     if part.start < part.end:
         consumer = bus.reader(start="earliest", fetch_max_wait_ms=WAIT_MS)
         await read_partitions(consumer, {part.partition: part.end}, waiting.add, starts={part.partition: part.start})

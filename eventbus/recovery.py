@@ -6,13 +6,17 @@ says it is finished are one transaction, so that it is exactly one of done, wait
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from eventbus.types import ConsumerRecord, FetchedRecords, Record, TopicPartition
+from eventbus.types import ConsumerRecord, Record
+
+if TYPE_CHECKING:
+    from eventbus.delays.retry_entry import RetryEntry
+    from eventbus.delays.retry_partition import RetryPartition
 
 RetryOrder = Literal["none", "partition", "key"]
 """Which later records wait for one that waits for its next try: none, those of its partition, or those of its key."""
@@ -85,7 +89,7 @@ Verdict = Again | WaitHere | Move | Skip | Stop
 
 
 class EveryKey(Collection[bytes | None]):
-    """What `Waiting.holds` gives with order "partition": all keys, as long as ``waits`` says that anything waits."""
+    """All keys, as long as ``waits`` returns True. `RetryPartition.holds` returns it with order "partition"."""
 
     def __init__(self, waits: Callable[[], bool]) -> None:
         self._waits = waits
@@ -100,21 +104,6 @@ class EveryKey(Collection[bytes | None]):
         return int(self._waits())
 
 
-class Entry(Protocol):
-    """A record that waits in a retry topic."""
-
-    @property
-    def record(self) -> ConsumerRecord:
-        """As it was read first: topic, partition, offset and timestamp are those of its source.
-
-        Its headers say how often it was tried, for the handler and for `Recovery.decide`.
-        """
-        ...
-
-    @property
-    def due_ms(self) -> int: ...
-
-
 class Plan(NamedTuple):
     """What is to be committed of a retry partition, in one transaction with the records that entries turned into."""
 
@@ -124,81 +113,8 @@ class Plan(NamedTuple):
     """Says which entries from there on are finished too; None where there are none that it would have to tell."""
 
 
-class Waiting(Protocol):
-    """The entries of one retry partition, in memory: a pure machine over the partition's records.
-
-    The runner reads the partition from its committed offset on and adds everything; then the state is that of whoever
-    had it before. Not for several threads.
-    """
-
-    def add(self, records: FetchedRecords) -> None:
-        """Records read, in the log's order: entries, marks of finished ones, and whatever does not belong there."""
-        ...
-
-    def __len__(self) -> int:
-        """Entries that are not finished, those at work included."""
-        ...
-
-    def depth(self) -> int:
-        """Records that are neither handled nor given up: those of the entries, and those on their way here."""
-        ...
-
-    @property
-    def has_room(self) -> bool:
-        """More may be added; else reading waits until some are finished."""
-        ...
-
-    def next_due_ms(self) -> int | None:
-        """When the next entry that is not at work is due; None: there is none, or only behind others of their key."""
-        ...
-
-    def correct(self, now_ms: int) -> None:
-        """Compute due times again that are further away than the delay of their entry: a clock was wrong."""
-        ...
-
-    def take(self, now_ms: int, most: int) -> Sequence[Entry]:
-        """Entries that are due and behind nobody, in the order in which they fell due. They are at work from now on."""
-        ...
-
-    def put_back(self, entry: Entry) -> None:
-        """It was taken, and not handled after all."""
-        ...
-
-    def finish(self, entry: Entry) -> None:
-        """It was handled, or moved on. What is behind it in its key's order may go, unless it moved to wait again."""
-        ...
-
-    def plan(self, also: Collection[Entry] = ()) -> Plan | None:
-        """What to commit; None when nothing has finished since the last `stored`.
-
-        ``also``: as though these had finished too, which `finish` says when the plan is stored.
-        """
-        ...
-
-    def stored(self, plan: Plan) -> None:
-        """The plan's transaction is committed."""
-        ...
-
-    # What source partitions ask. A record that was moved, and is not read back yet, counts from the moment of `hold`.
-
-    def holds(self, source: TopicPartition) -> Collection[bytes | None] | None:
-        """Keys whose records are to wait behind earlier ones of ``source``: a live view, empty where there are none.
-
-        With order "partition" it is an `EveryKey`: the partition waits as a whole, in its place. None: nothing waits.
-        """
-        ...
-
-    def hold(self, record: ConsumerRecord) -> None:
-        """``record`` of a source partition is on its way here: later ones of its key wait behind it."""
-        ...
-
-    def unhold(self, record: ConsumerRecord) -> None:
-        """The record does not come after all: nothing waits for it. Without effect when it was not on its way."""
-        ...
-
-    def release(self, source: TopicPartition) -> None:
-        """The source partition is no longer ours: forget what is on its way from it."""
-        ...
+Waiting: TypeAlias = "RetryPartition"
+Entry: TypeAlias = "RetryEntry"
 
 
 class Decides(Protocol):
@@ -268,7 +184,7 @@ class Recovery(Decides, Protocol):
         """Return the id of the topic in which a record stood first; empty if it is not known."""
         ...
 
-    def waiting(self, partition: int) -> Waiting:
+    def waiting(self, partition: int) -> RetryPartition:
         """A new one, for a partition of the retry topic that was just assigned."""
         ...
 
@@ -336,10 +252,6 @@ class DrainsRetries(Protocol):
 
         ``keeps_order``: whether later records can wait behind the entries of ``topic``.
         """
-        ...
-
-    def entries(self, group: str, partition: int) -> Waiting:
-        """Return an empty `Waiting` that takes up the entries of a group, to count them."""
         ...
 
 

@@ -18,8 +18,9 @@ from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.broker import TopicDescription
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.recovering import ways_apart
+from eventbus.delays.retry_partition import RetryPartition
 from eventbus.errors import ConfigError, KafkaError
-from eventbus.recovery import DrainsRetries, Waiting, has_policies, policy_of, retry_topic_of
+from eventbus.recovery import DrainsRetries, has_policies, policy_of, retry_topic_of
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -168,9 +169,6 @@ class _OldRetries:
 
     async def count(self, topic: str, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> int:
         """Return how many entries of the group wait in a topic. ``offsets``: those of the group, if they are known."""
-        policy = next(self._policies(), None)
-        if policy is None:
-            return 0
         offsets = await self._backend.group_offsets(self._group) if offsets is None else offsets
         partitions = [TopicPartition(topic, one.partition) for one in self._topics[topic].partitions]
         starts = await self._backend.list_offsets(dict.fromkeys(partitions, _EARLIEST))
@@ -178,13 +176,13 @@ class _OldRetries:
         for partition in partitions:
             start = offsets[partition].offset if partition in offsets else 0
             start = max(start, starts[partition].offset)
-            waiting = policy.entries(self._group, partition.partition)
+            waiting = RetryPartition("none", owner=self._group)
             await _read(self._backend, waiting, partition, start)
             count += len(waiting)
         return count
 
 
-async def _read(backend: Backend, waiting: Waiting, partition: TopicPartition, start: int) -> None:
+async def _read(backend: Backend, waiting: RetryPartition, partition: TopicPartition, start: int) -> None:
     """Read a partition from ``start`` to its end, or until it is clear that it does not hold entries."""
     consumer = backend.consumer(ConsumerConfig(fetch_max_wait_ms=_WAIT_MS))
     try:

@@ -8,41 +8,41 @@ everything is read that stood there when it took the partition over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from eventbus.client.scheduling.entries import Cancel, Entry, Every, Item, decode, encode, id_of, key_of, outcome
-from eventbus.client.scheduling.timetable import CLOCKS_DIFFER_MS
+from eventbus.delays.delay_queue import BLOCKED, PLAUSIBLE_MS, Correction, DelayQueue, Due, rank_of
 from eventbus.types import Headers
 
 HELD_BYTES = 64 << 20
 """Of records that wait, kept in memory; the others are read again when they are due."""
 _NEVER_READ = 1 << 62
 """Stands for the offset of what was written by ourselves, and was not read back."""
-_MOST_STALE = 1_000
-_PLAUSIBLE_MS = 1_577_836_800_000
-"""In 2020. A next time of a function before then was computed on a machine that did not know the time yet, and with
-``missed="all"`` each second since then would fire."""
 _MOST_ERROR_CHARS = 500
 
 
-class Pending(msgspec.Struct, gc=False):
-    """Something that waits."""
+class Pending(Due):
+    """Something that waits: a record, a request to cancel one, or the next firing of a function."""
 
     key: bytes
     id: str
-    due_ms: int
     offset: int
-    size: int
+    size: int  # pyright: ignore[reportIncompatibleMethodOverride]
     """Of its value, in bytes."""
     item: Item | None
     """None: it is to be read again, at its offset."""
     is_dead: bool = False
-    delay_ms: int | None = None
-    """The delay that was asked for; None where the caller gave a time."""
+
+    def corrected_ms(self, now_ms: int) -> int | None:
+        """A next time of a function before 2020 is wrong too: with ``missed="all"`` each second since would fire."""
+        if not isinstance(self.item, Every):
+            return super().corrected_ms(now_ms)
+        table = self.item.timetable
+        is_wrong = table.too_far(self.due_ms, now_ms) or self.due_ms < PLAUSIBLE_MS <= now_ms
+        return table.after(now_ms) if is_wrong else None
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +68,6 @@ class Delivery(NamedTuple):
     timestamp_ms: int
 
 
-class Correction(NamedTuple):
-    """A time that a wrong clock has computed, and the one that takes its place."""
-
-    id: str
-    wrong_ms: int
-    due_ms: int
-
-
 class Writes(NamedTuple):
     """What is to be written in one transaction."""
 
@@ -98,15 +90,12 @@ class Agenda:
         """Records that are none of ours, and were passed over."""
         self._unread: dict[bytes, Pending] = {}
         """Read, and not settled yet, in their order."""
-        self._by_key: dict[bytes, Pending] = {}
         self._by_id: dict[str, Pending] = {}
-        self._due: list[tuple[int, int, bytes]] = []
-        """A heap of due time, offset and key; of what is over some are left, and passed over."""
+        self._queue = DelayQueue[Pending]()
+        self._count = 0
+        """Of entries, which numbers them: what we write has no offset yet."""
         self._owed: dict[bytes, tuple[bytes | None, Headers]] = {}
         """What is decided and not yet written, by key."""
-        self._unchecked: list[Pending] = []
-        """Read from the log since `correct`: the clock that their times come from may have been wrong."""
-        self._latest_now_ms = 0
         self._behind: set[bytes] = set()
         """Keys of ours that were written and are over, before either was read back."""
 
@@ -121,11 +110,10 @@ class Agenda:
             self._drop_unread(key)
             self._owed.pop(key, None)
             self._behind.discard(key)
-            known = self._by_key.get(key)
-            if known is not None:
+            if (known := self._known(id, key)) is not None:
                 self._forget(known)
-        elif key in self._by_key:
-            self._by_key[key].offset = offset  # written by ourselves
+        elif (known := self._known(id, key)) is not None:
+            known.offset = offset  # written by ourselves
         elif key not in self._behind:
             item = decode(value)
             if item is None:
@@ -133,10 +121,27 @@ class Agenda:
                 return
             due_ms = item.asked_ms if isinstance(item, Cancel) else item.due_ms
             self._drop_unread(key)
-            is_dead = isinstance(item, Entry) and bool(item.error)
-            delay_ms = item.delay_ms if isinstance(item, Entry) else None
+            is_dead, delay_ms = (bool(item.error), item.delay_ms) if isinstance(item, Entry) else (False, None)
             held = self._held(item, len(value))
-            self._unread[key] = Pending(key, id, due_ms, offset, len(value), held, is_dead, delay_ms)
+            self._unread[key] = self._pending(key, id, due_ms, offset, len(value), held, is_dead, delay_ms)
+
+    def _pending(
+        self,
+        key: bytes,
+        id: str,
+        due_ms: int,
+        offset: int,
+        size: int,
+        item: Item | None,
+        is_dead: bool = False,
+        delay_ms: int | None = None,
+    ) -> Pending:
+        self._count += 1
+        return Pending(rank_of(due_ms, self._count), BLOCKED, delay_ms, key, id, offset, size, item, is_dead)
+
+    def _known(self, id: str, key: bytes) -> Pending | None:
+        known = self._by_id.get(id)
+        return known if known is not None and known.key == key else None
 
     def _held(self, item: Item, size: int) -> Item | None:
         """It, or None for a record that is too much to be kept in memory."""
@@ -167,38 +172,16 @@ class Agenda:
                 if known is not None:
                     self._give_up(known, outcome("replaced"))
                 self._enter(one)
-                self._unchecked.append(one)
 
-    def correct(self, now_ms: int) -> list[Correction]:
-        """Compute times again that are further away than their own interval, cron step or delay allows.
-
-        The clock that they come from was wrong, years ahead perhaps, and they would wait as long. A time can be wrong
-        only if another process has written it, or if the clock was set back since: only then anything is looked at.
-        The new times are written, else each restart within an interval would put the firing off by another interval.
-        """
-        is_set = now_ms < self._latest_now_ms or self._latest_now_ms < _PLAUSIBLE_MS <= now_ms
-        self._latest_now_ms = now_ms
-        unchecked, self._unchecked = self._unchecked, []
-        corrections: list[Correction] = []
-        wrong = set[bytes]()
-        for one in self._by_key.values() if is_set else unchecked:
-            if self._by_key.get(one.key) is not one or one.is_dead:
-                continue
-            due_ms = _corrected(one, now_ms)
-            if due_ms is not None:
-                corrections.append(Correction(one.id, one.due_ms, due_ms))
-                wrong.add(one.key)
-                one.due_ms = due_ms
-        if wrong:
-            self._due = [rank for rank in self._due if rank[2] not in wrong]
-            heapify(self._due)
-        for key in wrong:
-            self._rewrite(self._by_key[key])
+    def correct(self, now_ms: int, where: str = "") -> list[Correction[Pending]]:
+        """See `DelayQueue.correct`. The new times are written, else each restart would put a firing off once more."""
+        corrections = self._queue.correct(now_ms, where)
+        for one, _ in corrections:
+            self._rewrite(one)
         return corrections
 
     def _rewrite(self, one: Pending) -> None:
         """Write its new time, under its key. One that is not in memory is not written: its next owner corrects it."""
-        self._push(one)
         if isinstance(one.item, Every):
             one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms, armed=True)
         elif isinstance(one.item, Entry):
@@ -208,54 +191,43 @@ class Agenda:
             one.offset = _NEVER_READ  # delivered before it is read back, it must not be delivered again then
 
     def _enter(self, one: Pending) -> None:
-        self._by_key[one.key] = self._by_id[one.id] = one
+        self._by_id[one.id] = one
+        self._queue.add(one)
         if not one.is_dead:
-            self._push(one)
+            self._queue.unblock(one)
 
     def _give_up(self, one: Pending, why: Headers) -> None:
         self._forget(one)
         self._owed[one.key] = None, why
 
     def _forget(self, one: Pending) -> None:
-        if self._by_key.pop(one.key, None) is None:
-            return
         if self._by_id.get(one.id) is one:
             del self._by_id[one.id]
-        self._release(one)
+            self._queue.remove(one)
+            self._release(one)
 
     def _release(self, one: Pending) -> None:
         if isinstance(one.item, Entry):
             self.held_bytes -= one.size
             one.item = None
 
-    def _push(self, one: Pending) -> None:
-        heappush(self._due, (one.due_ms, one.offset, one.key))
-        if len(self._due) > 2 * len(self._by_key) + _MOST_STALE:
-            live = {key: rank for rank in self._due if (key := rank[2]) in self._by_key}
-            self._due = list(live.values())
-            heapify(self._due)
-
     # what is due -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """How much waits, without what cannot be delivered."""
-        return len(self._by_key) - self.dead
+        return len(self._by_id) - self.dead
 
     def __iter__(self) -> Iterator[Pending]:
         """All of it, also what cannot be delivered."""
-        return iter(self._by_key.values())
+        return iter(self._by_id.values())
 
     @property
     def dead(self) -> int:
         """Records that cannot be delivered."""
-        return sum(one.is_dead for one in self._by_key.values())
+        return sum(one.is_dead for one in self)
 
     def next_due_ms(self) -> int | None:
-        while self._due:
-            if self._due[0][2] in self._by_key:
-                return self._due[0][0]
-            heappop(self._due)
-        return None
+        return self._queue.next_due_ms()
 
     @property
     def owes(self) -> bool:
@@ -264,23 +236,18 @@ class Agenda:
 
     def take(self, now_ms: int, most: int, most_bytes: int) -> list[Pending]:
         """What is due, the earliest first; then `stored`, or `put_back`."""
-        taken: list[Pending] = []
-        while len(taken) < most and most_bytes > 0 and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
-            one = self._by_key[heappop(self._due)[2]]
-            most_bytes -= one.size
-            taken.append(one)
-        return taken
+        return self._queue.take(now_ms, most, most_bytes)
 
     def put_back(self, due: Iterable[Pending]) -> None:
         """They were not delivered, as far as one knows."""
         for one in due:
-            if one.key in self._by_key and not one.is_dead:
-                self._push(one)
+            self._queue.put_back(one)
 
     def die(self, one: Pending, item: Entry, error: str) -> None:
         """It cannot be delivered, and is kept with its error."""
         self._release(one)
-        one.is_dead = True
+        one.is_dead, one.delay_ms = True, None
+        self._queue.block(one)
         self._owed[one.key] = encode(msgspec.structs.replace(item, error=error[:_MOST_ERROR_CHARS])), ()
 
     def writes(self, due: Sequence[Pending], items: Sequence[Item], now_ms: int, most_owed: int) -> Writes:
@@ -299,7 +266,7 @@ class Agenda:
                 after = msgspec.structs.replace(item, due_ms=turn.next_ms, armed=True)
                 data, key = encode(after), key_of(one.id, self._new_token())
                 own[key] = data, ()
-                following.append(Pending(key, one.id, turn.next_ms, _NEVER_READ, len(data), after))
+                following.append(self._pending(key, one.id, turn.next_ms, _NEVER_READ, len(data), after))
             elif isinstance(item, Entry):
                 timestamp_ms = now_ms if item.timestamp_ms is None else item.timestamp_ms
                 deliveries.append(
@@ -317,17 +284,6 @@ class Agenda:
             self._owed.pop(key, None)
         for one in writes.following:
             self._enter(one)
-
-
-def _corrected(one: Pending, now_ms: int) -> int | None:
-    """The time at which it is due instead; None if its time may be right."""
-    if isinstance(one.item, Every):
-        table = one.item.timetable
-        is_wrong = table.too_far(one.due_ms, now_ms) or one.due_ms < _PLAUSIBLE_MS <= now_ms
-        return table.after(now_ms) if is_wrong else None
-    if one.delay_ms is not None and one.due_ms - now_ms > one.delay_ms + CLOCKS_DIFFER_MS:
-        return now_ms + one.delay_ms
-    return None
 
 
 def _goes_before(new: Pending, known: Pending) -> bool:

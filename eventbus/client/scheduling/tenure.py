@@ -15,9 +15,8 @@ from eventbus.backends.delivery import BatchDelivery
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.waits import Wait, tried
 from eventbus.client.producer import AddReady, Producer
-from eventbus.client.scheduling.agenda import Agenda, Correction, Delivery, Pending, Writes
+from eventbus.client.scheduling.agenda import Agenda, Delivery, Pending, Writes
 from eventbus.client.scheduling.entries import Entry, Every, Item, decode
-from eventbus.client.scheduling.times import moment
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -193,7 +192,7 @@ class Tenure:
             self._read()
             self.agenda.settle()
             now_ms = self._around.now_ms()
-            self._warn_of(self.agenda.correct(now_ms))
+            self.agenda.correct(now_ms, str(self.partition))
             due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
             works = bool(due) or self.agenda.owes
             if works:
@@ -389,17 +388,6 @@ class Tenure:
 
     async def _end(self, isolation: IsolationLevel) -> int:
         return (await ends_of(self._around.backend, [self.partition], isolation))[self.partition]
-
-    def _warn_of(self, corrections: Sequence[Correction]) -> None:
-        if corrections:
-            furthest = max(corrections, key=lambda one: one.wrong_ms)
-            logger.warning(
-                "%d scheduled times of %s were computed by a clock that was wrong. They are not within their own "
-                "interval or delay from now. %r was due at %s and is due at %s instead. Check the clocks of the "
-                "machines of this service.",
-                len(corrections), self.partition, furthest.id, moment(furthest.wrong_ms).isoformat(),
-                moment(furthest.due_ms).isoformat(),
-            )  # fmt: skip
 
     def _say(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]

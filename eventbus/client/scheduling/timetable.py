@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from eventbus.client.scheduling import cron
+from eventbus.delays.delay_queue import CLOCKS_DIFFER_MS
 from eventbus.durations import LONGEST_MS, exact_ms, read_duration
 from eventbus.errors import ConfigError
 
@@ -20,8 +21,6 @@ _LEAST_MS = 100
 _MOST_AT_ONCE = 500
 """Firings that were missed, in one step."""
 _EXAMPLE = '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every("30s")'
-CLOCKS_DIFFER_MS = 5_000
-"""By how much the clocks of two machines of one service may differ."""
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",

@@ -39,9 +39,7 @@ def service(url: str, clock: FakeClock, calls: list[Any]) -> EventBus:
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        one.getMessage()
-        for one in caplog.records
-        if one.levelno == logging.WARNING and one.name == "eventbus.scheduling"
+        one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == "eventbus.delays"
     ]
 
 
@@ -64,7 +62,10 @@ async def test_after_a_restart_with_the_right_clock(ahead_ms: int, caplog: pytes
     assert [at for what, at in calls if what == "tick"][:4] == [10, 22, 32, 42]
     assert ("later", 42) in calls and ("cron", 100) in calls  # 22:15 UTC
     warnings = warnings_of(caplog)
-    assert len(warnings) == 1 and "3 scheduled times of _scheduled.shop-0 were computed by a clock" in warnings[0]
+    assert (
+        len(warnings) == 1
+        and "3 times at which records of _scheduled.shop-0 are due were computed by a clock" in warnings[0]
+    )
 
 
 async def test_while_it_runs_and_health_shows_the_next_time(caplog: pytest.LogCaptureFixture) -> None:

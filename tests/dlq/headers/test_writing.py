@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from dlq.entries import retry_entry
 from dlq.headers import Cause, Redact, dead_letter_record, size_of
 from dlq.letters import DeadLetter, dead_letter
+from eventbus.delays.retry_records import retry_entry
 from eventbus.types import ConsumerRecord, Header, Record, TimestampType, TopicPartition
 
 GOLDEN = (

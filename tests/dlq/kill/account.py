@@ -8,8 +8,8 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from dlq import entries as headers_of
-from dlq.entries import read_mark
 from eventbus import ConsumerRecord, EventBus, TopicPartition
+from eventbus.delays.retry_records import read_mark
 from tests.dlq.kill.service import NEVER, Call, Names, is_doomed, plan_of
 
 At = tuple[int, int]

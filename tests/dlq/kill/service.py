@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from dlq import Reject, Retry
-from dlq.entries import attempts_of
 from eventbus import ConsumerRecord, EventBus
+from eventbus.delays.retry_records import attempts_of
 from eventbus.recovery import RetryOrder
 
 PARTITIONS = 3

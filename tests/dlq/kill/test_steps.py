@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from dlq.waiting import WaitingEntries
 from eventbus import EventBus
 from eventbus.backends.urls import broker_config
 from eventbus.client.producer import Producer
+from eventbus.delays.retry_partition import RetryPartition
 from eventbus.recovery import Plan, RetryOrder
 from eventbus.testing import FakeClock
 from eventbus.testing.bus import bus_on
@@ -157,16 +157,16 @@ async def test_offsets_beside_the_transaction_would_be_found(monkeypatch: pytest
 
 @pytest.mark.slow  # only one of the last steps is after a mark
 async def test_marks_that_are_left_out_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = WaitingEntries.plan
+    plan = RetryPartition.plan
 
-    def forgetful(self: WaitingEntries) -> Plan | None:
+    def forgetful(self: RetryPartition) -> Plan | None:
         made = plan(self)
         return made and made._replace(done=None)
 
-    monkeypatch.setattr(WaitingEntries, "plan", forgetful)
+    monkeypatch.setattr(RetryPartition, "plan", forgetful)
     assert await complaints("kill")
 
 
 async def test_keys_that_are_not_held_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WaitingEntries, "holds", lambda *_: ())
+    monkeypatch.setattr(RetryPartition, "holds", lambda *_: ())
     assert "is called before" in (await complaints("kill"))[0]

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from dlq import DeadLetters, Retry, Selection
-from dlq.entries import ATTEMPT, DUE, OWNER, ROOT
 from eventbus import ConsumerRecord, EventBus, TopicPartition
+from eventbus.delays.retry_records import ATTEMPT, DUE, OWNER, ROOT
 from eventbus.errors import ConfigError
 from eventbus.testing import FakeClock, TestBus
 from tests.dlq.letters.making import TOPIC, letter, put, records_of, topics

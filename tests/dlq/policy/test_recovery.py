@@ -26,8 +26,8 @@ from dlq import (
     Signals,
     Skip,
 )
-from dlq.entries import attempts_of, entry_behind
 from eventbus import recovery
+from eventbus.delays.retry_records import attempts_of, entry_behind
 from eventbus.errors import ProcessCrashed, SerializationError
 from eventbus.recovery import Handling, Move, WaitHere
 from tests.dlq.policy.failing import FAR, HANDLING, Runner, at_work, due_ms, header, record

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dlq.entries import attempts_of
 from eventbus import ConsumerRecord, EventBus, consumer
+from eventbus.delays.retry_records import attempts_of
 from tests.dlq.runtime.logs import Log
 
 

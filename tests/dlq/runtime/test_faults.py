@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from dlq import Retry
-from dlq.entries import attempts_of
 from eventbus import ConsumerRecord
+from eventbus.delays.retry_records import attempts_of
 from eventbus.errors import EventBusError, ProducerFenced, RebalanceInProgress, StorageFull, TransactionAborted
 from eventbus.testing import TestBus
 from eventbus.testing.faulty import Step

@@ -9,8 +9,8 @@ import pytest
 
 import eventbus.testing.memory
 from dlq import Circuit, Retry
-from dlq.entries import attempts_of
 from eventbus import ConsumerRecord, TopicPartition
+from eventbus.delays.retry_records import attempts_of
 from eventbus.errors import ConfigError
 from eventbus.testing import TestBus
 

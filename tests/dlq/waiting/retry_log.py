@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dlq.lines import WaitingEntry
-from dlq.waiting import WaitingEntries
+from eventbus.delays.retry_entry import RetryEntry
+from eventbus.delays.retry_partition import RetryPartition
 from eventbus.types import ConsumerRecord, FetchedRecords, Header, Record, TimestampType, TopicPartition
 
 SOURCE = TopicPartition("orders", 3)
@@ -36,11 +36,11 @@ def fetched(records: Sequence[tuple[int, Record]], next_offset: int | None = Non
     )
 
 
-def add(waiting: WaitingEntries, *records: Record, at: int = 0) -> None:
+def add(waiting: RetryPartition, *records: Record, at: int = 0) -> None:
     """One after the other, from the offset ``at`` on."""
     waiting.add(fetched(list(enumerate(records, at))))
 
 
-def places(entries: Sequence[WaitingEntry]) -> list[int]:
+def places(entries: Sequence[RetryEntry]) -> list[int]:
     """Their offsets in the source."""
     return [entry.record.offset for entry in entries]

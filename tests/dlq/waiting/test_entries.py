@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlq.entries import NEVER_TRIED, Tried, attempts_of, done_mark, entry_behind, read_mark, read_root, retry_entry
+from eventbus.delays.retry_records import (
+    NEVER_TRIED,
+    Tried,
+    attempts_of,
+    done_mark,
+    entry_behind,
+    read_mark,
+    read_root,
+    retry_entry,
+)
 from eventbus.types import ConsumerRecord, Header, Record, TimestampType
 from tests.dlq.waiting.retry_log import source_record
 

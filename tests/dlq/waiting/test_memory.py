@@ -8,8 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
-from dlq.entries import retry_entry
-from dlq.waiting import WaitingEntries
+from eventbus.delays.retry_partition import RetryPartition
+from eventbus.delays.retry_records import retry_entry
 from eventbus.types import Headers, Record, TopicPartition
 from tests.dlq.waiting.retry_log import fetched, source_record
 
@@ -39,8 +39,8 @@ def taken() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def filled() -> WaitingEntries:
-    waiting = WaitingEntries("key")
+def filled() -> RetryPartition:
+    waiting = RetryPartition("key")
     for start in range(0, ENTRIES, 500):
         waiting.add(fetched([(offset, entry(offset)) for offset in range(start, start + 500)]))
     return waiting
@@ -71,7 +71,7 @@ def test_what_is_let_go_of_is_freed() -> None:
 
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 10**9])
 def test_keys_and_partitions_that_waited_once_are_forgotten(partitions: int) -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     waiting.holds(TopicPartition("orders", 0))
     sizes: list[int] = []
     for start in range(0, ENTRIES, 200):

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dlq.entries import attempts_of, entry_behind, retry_entry
-from dlq.lines import WaitingEntry
-from dlq.waiting import WaitingEntries
+from eventbus.delays.retry_entry import RetryEntry
+from eventbus.delays.retry_partition import RetryPartition
+from eventbus.delays.retry_records import attempts_of, entry_behind, retry_entry
 from eventbus.recovery import Plan, RetryOrder
 from eventbus.types import Record
 from tests.dlq.waiting.retry_log import SOURCE, fetched, source_record
@@ -45,7 +45,7 @@ class Known:
     key: bytes | None
     attempt: int
     due_ms: int
-    at_work: WaitingEntry | None = None
+    at_work: RetryEntry | None = None
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Runner(RuleBasedStateMachine):
         self.finished: set[int] = set()
         """Places whose entries were finished for good, not told yet."""
         self.finished_offsets: set[int] = set()
-        self.waiting = WaitingEntries(self.order, max_waiting=10**6)
+        self.waiting = RetryPartition(self.order, max_waiting=10**6)
         self.known: list[Known] = []
         self.coming: dict[int, bytes | None] = {}
         self.read_to = self.durable.committed
@@ -320,7 +320,7 @@ class Runner(RuleBasedStateMachine):
         self.known.remove(known)
         self.finished_offsets.add(known.offset)
 
-    def move(self, known: Known, entry: WaitingEntry, delay_ms: int) -> None:
+    def move(self, known: Known, entry: RetryEntry, delay_ms: int) -> None:
         self.moves += 1
         self.entry_moves[self.moves] = self.entry(known.place, known.attempt + 1, delay_ms)
         self.waiting.hold(entry.record)
@@ -437,7 +437,7 @@ def offsets_told(mark: Record) -> set[int]:
     return told
 
 
-def state_of(waiting: WaitingEntries) -> object:
+def state_of(waiting: RetryPartition) -> object:
     """All that it will ever answer, apart from the times of entries that only wait behind others."""
     held = waiting.holds(SOURCE)
     first = waiting.take(10**9, 10**9)

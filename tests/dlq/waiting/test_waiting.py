@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dlq.entries import done_mark, entry_behind, retry_entry
-from dlq.waiting import WaitingEntries
+from eventbus.delays.retry_partition import RetryPartition
+from eventbus.delays.retry_records import done_mark, entry_behind, retry_entry
 from eventbus.recovery import EveryKey, Plan, RetryOrder, Waiting
 from eventbus.types import ConsumerRecord, Header, Record, TopicPartition
 from tests.dlq.waiting.retry_log import SOURCE, add, fetched, places, source_record
@@ -25,7 +25,7 @@ def told(plan: Plan | None) -> tuple[int, bool] | None:
 
 
 def test_it_is_what_the_runner_asks_for() -> None:
-    waiting: Waiting = WaitingEntries("key")
+    waiting: Waiting = RetryPartition("key")
     assert len(waiting) == 0
     assert waiting.next_due_ms() is None
     assert waiting.take(10**9, 10) == []
@@ -33,7 +33,7 @@ def test_it_is_what_the_runner_asks_for() -> None:
 
 
 def test_never_early_and_in_the_order_of_their_times() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     add(waiting, failed(1, 300), failed(2, 100), failed(3, 200), failed(4, 100))
     assert waiting.next_due_ms() == 100
     assert waiting.take(99, 10) == []
@@ -43,7 +43,7 @@ def test_never_early_and_in_the_order_of_their_times() -> None:
 
 
 def test_a_key_waits_in_line_and_others_do_not() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1, 500), behind(2), behind(3), failed(4, 100, key=b"other"), behind(5, key=b"other"))
     (other,) = waiting.take(400, 10)
     assert places([other]) == [4]
@@ -59,7 +59,7 @@ def test_a_key_waits_in_line_and_others_do_not() -> None:
 
 
 def test_records_without_a_key_are_held_by_nobody() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     waiting.hold(source_record(1, None))
     add(waiting, failed(1, 500, key=None), failed(2, 100, key=None), failed(3, 100, key=b""))
     assert places(waiting.take(100, 10)) == [2, 3]
@@ -67,7 +67,7 @@ def test_records_without_a_key_are_held_by_nobody() -> None:
 
 
 def test_a_partition_is_one_line() -> None:
-    waiting = WaitingEntries("partition")
+    waiting = RetryPartition("partition")
     held = waiting.holds(SOURCE)
     assert isinstance(held, EveryKey) and not held
     add(waiting, failed(1, 500, key=b"a"), failed(2, 100, key=None), failed(3, 100, key=b"c"))
@@ -82,7 +82,7 @@ def test_a_partition_is_one_line() -> None:
 @pytest.mark.parametrize("order", ["none", "key", "partition"])
 def test_a_record_that_failed_again_is_counted_until_its_next_entry_is_read(order: RetryOrder) -> None:
     """A program that waits for the depth to reach 0 must not see 0 while the next entry is being written."""
-    waiting = WaitingEntries(order)
+    waiting = RetryPartition(order)
     add(waiting, failed(1))
     (entry,) = waiting.take(100, 1)
     assert waiting.depth() == 1
@@ -96,7 +96,7 @@ def test_a_record_that_failed_again_is_counted_until_its_next_entry_is_read(orde
 
 
 def test_without_an_order_nothing_is_held() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     waiting.hold(source_record(1))
     add(waiting, failed(1), failed(2))
     assert waiting.holds(SOURCE) is None
@@ -104,7 +104,7 @@ def test_without_an_order_nothing_is_held() -> None:
 
 
 def test_keys_of_two_partitions_are_not_the_same() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     there = TopicPartition("orders", 7)
     add(waiting, failed(1, 500))
     waiting.hold(ConsumerRecord(*there, 9, 0, source_record(0).timestamp_type, b"else", b"v"))
@@ -113,7 +113,7 @@ def test_keys_of_two_partitions_are_not_the_same() -> None:
 
 
 def test_the_view_of_what_is_held_is_live() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     held = waiting.holds(SOURCE)
     assert held is not None and not held
     waiting.hold(source_record(1))
@@ -131,7 +131,7 @@ def test_the_view_of_what_is_held_is_live() -> None:
 
 
 def test_a_record_that_is_tried_again_keeps_its_place() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2))
     (first,) = waiting.take(100, 10)
     waiting.hold(first.record)
@@ -146,7 +146,7 @@ def test_a_record_that_is_tried_again_keeps_its_place() -> None:
 
 def test_read_anew_a_record_that_was_tried_again_stands_before_those_behind_it() -> None:
     """Its second entry stands behind them in the log, and the mark behind that."""
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2), failed(1, 700, attempt=2), done_mark([0]))
     assert len(waiting) == 2
     assert waiting.plan() is None
@@ -154,7 +154,7 @@ def test_read_anew_a_record_that_was_tried_again_stands_before_those_behind_it()
 
 
 def test_the_log_was_shortened_up_to_those_behind() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, behind(2), behind(3), failed(1, 700, attempt=2), at=10)
     assert waiting.next_due_ms() == 700
     assert places(waiting.take(700, 10)) == [1]
@@ -162,7 +162,7 @@ def test_the_log_was_shortened_up_to_those_behind() -> None:
 
 def test_of_two_entries_of_a_record_the_one_that_was_tried_more_often_counts() -> None:
     """Somebody set the group back, so the record fails in its source a second time."""
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1, 100, attempt=5), failed(1, 200, attempt=3), failed(1, 300, attempt=5))
     assert (len(waiting), waiting.next_due_ms()) == (1, 100)
     plan = waiting.plan()
@@ -173,21 +173,21 @@ def test_of_two_entries_of_a_record_the_one_that_was_tried_more_often_counts() -
 
 
 def test_a_duplicate_is_not_found_open_when_the_first_one_is_gone() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     log = [failed(1), failed(2, 10**9), failed(1)]
     add(waiting, *log)
     (first,) = waiting.take(100, 10)
     waiting.finish(first)
     plan = waiting.plan()
     assert plan is not None and plan == Plan(1, done_mark([2]))
-    anew = WaitingEntries("none")
+    anew = RetryPartition("none")
     anew.add(fetched([(1, log[1]), (2, log[2]), (3, plan.done or behind(0))]))
     assert len(anew) == 1
 
 
 def test_an_entry_at_work_is_overtaken_by_its_next() -> None:
     """What it became is stored and read before the runner says that it is finished."""
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2))
     (first,) = waiting.take(100, 10)
     waiting.hold(first.record)
@@ -202,7 +202,7 @@ def test_an_entry_at_work_is_overtaken_by_its_next() -> None:
 
 def test_the_same_record_under_another_key() -> None:
     """Of a hostile hand: no key is held for good."""
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1, key=b"a"), behind(2, key=b"a"), failed(1, 300, attempt=2, key=b"b"))
     assert set(waiting.holds(SOURCE) or ()) == {b"a", b"b"}
     assert places(waiting.take(100, 10)) == [2]
@@ -211,7 +211,7 @@ def test_the_same_record_under_another_key() -> None:
 
 def test_one_in_the_middle_of_a_line_is_finished() -> None:
     """As a mark tells of it: read anew, the first one was tried again since."""
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2), behind(3), done_mark([1]))
     (first,) = waiting.take(100, 10)
     waiting.finish(first)
@@ -219,7 +219,7 @@ def test_one_in_the_middle_of_a_line_is_finished() -> None:
 
 
 def test_nobody_gets_ahead_of_one_at_work() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(5))
     (fifth,) = waiting.take(100, 10)
     add(waiting, failed(3), at=1)
@@ -232,7 +232,7 @@ def test_nobody_gets_ahead_of_one_at_work() -> None:
 
 
 def test_what_does_not_come_is_forgotten() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     for place in (1, 2, 3):
         waiting.hold(source_record(place))
     add(waiting, behind(2))
@@ -249,7 +249,7 @@ def test_what_does_not_come_is_forgotten() -> None:
 
 
 def test_a_release_leaves_what_was_read() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, failed(1))
     (first,) = waiting.take(100, 1)
     waiting.hold(first.record)
@@ -264,7 +264,7 @@ def test_a_release_leaves_what_was_read() -> None:
 
 
 def test_a_plan_is_the_same_until_it_is_stored() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     add(waiting, failed(1, 300), failed(2), failed(3), failed(4))
     second, third, fourth = waiting.take(100, 10)
     waiting.finish(third)
@@ -282,7 +282,7 @@ def test_a_plan_is_the_same_until_it_is_stored() -> None:
 
 def test_behind_everything_that_was_read() -> None:
     """Control records and gaps too: the consumer says where reading goes on."""
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     waiting.add(fetched([(3, failed(1))], next_offset=9))
     (entry,) = waiting.take(100, 1)
     waiting.finish(entry)
@@ -290,7 +290,7 @@ def test_behind_everything_that_was_read() -> None:
 
 
 def test_what_is_read_twice_counts_once() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     records = [(0, failed(1)), (1, failed(2, key=b"l")), (2, done_mark([0]))]
     waiting.add(fetched(records[:2]))
     (first, second) = waiting.take(100, 2)
@@ -304,20 +304,20 @@ def test_what_is_read_twice_counts_once() -> None:
 
 
 def test_a_mark_tells_of_nothing_that_comes_later() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     add(waiting, done_mark([0, 1, 2, 3]), failed(1), failed(2))
     assert len(waiting) == 2
     assert waiting.foreign == 0
 
 
 def test_a_mark_may_tell_of_what_was_passed() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     add(waiting, failed(1), failed(2), done_mark([3, 4, 11]), at=10)
     assert places(waiting.take(10**9, 10)) == [1]
 
 
 def test_a_mark_over_all_offsets_there_are() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     huge = Record(None, b"\x01" + bytes([0x92, 0, 0xCF]) + b"\xff" * 8, (("eb-retry-done", b"1"),))
     add(waiting, failed(1), failed(2), huge, failed(3), at=2**40)
     assert places(waiting.take(10**9, 10)) == [3]
@@ -339,7 +339,7 @@ def test_a_mark_over_all_offsets_there_are() -> None:
     ],
 )
 def test_a_foreign_record_is_passed_over(headers: tuple[Header, ...]) -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     add(waiting, Record(b"k", b"v", headers), failed(1))
     assert (waiting.foreign, len(waiting)) == (1, 1)
     (entry,) = waiting.take(100, 10)
@@ -348,7 +348,7 @@ def test_a_foreign_record_is_passed_over(headers: tuple[Header, ...]) -> None:
 
 
 def test_a_fetch_without_any_headers() -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     chunk = fetched([(0, Record(b"k", b"v"))])
     chunk.headers = None
     waiting.add(chunk)
@@ -357,7 +357,7 @@ def test_a_fetch_without_any_headers() -> None:
 
 @pytest.mark.parametrize("number", [b"", b"-5", b"soon", b"9" * 400, b"\xff", None])
 def test_an_entry_with_broken_numbers_is_somebodys_record(number: bytes | None) -> None:
-    waiting = WaitingEntries("key")
+    waiting = RetryPartition("key")
     root = ("eb-retry-root", b'["orders",3,7,0,0]')
     headers = (
         ("eb-retry-due", b"999999"),
@@ -376,7 +376,7 @@ def test_an_entry_with_broken_numbers_is_somebodys_record(number: bytes | None) 
 
 
 def test_room_by_count() -> None:
-    waiting = WaitingEntries("none", max_waiting=2)
+    waiting = RetryPartition("none", max_waiting=2)
     add(waiting, failed(1))
     assert waiting.has_room
     add(waiting, failed(2), at=1)
@@ -388,7 +388,7 @@ def test_room_by_count() -> None:
 
 
 def test_room_by_bytes() -> None:
-    waiting = WaitingEntries("none", max_bytes=10_000)
+    waiting = RetryPartition("none", max_bytes=10_000)
     big = retry_entry(source_record(1, b"k", b"v" * 9_000), attempt=1, due_ms=0, first_failed_ms=0, error="")
     add(waiting, big)
     assert waiting.has_room
@@ -402,7 +402,7 @@ def test_room_by_bytes() -> None:
 
 def test_there_is_room_for_what_the_others_wait_for() -> None:
     """Full of records of one key, and what they wait for is still to be read."""
-    waiting = WaitingEntries("key", max_waiting=2)
+    waiting = RetryPartition("key", max_waiting=2)
     add(waiting, failed(1), behind(2), behind(3))
     assert not waiting.has_room, "the first one is due some time"
     (first,) = waiting.take(100, 10)
@@ -419,7 +419,7 @@ def test_there_is_room_for_what_the_others_wait_for() -> None:
 
 @pytest.mark.system
 def test_what_is_finished_is_not_kept_behind_one_that_waits_long() -> None:
-    waiting = WaitingEntries("none")
+    waiting = RetryPartition("none")
     add(waiting, failed(0, 10**12))
     for at in range(1, 20_000, 100):
         add(waiting, *(failed(place, 10**11) for place in range(at, at + 100)), at=2 * at)
@@ -432,24 +432,24 @@ def test_what_is_finished_is_not_kept_behind_one_that_waits_long() -> None:
     assert entries_remembered(waiting) < 2_500
 
 
-def entries_remembered(waiting: WaitingEntries) -> int:
+def entries_remembered(waiting: RetryPartition) -> int:
     """Of those that are finished, in what is kept about offsets and times."""
     return sum(len(kept) for kept in vars(waiting).values() if hasattr(kept, "__len__"))
 
 
 def test_an_entry_of_a_clock_that_was_wrong_waits_for_its_own_delay(caplog: pytest.LogCaptureFixture) -> None:
     """It was written ten years ahead; then the clock is set back once more, and what was right stays."""
-    waiting, years, now = WaitingEntries("key"), 315_360_000_000, 1_700_000_000_000
+    waiting, years, now = RetryPartition("key"), 315_360_000_000, 1_700_000_000_000
     chunk = fetched([(0, failed(1, now + years + 60_000)), (1, failed(2, now + 30_000)), (2, failed(3, now, key=b"l"))])
     chunk.timestamps_ms = [now + years, now - 1_000, now - 1_000]
     waiting.add(chunk)
     waiting.correct(now)
     (other,) = waiting.take(now, 10)
     assert places([other]) == [3] and waiting.next_due_ms() == now + 60_000
-    assert len(caplog.records) == 1 and "1 entries that wait" in caplog.text
+    assert len(caplog.records) == 1 and "1 times at which records of retry.billing-3 are due" in caplog.text
     waiting.put_back(other)
     waiting.correct(now - 3_600_000)
-    assert len(caplog.records) == 2 and "3 entries" in caplog.text
+    assert len(caplog.records) == 2 and "3 times" in caplog.text
     assert waiting.next_due_ms() == now - 3_600_000 + 1_000
     assert places(waiting.take(now - 3_540_000, 10)) == [3, 1]
     waiting.correct(now - 3_540_000)
@@ -457,7 +457,7 @@ def test_an_entry_of_a_clock_that_was_wrong_waits_for_its_own_delay(caplog: pyte
 
 
 def test_an_entry_of_a_clock_that_was_wrong_in_a_topic_with_the_logs_own_timestamps() -> None:
-    waiting, years, now = WaitingEntries("key"), 315_360_000_000, 1_700_000_000_000
+    waiting, years, now = RetryPartition("key"), 315_360_000_000, 1_700_000_000_000
     ahead = now + years
     entry = retry_entry(source_record(1), attempt=1, due_ms=ahead + 60_000, first_failed_ms=ahead, error="")
     chunk = fetched([(0, entry)])
@@ -472,7 +472,7 @@ def test_entries_and_marks_of_another_group_in_a_shared_topic_are_passed_over() 
         record = source_record(place, b"%d" % place)
         return retry_entry(record, attempt=1, due_ms=0, first_failed_ms=0, error="", owner=owner)
 
-    waiting = WaitingEntries("none", owner="billing")
+    waiting = RetryPartition("none", owner="billing")
     add(waiting, failed_of("billing", 1), failed_of("mailer", 2), failed_of(None, 3), done_mark([0, 2], "mailer"))
     taken = waiting.take(1, 10)
     assert places(taken) == [1, 3], "the mark is about the mailer's entries"

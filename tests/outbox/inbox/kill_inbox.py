@@ -17,8 +17,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dlq import Retry
-from dlq.entries import attempts_of
 from eventbus import ConsumerRecord, EventBus
+from eventbus.delays.retry_records import attempts_of
 from outbox import Inbox
 from tests.killed import told_by_killed
 from tests.outbox.inbox.given import Hook, handler_of, records_of, rows_of

@@ -346,7 +346,7 @@ class Trials:
 
 
 def _fails(record: ConsumerRecord) -> None:
-    from dlq.entries import attempts_of
+    from eventbus.delays.retry_records import attempts_of
 
     value, attempt = (record.value or b"").decode(), attempts_of(record).attempt
     if value == "reject":

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dlq.texts import MAX_INT32, MAX_INT64, number_of, text_bytes
+from eventbus.delays.header_values import MAX_INT32, MAX_INT64, number_of, text_bytes
 from eventbus.recovery import REDRIVE_BITS, REDRIVE_HOPS, redrive_number
 from eventbus.types import ConsumerRecord, Header, Record
 

@@ -1,13 +1,15 @@
-"""What waits in one retry partition: entries in memory, which of them may go, and what is to be committed of them."""
+"""The entries of one retry partition, in memory: which of them may be handled, and what is to be committed of them."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from heapq import heappop, heappush
 
-from dlq.entries import (
+from eventbus.delays.delay_queue import BLOCKED, DelayQueue, rank_of
+from eventbus.delays.header_values import MAX_INT32, number_of
+from eventbus.delays.retry_entry import RetryEntry, Source, SourcePartition, packed
+from eventbus.delays.retry_records import (
     ATTEMPT,
     DONE,
     DUE,
@@ -20,22 +22,20 @@ from dlq.entries import (
     read_root,
     root_of,
 )
-from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, SourcePartition, WaitingEntry, packed, rank_of
-from dlq.texts import MAX_INT32, number_of
-from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
+from eventbus.recovery import EveryKey, Plan, RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
 logger = logging.getLogger("dlq")
 
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
-_CLOCKS_DIFFER_MS = 5_000
-"""The clocks of two machines may differ by so much."""
 _MOST_STALE = 1000
-"""So many are kept that nobody needs, before they are cleared away."""
+"""Offsets of finished entries that are kept although they are of no use, before they are removed."""
 
 
-class WaitingEntries:
-    """Implements `eventbus.recovery.Waiting`.
+class RetryPartition:
+    """A pure machine over the records of a retry partition. Not for several threads.
+
+    The runner reads the partition from its committed offset on and adds everything. Then the state is that of the
+    member that had the partition before.
 
     An entry has its place in a line by where its record stood in the source, not by when it was written: one that is
     tried again, and so written again, keeps its place. To that end the runner says `hold` of its record before `finish`
@@ -54,7 +54,7 @@ class WaitingEntries:
     the topics that the handler reads. An entry without an id is one of theirs.
 
     Offsets below what was read are not read twice. `release` and `unhold` forget what was never written, not what was:
-    an entry that was finished because its record moved on comes back only with a new `WaitingEntries`.
+    an entry that was finished because its record moved on comes back only with a new `RetryPartition`.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class WaitingEntries:
         self._topic_ids: Mapping[str, str] = {} if topic_ids is None else topic_ids
         self.foreign = 0
         """Records that were passed over."""
-        self._open: dict[int, WaitingEntry] = {}
+        self._queue = DelayQueue[RetryEntry]()
+        self._open = self._queue.entries
         """By their offsets, which rise."""
         self._log: deque[int] = deque()
         """Offsets of entries from the first open one on, finished ones among them."""
@@ -84,20 +85,17 @@ class WaitingEntries:
         """Everything below it was read."""
         self._finished: set[int] = set()
         """Not told in any mark, nor below a committed offset."""
-        self._due: list[int] = []
-        """A heap of ranks; those of entries that are not ready are passed over when they come up."""
         self._sources: dict[SourcePartition, Source] = {}
         self._bytes = 0
         self._buffer = bytearray()
-        self._at_work = 0
+        self._where = ""
         self._now_ms = 0
-        self._unchecked: list[WaitingEntry] = []
-        """Entries that were read since the last `correct`."""
-        self._latest_now_ms = 0
 
     # what is read ----------------------------------------------------------------------------------------------------
 
     def add(self, records: FetchedRecords) -> None:
+        """Add records in the log's order: entries, marks of finished entries, and records of other programs."""
+        self._where = f"{records.topic}-{records.partition}"
         headers, others = records.headers, list[int]()
         for index, offset in enumerate(records.offsets):
             if offset < self._next:
@@ -114,32 +112,31 @@ class WaitingEntries:
                 # With LogAppendTime the timestamp is of the log's clock, and only the first failure is of ours.
                 since_ms = max(records.timestamps_ms[index], number_of(found.get(FIRST_FAILED)) or 0)
                 source = self._source(TopicPartition(root.topic, root.partition), root.topic_id)
-                entry = WaitingEntry(
-                    offset,
+                entry = RetryEntry(
                     rank_of(due_ms, offset),
+                    BLOCKED,
+                    max(due_ms - since_ms, 0),
+                    offset,
                     1 if attempt is None else attempt,
-                    BEHIND,
                     source.partition,
                     place_of(root.offset, found),
                     records.keys[index],
                     packed(records.values[index], given, self._buffer),
-                    due_ms - since_ms,
                 )
                 self._enter(source, entry)
-                self._unchecked.append(entry)
             elif DONE not in found or not self._mark(offset, records.values[index]):
                 self.foreign += 1
                 others.append(offset)
         if others and self._logs_others:
             logger.warning(
-                "%s-%d: %d record(s) of this retry topic are not handled, the first at offset %d. They are not "
+                "%s: %d record(s) of this retry topic are not handled, the first at offset %d. They are not "
                 "entries, because they lack a valid header %r: another program wrote them. Send them to the topic that "
                 "the handler reads",
-                records.topic, records.partition, len(others), others[0], ROOT,
+                self._where, len(others), others[0], ROOT,
             )  # fmt: skip
         self._next = max(self._next, records.next_offset)
 
-    def _enter(self, source: Source, entry: WaitingEntry) -> None:
+    def _enter(self, source: Source, entry: RetryEntry) -> None:
         place, key = entry.place, entry.key
         earlier = source.places.get(place)
         kept_for = source.coming.pop(place, None)
@@ -153,7 +150,7 @@ class WaitingEntries:
             self._leave(source, kept_for, place)
         is_new = place not in source.places
         source.places[place] = entry
-        self._open[entry.offset] = entry
+        self._queue.add(entry)
         self._log.append(entry.offset)
         self._bytes += entry.size
         if not self._is_lined(key):
@@ -180,72 +177,44 @@ class WaitingEntries:
 
     @property
     def has_room(self) -> bool:
-        """Also where there is none, if nothing that is known can go: what its lines wait for is still to be read."""
+        """True if more may be added. Else reading waits until some entries are finished.
+
+        Also true if no entry can be handled: what they wait for is still to be read.
+        """
         if len(self._open) < self._max_waiting and self._bytes < self._max_bytes:
             return True
-        return not self._at_work and self.next_due_ms() is None
+        return not self._queue.taken and self.next_due_ms() is None
 
     # what may go -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        """Return the number of entries that are not finished, with those that are being handled."""
         return len(self._open)
 
     def depth(self) -> int:
+        """Return the number of records that are neither handled nor given up: in an entry, or on their way here."""
         return sum(len(source.places) for source in self._sources.values())
 
     def next_due_ms(self) -> int | None:
-        due = self._due
-        while due:
-            if self._ready_at(due[0]) is not None:
-                return due[0] >> OFFSET_BITS
-            heappop(due)
-        return None
+        """Return when the next entry that can be handled is due, or None if there is none."""
+        return self._queue.next_due_ms()
 
     def correct(self, now_ms: int) -> None:
-        """Implement `Waiting.correct`. Checked entries are checked again only if the clock was set back since.
+        """See `DelayQueue.correct`. The new times are not written: the next reader computes them again, from then."""
+        self._queue.correct(now_ms, self._where)
 
-        The new time is not written: the next reader of the partition computes it once more, from then.
-        """
-        unchecked, self._unchecked = self._unchecked, []
-        wrong = [
-            entry
-            for entry in (self._open.values() if now_ms < self._latest_now_ms else unchecked)
-            if entry.state != AT_WORK and entry.due_ms - now_ms > max(entry.delay_ms, 0) + _CLOCKS_DIFFER_MS
-        ]
-        self._latest_now_ms = now_ms
-        if not wrong:
-            return
-        furthest = max(wrong, key=lambda entry: entry.rank)
-        logger.warning(
-            "%d entries that wait for their next try were written by a clock that was wrong. They are due later than "
-            "their delay allows, the latest in %d s. They are due after their own delay from now instead. Check the "
-            "clocks of the machines of this service.",
-            len(wrong), (furthest.due_ms - now_ms) // 1000,
-        )  # fmt: skip
-        for entry in wrong:
-            entry.rank = rank_of(now_ms + max(entry.delay_ms, 0), entry.offset)
-        self._due = sorted(entry.rank for entry in self._open.values() if entry.state == READY)
-
-    def take(self, now_ms: int, most: int) -> Sequence[WaitingEntry]:
+    def take(self, now_ms: int, most: int) -> Sequence[RetryEntry]:
+        """Return entries that are due and not blocked, in the order of their times. `finish` or `put_back` each."""
         self._now_ms = now_ms
         self.correct(now_ms)
-        taken: list[WaitingEntry] = []
-        due, end = self._due, rank_of(now_ms + 1, 0)
-        while due and due[0] < end and len(taken) < most:
-            entry = self._ready_at(heappop(due))
-            if entry is not None:
-                entry.state = AT_WORK
-                taken.append(entry)
-        self._at_work += len(taken)
-        return taken
+        return self._queue.take(now_ms, most)
 
-    def put_back(self, entry: Entry) -> None:
-        known = self._known(entry)
-        if known is not None and known.state == AT_WORK:
-            self._at_work -= 1
-            self._push(known)
+    def put_back(self, entry: RetryEntry) -> None:
+        """It was taken, and was not handled after all."""
+        self._queue.put_back(entry)
 
-    def finish(self, entry: Entry) -> None:
+    def finish(self, entry: RetryEntry) -> None:
+        """It was handled, or moved on. The next entry of its lane is unblocked, unless it moved to wait again."""
         known = self._known(entry)
         if known is not None:
             self._close(known)
@@ -253,7 +222,11 @@ class WaitingEntries:
 
     # what is committed -----------------------------------------------------------------------------------------------
 
-    def plan(self, also: Collection[Entry] = ()) -> Plan | None:
+    def plan(self, also: Collection[RetryEntry] = ()) -> Plan | None:
+        """Return what to commit, or None if nothing has finished since the last `stored`.
+
+        The plan is made as if the entries in ``also`` had finished too. Call `finish` for them when it is stored.
+        """
         finished = self._finished.union(known.offset for entry in also if (known := self._known(entry)) is not None)
         if not finished:
             return None
@@ -262,6 +235,7 @@ class WaitingEntries:
         return Plan(next_offset, done_mark(told, self._owner) if told else None)
 
     def stored(self, plan: Plan) -> None:
+        """The transaction of the plan is committed."""
         self._finished = {offset for offset in self._finished if offset >= plan.next_offset}
         log = self._log
         while log and log[0] < plan.next_offset:
@@ -288,6 +262,10 @@ class WaitingEntries:
     # what source partitions ask --------------------------------------------------------------------------------------
 
     def holds(self, source: TopicPartition) -> Collection[bytes | None] | None:
+        """Return a live view of the keys whose records must wait for earlier records of ``source``.
+
+        With order "partition" it is an `EveryKey`: the partition waits as a whole, in its place. None: nothing waits.
+        """
         if self._order == "none":
             return None
         watched = self._source(source)
@@ -297,6 +275,7 @@ class WaitingEntries:
         return watched.heads.keys()
 
     def hold(self, record: ConsumerRecord) -> None:
+        """``record`` of a source partition is on its way here. Later records of its key wait for it from now on."""
         source = self._source_of(record)
         place, key = _place_of(record), record.key
         source.coming[place] = key
@@ -306,12 +285,14 @@ class WaitingEntries:
                 source.join(self._line(key), place)
 
     def unhold(self, record: ConsumerRecord) -> None:
+        """The record does not come after all. Without effect if it was not on its way."""
         source = self._source_of(record)
         if (place := _place_of(record)) in source.coming:
             self._do_not_wait_for(source, place)
         self._drop_empty(source)
 
     def release(self, source: TopicPartition) -> None:
+        """The source partition was revoked: forget what is on its way from it."""
         for released in [one for one in self._sources.values() if one.partition.topic_partition == source]:
             for place in list(released.coming):
                 self._do_not_wait_for(released, place)
@@ -325,9 +306,9 @@ class WaitingEntries:
     def _line(self, key: bytes | None) -> bytes | None:
         return key if self._order == "key" else None
 
-    def _known(self, entry: Entry) -> WaitingEntry | None:
-        """It, if it is ours and not finished."""
-        return entry if isinstance(entry, WaitingEntry) and self._open.get(entry.offset) is entry else None
+    def _known(self, entry: RetryEntry) -> RetryEntry | None:
+        """Return the entry if it is one of ours and not finished."""
+        return entry if self._open.get(entry.offset) is entry else None
 
     def _source(self, topic_partition: TopicPartition, topic_id: str = "") -> Source:
         partition = SourcePartition(topic_partition, topic_id or self._topic_ids.get(topic_partition.topic, ""))
@@ -354,7 +335,7 @@ class WaitingEntries:
         if head is not None:
             self._ready(head)
 
-    def _close(self, entry: WaitingEntry) -> None:
+    def _close(self, entry: RetryEntry) -> None:
         """It is finished: whoever is behind it may go, unless it comes again."""
         self._shut(entry)
         source, place = self._sources[entry.source], entry.place
@@ -364,26 +345,14 @@ class WaitingEntries:
             self._leave(source, entry.key, place)
             self._drop_empty(source)
 
-    def _shut(self, entry: WaitingEntry) -> None:
-        del self._open[entry.offset]
+    def _shut(self, entry: RetryEntry) -> None:
+        self._queue.remove(entry)
         self._bytes -= entry.size
-        self._at_work -= entry.state == AT_WORK
 
-    def _ready(self, entry: WaitingEntry) -> None:
-        if entry.attempt == 0:
-            # It only waited behind another, and has fallen due just now.
-            entry.rank = rank_of(self._now_ms, entry.offset)
-        self._push(entry)
-
-    def _push(self, entry: WaitingEntry) -> None:
-        entry.state = READY
-        heappush(self._due, entry.rank)
-        if len(self._due) > 2 * len(self._open) + _MOST_STALE:
-            self._due = sorted(one.rank for one in self._open.values() if one.state == READY)
-
-    def _ready_at(self, rank: int) -> WaitingEntry | None:
-        entry = self._open.get(rank & _OFFSET_MASK)
-        return entry if entry is not None and entry.state == READY else None
+    def _ready(self, entry: RetryEntry) -> None:
+        if entry.attempt == 0:  # it only waited for another entry, and falls due now
+            entry.due_ms = self._now_ms
+        self._queue.unblock(entry)
 
 
 def _place_of(record: ConsumerRecord) -> int:

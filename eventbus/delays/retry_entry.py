@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from dlq.entries import ROOT, read_root
+from eventbus.delays.delay_queue import BLOCKED, TAKEN, Due
+from eventbus.delays.retry_records import ROOT, read_root
 from eventbus.types import ConsumerRecord, Headers, TimestampType, TopicPartition
 
-BEHIND: Final = 0
-READY: Final = 1
-"""Nothing is ahead of it; its rank is in the heap."""
-AT_WORK: Final = 2
-OFFSET_BITS: Final = 63
 _ENTRY_BYTES = 450
 """What an entry takes in memory beside its key, value and headers: 390 to 450, as its tables are just filled."""
 
@@ -28,11 +24,6 @@ def packed(value: bytes | None, headers: Headers, buffer: bytearray) -> bytes:
     return bytes(buffer)
 
 
-def rank_of(due_ms: int, offset: int) -> int:
-    """What a heap sorts by: one number instead of two and a tuple."""
-    return due_ms << OFFSET_BITS | offset
-
-
 class SourcePartition(NamedTuple):
     """A partition of one topic, and not of another topic that had its name before or has it now."""
 
@@ -40,34 +31,25 @@ class SourcePartition(NamedTuple):
     topic_id: str
 
 
-class WaitingEntry(msgspec.Struct, gc=False, eq=False):
-    """An entry, small while it waits: its record is made when it is asked for.
-
-    It must not refer to what refers to it: such circles would never be freed.
-    """
+class RetryEntry(Due):
+    """An entry, small while it waits: its record is made when it is asked for."""
 
     offset: int
-    """In the retry partition."""
-    rank: int
-    """When it is due, and in the low bits its offset: what the heap sorts by."""
+    """Its offset in the retry partition, which is its number in the queue."""
     attempt: int
-    state: int
     source: SourcePartition
     place: int
-    """The number by which it is sorted in its line, see `dlq.entries.place_of`."""
+    """The number by which it is sorted in its line, see `retry_records.place_of`."""
     key: bytes | None
     packed: bytes
     """Value and headers: one object in the place of a dozen."""
-    delay_ms: int = 0
-    """From when it was written until it is due, by the clock of who wrote it."""
-
-    @property
-    def due_ms(self) -> int:
-        """Of one that only waited behind another: when it could have gone; 0 where nobody can tell."""
-        return self.rank >> OFFSET_BITS
 
     @property
     def record(self) -> ConsumerRecord:
+        """Return the record as it was read first: topic, partition, offset and timestamp are those of its source.
+
+        Its headers hold how often it was tried, for the handler and for `Recovery.decide`.
+        """
         value, headers = _unpack(self.packed)
         root = read_root(dict(headers)[ROOT])
         assert root is not None, "it was read when the entry was"
@@ -90,7 +72,7 @@ class Source:
 
     def __init__(self, partition: SourcePartition) -> None:
         self.partition = partition
-        self.places: dict[int, WaitingEntry | None] = {}
+        self.places: dict[int, RetryEntry | None] = {}
         self.heads: dict[bytes | None, int] = {}
         """By key."""
         self.behind: dict[bytes | None, list[int]] = {}
@@ -107,13 +89,13 @@ class Source:
             self.heads[key] = place
             return
         entry = self.places[head]
-        if place < head and (entry is None or entry.state != AT_WORK):
+        if place < head and (entry is None or entry.state != TAKEN):
             self.heads[key], place = place, head
             if entry is not None:
-                entry.state = BEHIND
+                entry.state = BLOCKED
         heappush(self.behind.setdefault(key, []), place)
 
-    def leave(self, key: bytes | None, place: int) -> WaitingEntry | None:
+    def leave(self, key: bytes | None, place: int) -> RetryEntry | None:
         """Free a place. Return the entry that is the head of the line because of it, if there is one."""
         del self.places[place]
         if self.heads.get(key) != place:
