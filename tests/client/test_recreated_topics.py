@@ -63,3 +63,39 @@ async def test_scheduled_records_are_delivered_after_their_topic_was_recreated(
         await eventbus_clock.advance(seconds=11)
         await bus.drain()
         bus.log.assert_published("t", b"new")
+
+
+async def test_a_topic_of_schedules_that_another_process_created_again_is_reported(
+    eventbus_bus: TestBus, eventbus_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was logged of the records that were lost, and an id was looked for in a partition that was no more."""
+    bus = eventbus_bus
+    bus.topic("t")
+    async with bus:
+        await bus.admin.create_topic("_scheduled.eventbus", 64)
+        await bus.send("t", b"old", delay=10)
+        await bus.admin.delete_topics(["_scheduled.eventbus"])
+        await bus.admin.create_topic("_scheduled.eventbus", 1, configs={"cleanup.policy": "compact"})
+        await eventbus_clock.advance(seconds=20)
+        assert caplog.text.count("topic '_scheduled.eventbus' was deleted, and is created again. Records") == 1
+        ones = [await bus.send("t", b"new", delay=10) for _ in range(5)]
+        assert all([await bus.cancel_scheduled(one) for one in ones])
+
+
+async def test_scheduled_records_of_a_topic_that_was_recreated_are_delivered_and_reported_once(
+    eventbus_bus: TestBus, eventbus_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = eventbus_bus
+    bus.topic("t")
+    async with bus:
+        for delay in (10, 20):
+            await bus.send("t", b"old", delay=delay)
+        await bus.admin.delete_topics(["t"])
+        await eventbus_clock.advance(seconds=6)
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"new", delay=1)
+        await eventbus_clock.advance(seconds=2)
+        assert bus.log.values("t", bytes) == [b"new"] and "created again" not in caplog.text
+        await eventbus_clock.advance(seconds=20)
+        assert bus.log.values("t", bytes) == [b"new", b"old", b"old"]
+        assert caplog.text.count("topic 't' was deleted and created again while scheduled records waited for it") == 1

@@ -66,6 +66,7 @@ class Delivery(NamedTuple):
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+    topic_id: str = ""
 
 
 class Writes(NamedTuple):
@@ -270,8 +271,10 @@ class Agenda:
             elif isinstance(item, Entry):
                 timestamp_ms = now_ms if item.timestamp_ms is None else item.timestamp_ms
                 deliveries.append(
-                    Delivery(one, item.topic, item.partition, item.key, item.value, item.headers, timestamp_ms)
-                )
+                    Delivery(
+                        one, item.topic, item.partition, item.key, item.value, item.headers, timestamp_ms, item.topic_id
+                    )
+                )  # fmt: skip
         return Writes(due, deliveries, own, following)
 
     def stored(self, writes: Writes) -> None:

@@ -57,6 +57,8 @@ class Entry(msgspec.Struct, frozen=True, tag="record", array_like=True, gc=False
     """Why it cannot be delivered; it is kept until it is cancelled or replaced."""
     delay_ms: int | None = None
     """The delay that was asked for; None where the caller gave a time, which is right whatever a clock shows."""
+    topic_id: str = ""
+    """Of the topic at the time of the send; empty if it was not known, and in entries of earlier releases."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True, gc=False):

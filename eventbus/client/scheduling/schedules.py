@@ -51,6 +51,8 @@ _MAX_BYTES = 100 * 1_048_576
 """How large a record may be is for the topics to say."""
 _TRANSACTION_MS = 20_000
 """Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
+_ID_SECONDS = 5.0
+"""How long the id of a topic is used before it is looked up again."""
 _STUCK_MS = 60_000
 """A record that is late by more is worth a word."""
 
@@ -78,6 +80,10 @@ class Schedules:
         self._trouble = ""
         self._may_be_empty = False
         """The topic may have been created again, so the next times of functions are to be written again."""
+        self._topic_ids: dict[str, tuple[str, float]] = {}
+        """Ids of topics, and until when each is used."""
+        self._topic_id = ""
+        """Of the topic of schedules."""
         self._drained = self.counts.records
         """What was delivered when `drain` returned last."""
         self._tenures.clear()
@@ -122,6 +128,28 @@ class Schedules:
         finally:
             self._looked.set()
 
+    async def _find_topic(self) -> bool:
+        """Find or create the topic of schedules. Return True, and log it, if another topic had this name before."""
+        topic = await find_or_create(self.backend, TopicSpec(self.topic, 1, configs=TOPIC_CONFIG))
+        is_another = self._topic_id not in ("", topic.topic_id)
+        if is_another:
+            logger.error("topic %r was deleted, and is created again. Records that waited in it are lost", self.topic)
+        self._topic_id, self._partitions = topic.topic_id, len(topic.partitions)
+        return is_another
+
+    async def topic_id(self, topic: str) -> str:
+        """Return the id of a topic, or "" if it is not known. The id is looked up again after `_ID_SECONDS`."""
+        topic_id, until = self._topic_ids.get(topic, ("", 0.0))
+        if (now := self.backend.timers.current_time()) >= until:
+            try:
+                [described] = await self.backend.describe_topics([topic])
+                topic_id = described.topic_id
+            except EventBusError as error:
+                logger.debug("the id of topic %r is not known: %s", topic, error)
+                topic_id = ""
+            self._topic_ids[topic] = topic_id, now + _ID_SECONDS
+        return topic_id
+
     async def _declare_all(self) -> None:
         left = dict(self.functions)
         while left and not self._is_closing:
@@ -144,11 +172,10 @@ class Schedules:
         async with self._beginning:
             if self._partitions:
                 return
-            topic = await find_or_create(self.backend, TopicSpec(self.topic, 1, configs=TOPIC_CONFIG))
+            await self._find_topic()
             if not self._is_closing:
                 self._bus.start_soon(self._live)
                 self._bus.has_begun(self)
-            self._partitions = len(topic.partitions)
 
     async def aclose(self) -> None:
         """Finish the transactions at work, and leave the partitions to others."""
@@ -168,7 +195,8 @@ class Schedules:
                     try:
                         await self._read()
                     except UnknownTopicOrPartition as error:
-                        await self._restore(error)
+                        self._trouble, self._may_be_empty = str(error), True
+                        await self._restore()
                     except Exception as error:  # whatever it is, the service has other work
                         self._trouble = f"{type(error).__name__}: {error}"
                         logger.warning(
@@ -180,18 +208,17 @@ class Schedules:
             self._ended.set()
             self._polled.set()
 
-    async def _restore(self, error: EventBusError) -> None:
-        """The topic was deleted while it was in use: create it again, with the times of this bus's functions."""
-        self._trouble = str(error)
-        try:
-            topic = await find_or_create(self.backend, TopicSpec(self.topic, 1, configs=TOPIC_CONFIG))
-        except EventBusError as refusal:
-            self._trouble = str(refusal)
-            await self.backend.timers.sleep(_AGAIN_SECONDS)
-            return
-        self._partitions = len(topic.partitions)
-        logger.error("topic %r was deleted, and is created again. Records that waited in it are lost", self.topic)
-        self._bus.start_soon(self._declare_all)
+    async def _restore(self) -> None:
+        """Write the times of our functions again if the topic was deleted; create it if no other process has."""
+        while not self._is_closing:
+            try:
+                if await self._find_topic() or self._may_be_empty:
+                    self._may_be_empty = False
+                    self._bus.start_soon(self._declare_all)
+                return
+            except EventBusError as refusal:
+                self._trouble = str(refusal)
+                await self.backend.timers.sleep(_AGAIN_SECONDS)
 
     async def _read(self) -> None:
         consumer = self._bus.new_consumer(
@@ -210,7 +237,7 @@ class Schedules:
                 now = self.backend.timers.current_time()
                 if not self._tenures and now - looked_at >= _LOOK_SECONDS:  # all are with others, or it was deleted
                     looked_at = now
-                    await self.backend.describe_topics([self.topic])
+                    await self._restore()
                 by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
                 for record in records:
                     by_partition.setdefault(record.topic_partition, []).append(record)
@@ -224,9 +251,7 @@ class Schedules:
         for partition in partitions:
             tenure = self._tenures[partition] = Tenure(partition, self)
             self._bus.start_soon(tenure.run)
-        if self._may_be_empty:
-            self._may_be_empty = False
-            self._bus.start_soon(self._declare_all)
+        self._bus.start_soon(self._restore)
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Give up partitions, perhaps because the topic was deleted and created again, without any function's times."""
@@ -287,6 +312,7 @@ class Schedules:
             tuple(ready.headers),
             timestamp_ms,
             delay_ms=None if delay is None else due_at(0, None, delay),
+            topic_id=await self.topic_id(topic),
         )
         await self._put(producer, id, entry, transactional=transactional)
         return Scheduled(id=id, topic=topic, due_ms=due_ms)

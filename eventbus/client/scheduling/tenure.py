@@ -76,6 +76,10 @@ class Surroundings(Protocol):
 
     def now_ms(self) -> int: ...
 
+    async def topic_id(self, topic: str) -> str:
+        """Return the id of a topic, or "" if it is not known."""
+        ...
+
     def open_producer(self, partition: TopicPartition) -> Producer:
         """With the partition's transactional id."""
         ...
@@ -95,6 +99,8 @@ class Tenure:
         """What keeps it from delivering now."""
         self._waits: dict[_Place, tuple[Wait, int]] = {}
         """The places that the log refuses now, and when each is tried again, in milliseconds since the epoch."""
+        self._recreated: dict[str, str] = {}
+        """The ids of topics that were reported as created again."""
         self._around = around
         self._timers = around.backend.timers
         self._inbox: list[ConsumerRecord] = []
@@ -247,6 +253,22 @@ class Tenure:
         counts.delivered += len(writes.deliveries)
         counts.records += sum(not isinstance(one.pending.item, Every) for one in writes.deliveries)
         counts.late_ms = max((now_ms - one.due_ms for one in live), default=counts.late_ms)
+        await self._report_recreated(writes.deliveries)
+
+    async def _report_recreated(self, deliveries: Sequence[Delivery]) -> None:
+        """Log once that records went to another topic than the one that had its name when they were sent.
+
+        A send names a topic, as a record in an outbox does. So the record is delivered to the topic with this name.
+        """
+        for topic, topic_id in {(one.topic, one.topic_id) for one in deliveries if one.topic_id}:
+            current = await self._around.topic_id(topic)
+            if current not in ("", topic_id, self._recreated.get(topic)):
+                self._recreated[topic] = current
+                logger.warning(
+                    "topic %r was deleted and created again while scheduled records waited for it. They are delivered "
+                    "to the topic that has this name now. To give up such records, cancel them: eventbus schedule list "
+                    "--topic %s", topic, topic,
+                )  # fmt: skip
 
     async def _adders(self, producer: Producer, writes: Writes, now_ms: int) -> dict[str, AddReady] | None:
         """Return an adder for each topic, or None if the log refuses some topics and their records are postponed."""
@@ -360,6 +382,7 @@ class Tenure:
             delivery.value,
             tuple(delivery.headers),
             delivery.timestamp_ms,
+            topic_id=delivery.topic_id,
         )
         self.agenda.die(one, entry, why)
 
