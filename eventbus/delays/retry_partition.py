@@ -46,7 +46,7 @@ class RetryPartition:
     reads this one, too. If it was not tried more often, it is the new one that is finished, and told.
     In a topic that several groups may write to, ``owner`` is this one's, and entries and marks of others are passed
     over: their owner reads them too. What has no owner was written before, or by hand, and is taken.
-    Records that are neither entries nor marks are skipped, counted in `foreign`, and logged if ``logs_others``. An
+    Records that are neither entries nor marks are skipped, and logged if ``logs_others``. An
     entry is what says where its record comes from: without that nobody could handle it in its order, nor find it again.
     What else it fails to say costs no record: it is due, and was tried once.
 
@@ -74,8 +74,6 @@ class RetryPartition:
         self._max_bytes = max_bytes
         self._logs_others = logs_others
         self._topic_ids: Mapping[str, str] = {} if topic_ids is None else topic_ids
-        self.foreign = 0
-        """Records that were passed over."""
         self._queue = DelayQueue[RetryEntry]()
         self._open = self._queue.entries
         """By their offsets, which rise."""
@@ -103,7 +101,6 @@ class RetryPartition:
             given = () if headers is None else headers[index]
             found = dict(given)
             if self._owners is not None and found.get(OWNER) not in self._owners:
-                self.foreign += 1
                 continue
             root = read_root(found.get(ROOT))
             if root is not None:
@@ -125,7 +122,6 @@ class RetryPartition:
                 )
                 self._enter(source, entry)
             elif DONE not in found or not self._mark(offset, records.values[index]):
-                self.foreign += 1
                 others.append(offset)
         if others and self._logs_others:
             logger.warning(

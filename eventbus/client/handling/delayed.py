@@ -164,11 +164,11 @@ class Delayed:
             await self._one_in_doubt(marks)
             return
         for entry in self._waiting.take(self._clock(), room):
-            if room == 1 and self._most == 1:
-                await self._handle(entry)  # one after the other: no task of its own
+            if self._most == 1:
+                await self._call(self._begun(entry), entry)  # one after the other: no task of its own
                 await self._recovering.retries.breathe()
             else:
-                self._begin(entry)
+                self._tasks.start_soon(self._call, self._begun(entry), entry)
 
     async def _one_in_doubt(self, marks: CrashMarks) -> None:
         """One entry alone, to the commit of what became of it: a process died at an entry here, or soon behind it."""
@@ -177,7 +177,7 @@ class Delayed:
         for entry in self._waiting.take(self._clock(), 1):
             verdict = await marks.ready_entry(self._lane, entry)
             if verdict is None:
-                await self._handle(entry)
+                await self._call(self._begun(entry), entry)
             elif isinstance(verdict, (Move, Skip)):  # it has killed too often, and is not called again
                 if isinstance(verdict, Move):
                     self._lane.moves[next(self._numbers)] = verdict.outgoing
@@ -190,15 +190,10 @@ class Delayed:
                 await self._changes(_PAUSE_SECONDS if self._waiting.plan() is not None else 0)
             marks.entry_ended(self._lane)
 
-    def _begin(self, entry: Entry) -> None:
+    def _begun(self, entry: Entry) -> Lane:
         one = self._lane_of(entry)
         self._at_work[one] = entry
-        self._tasks.start_soon(self._call, one, entry)
-
-    async def _handle(self, entry: Entry) -> None:
-        one = self._lane_of(entry)
-        self._at_work[one] = entry
-        await self._call(one, entry)
+        return one
 
     def _lane_of(self, entry: Entry) -> Lane:
         record = entry.record
@@ -211,21 +206,20 @@ class Delayed:
         is_over = False
         try:
             with one.scope:
-                if not self._stops:
-                    await self._run(one, entry)
-                    is_over = self._ended(one, entry)
+                is_over = not self._stops and await self._run(one, entry)
+            if one.error is not None:
+                self._lane.error = self._lane.error or one.error
+                self._lane.wake.set()
         finally:
             if not is_over:
                 self._waiting.put_back(entry)
-            self._end(one)
+            del self._at_work[one]
+            self._lane.at_work = bool(self._at_work)
+            self._change()
+            self._recovering.change()
 
-    def _end(self, one: Lane) -> None:
-        del self._at_work[one]
-        self._lane.at_work = bool(self._at_work)
-        self._change()
-        self._recovering.change()
-
-    async def _run(self, one: Lane, entry: Entry) -> None:
+    async def _run(self, one: Lane, entry: Entry) -> bool:
+        """Call the handler. Return False if the entry is not finished."""
         shared, chunk = self._shared, chunk_of(entry)
         async with shared.turn(one):
             one.at_work = True
@@ -242,20 +236,12 @@ class Delayed:
             if one.closing:
                 await shared.flush()
             await one.outputs_stored()
-
-    def _ended(self, one: Lane, entry: Entry) -> bool:
-        """What the call came to. False: it was not finished."""
-        lane, waiting = self._lane, self._waiting
-        if one.error is not None:
-            lane.error = lane.error or one.error
-            lane.wake.set()
-            return False
-        if one.finished <= entry.record.offset:
+        if one.error is not None or one.finished <= entry.record.offset:
             return False
         for outgoing in one.moves.values():
-            lane.moves[next(self._numbers)] = outgoing
-        waiting.finish(entry)
-        self._shared.commits.expect()
+            self._lane.moves[next(self._numbers)] = outgoing
+        self._waiting.finish(entry)
+        shared.commits.expect()
         return True
 
 
@@ -339,18 +325,8 @@ class DelayedOnce(Delayed):
     def _lane_of(self, entry: Entry) -> Lane:
         return self._one
 
-    async def _call(self, one: Lane, entry: Entry) -> None:
-        is_over = False
-        try:
-            with one.scope:
-                is_over = not self._stops and await self._once.handle(entry)
-            if one.error is not None:
-                self._lane.error = self._lane.error or one.error
-                self._lane.wake.set()
-        finally:
-            if not is_over:
-                self._waiting.put_back(entry)
-            self._end(one)
+    async def _run(self, one: Lane, entry: Entry) -> bool:
+        return await self._once.handle(entry)
 
     async def advance_to(self, next_offset: int) -> None:
         await super().advance_to(next_offset)

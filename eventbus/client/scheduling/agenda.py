@@ -56,17 +56,21 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True):
     """The time of the next one."""
 
 
+Place = tuple[str, int | None]
+"""A topic, and the partition that a record names. None: the whole topic."""
+
+
 class Delivery(NamedTuple):
-    """A record to be written to its topic."""
+    """A record to be written to its topic, with the time of its delivery or its own."""
 
     pending: Pending
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+    entry: Entry
     timestamp_ms: int
-    topic_id: str = ""
+
+    @property
+    def places(self) -> tuple[Place, Place]:
+        entry = self.entry
+        return (entry.topic, None), (entry.topic, entry.partition)
 
 
 class Writes(NamedTuple):
@@ -87,8 +91,6 @@ class Agenda:
         self._new_token = new_token
         self._most_held_bytes = held_bytes
         self.held_bytes = 0
-        self.foreign = 0
-        """Records that are none of ours, and were passed over."""
         self._unread: dict[bytes, Pending] = {}
         """Read, and not settled yet, in their order."""
         self._by_id: dict[str, Pending] = {}
@@ -103,11 +105,11 @@ class Agenda:
     # what is read ----------------------------------------------------------------------------------------------------
 
     def read(self, key: bytes | None, value: bytes | None, offset: int) -> None:
-        """A record of the partition."""
+        """A record of the partition. Those that are not ours are skipped."""
         id = id_of(key)
         if key is None or id is None:
-            self.foreign += 1
-        elif value is None:
+            return
+        if value is None:
             self._drop_unread(key)
             self._owed.pop(key, None)
             self._behind.discard(key)
@@ -118,27 +120,19 @@ class Agenda:
         elif key not in self._behind:
             item = decode(value)
             if item is None:
-                self.foreign += 1
                 return
             due_ms = item.asked_ms if isinstance(item, Cancel) else item.due_ms
             self._drop_unread(key)
-            is_dead, delay_ms = (bool(item.error), item.delay_ms) if isinstance(item, Entry) else (False, None)
+            is_dead = isinstance(item, Entry) and bool(item.error)
+            delay_ms = item.delay_ms if isinstance(item, Entry) and not is_dead else None
             held = self._held(item, len(value))
-            self._unread[key] = self._pending(key, id, due_ms, offset, len(value), held, is_dead, delay_ms)
+            self._unread[key] = Pending(
+                self._rank(due_ms), BLOCKED, delay_ms, key, id, offset, len(value), held, is_dead
+            )  # fmt: skip
 
-    def _pending(
-        self,
-        key: bytes,
-        id: str,
-        due_ms: int,
-        offset: int,
-        size: int,
-        item: Item | None,
-        is_dead: bool = False,
-        delay_ms: int | None = None,
-    ) -> Pending:
+    def _rank(self, due_ms: int) -> int:
         self._count += 1
-        return Pending(rank_of(due_ms, self._count), BLOCKED, delay_ms, key, id, offset, size, item, is_dead)
+        return rank_of(due_ms, self._count)
 
     def _known(self, id: str, key: bytes) -> Pending | None:
         known = self._by_id.get(id)
@@ -262,19 +256,15 @@ class Agenda:
                 turn = item.timetable.turn(item.due_ms, now_ms)
                 for scheduled_ms, next_ms in pairwise([*turn.firings_ms, turn.next_ms]):
                     firing = Firing(name=item.name, scheduled_ms=scheduled_ms, next_ms=next_ms)
-                    data = msgspec.json.encode(firing)
-                    deliveries.append(Delivery(one, item.topic, 0, None, data, (), now_ms))
+                    entry = Entry(scheduled_ms, item.topic, 0, None, msgspec.json.encode(firing))
+                    deliveries.append(Delivery(one, entry, now_ms))
                 after = msgspec.structs.replace(item, due_ms=turn.next_ms, armed=True)
                 data, key = encode(after), key_of(one.id, self._new_token())
                 own[key] = data, ()
-                following.append(self._pending(key, one.id, turn.next_ms, _NEVER_READ, len(data), after))
+                rank = self._rank(turn.next_ms)
+                following.append(Pending(rank, BLOCKED, None, key, one.id, _NEVER_READ, len(data), after))
             elif isinstance(item, Entry):
-                timestamp_ms = now_ms if item.timestamp_ms is None else item.timestamp_ms
-                deliveries.append(
-                    Delivery(
-                        one, item.topic, item.partition, item.key, item.value, item.headers, timestamp_ms, item.topic_id
-                    )
-                )  # fmt: skip
+                deliveries.append(Delivery(one, item, now_ms if item.timestamp_ms is None else item.timestamp_ms))
         return Writes(due, deliveries, own, following)
 
     def stored(self, writes: Writes) -> None:

@@ -15,7 +15,6 @@ import anyio
 from eventbus.backends.base import Backend
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.broker import TopicSpec
-from eventbus.client.consumer import Consumer
 from eventbus.client.health import PartHealth
 from eventbus.client.host import Host
 from eventbus.client.metrics import Sample
@@ -38,7 +37,7 @@ from eventbus.client.scheduling.timetable import Timetable
 from eventbus.client.sending import SendOptions
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
 from eventbus.ledger import ends_of, find_or_create
-from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
+from eventbus.types import ConsumerRecord, TopicPartition
 
 logger = logging.getLogger("eventbus.scheduling")
 
@@ -47,10 +46,6 @@ _LOOK_SECONDS = 15.0
 """Between looks whether another process of the service has put something by, as long as nothing was here."""
 _POLL_MS = 10_000
 _MOST_POLLED = 5_000
-_MAX_BYTES = 100 * 1_048_576
-"""How large a record may be is for the topics to say."""
-_TRANSACTION_MS = 20_000
-"""Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
 _ID_SECONDS = 5.0
 """How long the id of a topic is used before it is looked up again."""
 _STUCK_MS = 60_000
@@ -249,7 +244,7 @@ class Schedules:
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            tenure = self._tenures[partition] = Tenure(partition, self)
+            tenure = self._tenures[partition] = Tenure(partition, self._bus, self.counts, self.topic_id)
             self._bus.start_soon(tenure.run)
         self._bus.start_soon(self._restore)
 
@@ -263,22 +258,6 @@ class Schedules:
             tenure = self._tenures.pop(partition, None)
             if tenure is not None:
                 await tenure.stop()
-
-    def open_producer(self, partition: TopicPartition) -> Producer:
-        return self._bus.new_producer(
-            transactional_id=f"{partition.topic}-{partition.partition}",
-            transaction_timeout_ms=_TRANSACTION_MS,
-            max_request_size=_MAX_BYTES,
-            acks="all",
-            enable_idempotence=True,
-            linger_ms=0,
-            partitioner="murmur2",
-        )
-
-    def open_reader(self, partition: TopicPartition) -> Consumer:
-        return self._bus.new_consumer(
-            partitions=[partition], start="earliest", isolation_level=IsolationLevel.READ_UNCOMMITTED
-        )
 
     # what callers ask ------------------------------------------------------------------------------------------------
 
@@ -350,10 +329,14 @@ class Schedules:
 
     # what it says ----------------------------------------------------------------------------------------------------
 
+    def _next_due_ms(self) -> int | None:
+        dues = (tenure.agenda.next_due_ms() for tenure in self._tenures.values())
+        return min((due for due in dues if due is not None), default=None)
+
     def samples(self) -> Iterator[Sample]:
         """Of the partitions that this bus delivers."""
         agendas = [tenure.agenda for tenure in self._tenures.values()]
-        due_ms = min((due for one in agendas if (due := one.next_due_ms()) is not None), default=None)
+        due_ms = self._next_due_ms()
         gauges = {
             "eventbus_scheduled_pending_records": sum(map(len, agendas)),
             "eventbus_scheduled_dead_records": sum(one.dead for one in agendas),
@@ -369,9 +352,7 @@ class Schedules:
         """Whether what is due is delivered, as far as this bus is concerned."""
         now_ms = self.now_ms()
         trouble = self._trouble or next((one.trouble for one in self._tenures.values() if one.trouble), "")
-        next_due_ms = min(
-            (due for one in self._tenures.values() if (due := one.agenda.next_due_ms()) is not None), default=None
-        )
+        next_due_ms = self._next_due_ms()
         late_ms = 0 if next_due_ms is None else now_ms - next_due_ms
         pending = sum(len(one.agenda) for one in self._tenures.values())
         dead = sum(one.agenda.dead for one in self._tenures.values())

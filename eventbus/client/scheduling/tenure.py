@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from uuid import uuid4
 
 import anyio
 
-from eventbus.backends.base import Backend
 from eventbus.backends.delivery import BatchDelivery
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.waits import Wait, tried
+from eventbus.client.host import Host
 from eventbus.client.producer import AddReady, Producer
-from eventbus.client.scheduling.agenda import Agenda, Delivery, Pending, Writes
-from eventbus.client.scheduling.entries import Entry, Every, Item, decode
+from eventbus.client.scheduling.agenda import Agenda, Delivery, Pending, Place, Writes
+from eventbus.client.scheduling.entries import Every, Item, decode
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -47,12 +47,12 @@ _EXPIRED = (InvalidProducerIdMapping, UnknownProducerId)
 """The log has forgotten a producer that did not write for long: the next one is opened at once."""
 _NEAR = 500
 """A record that stands so few behind the last one is read on to."""
+_MAX_BYTES = 100 * 1_048_576
+"""How large a record may be is for the topics to say."""
+_TRANSACTION_MS = 20_000
+"""Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
 _READ_MS = 5_000
 """For a record that is there."""
-
-
-_Place = tuple[str, int | None]
-"""A topic, and the partition that a record names. None: the whole topic."""
 
 
 class Counts:
@@ -66,43 +66,25 @@ class Counts:
         """How late the latest of the last transaction's records was."""
 
 
-class Surroundings(Protocol):
-    """What a tenure needs of its bus."""
-
-    counts: Counts
-
-    @property
-    def backend(self) -> Backend: ...
-
-    def now_ms(self) -> int: ...
-
-    async def topic_id(self, topic: str) -> str:
-        """Return the id of a topic, or "" if it is not known."""
-        ...
-
-    def open_producer(self, partition: TopicPartition) -> Producer:
-        """With the partition's transactional id."""
-        ...
-
-    def open_reader(self, partition: TopicPartition) -> Consumer:
-        """Of the partition alone, to be entered."""
-        ...
-
-
 class Tenure:
     """`took` is called by who reads the partition; `run` is a task."""
 
-    def __init__(self, partition: TopicPartition, around: Surroundings, agenda: Agenda | None = None) -> None:
+    def __init__(
+        self, partition: TopicPartition, bus: Host, counts: Counts, topic_id: Callable[[str], Awaitable[str]]
+    ) -> None:
+        """``topic_id`` returns the id of a topic, or "" if it is not known."""
         self.partition = partition
-        self.agenda = Agenda(lambda: uuid4().hex[:16]) if agenda is None else agenda
+        self.agenda = Agenda(lambda: uuid4().hex[:16])
         self.trouble = ""
         """What keeps it from delivering now."""
-        self._waits: dict[_Place, tuple[Wait, int]] = {}
+        self._waits: dict[Place, tuple[Wait, int]] = {}
         """The places that the log refuses now, and when each is tried again, in milliseconds since the epoch."""
         self._recreated: dict[str, str] = {}
         """The ids of topics that were reported as created again."""
-        self._around = around
-        self._timers = around.backend.timers
+        self._bus = bus
+        self._counts = counts
+        self._topic_id = topic_id
+        self._timers = bus.backend.timers
         self._inbox: list[ConsumerRecord] = []
         self._read_to = 0
         self._settled_to = -1
@@ -135,7 +117,7 @@ class Tenure:
 
     async def until_quiet(self) -> None:
         """Return when what is due now is delivered, whatever falls due meanwhile; or cannot be, now."""
-        asked_ms = self._around.now_ms()
+        asked_ms = self._bus.now_ms()
         end = await self._end(IsolationLevel.READ_COMMITTED)
         while not self._ended.is_set() and not self.trouble:
             if self._settled_to >= end and self._delivered_to_ms > asked_ms:
@@ -147,7 +129,7 @@ class Tenure:
     @property
     def waiting_for(self) -> str:
         """Describe what some records wait for while the others are delivered, or ""."""
-        now_ms, now = self._around.now_ms(), self._timers.current_time()
+        now_ms, now = self._bus.now_ms(), self._timers.current_time()
         # A wait is not renewed when all its records were cancelled.
         waits = [wait for wait, until_ms in self._waits.values() if now_ms < until_ms + _TOPIC_AGAIN_MS]
         return waits[0].text(now) if waits else ""
@@ -181,15 +163,29 @@ class Tenure:
         that it has delivered stands in the partition by now, below its end. Transactions of others may be open below
         it; they are waited for.
         """
-        async with self._around.open_producer(self.partition) as producer:
+        async with self._open_producer() as producer:
             await producer.init()
             end = await self._end(IsolationLevel.READ_UNCOMMITTED)
             while self._read_to < end and not self._stopping:
                 self._wake = anyio.Event()
                 await self._wake.wait()
                 self._read()  # as it comes, so that what is not held is not kept either
-            async with self._around.open_reader(self.partition) as reader:
+            # Of the partition alone, to read values again.
+            async with self._bus.new_consumer(
+                partitions=[self.partition], start="earliest", isolation_level=IsolationLevel.READ_UNCOMMITTED
+            ) as reader:
                 await self._deliver(producer, reader)
+
+    def _open_producer(self) -> Producer:
+        return self._bus.new_producer(
+            transactional_id=str(self.partition),
+            transaction_timeout_ms=_TRANSACTION_MS,
+            max_request_size=_MAX_BYTES,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            partitioner="murmur2",
+        )
 
     async def _deliver(self, producer: Producer, reader: Consumer) -> None:
         while not self._stopping:
@@ -197,7 +193,7 @@ class Tenure:
             read_to = self._read_to
             self._read()
             self.agenda.settle()
-            now_ms = self._around.now_ms()
+            now_ms = self._bus.now_ms()
             self.agenda.correct(now_ms, str(self.partition))
             due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
             works = bool(due) or self.agenda.owes
@@ -245,11 +241,11 @@ class Tenure:
             return
         agenda.stored(writes)
         for one in writes.deliveries if self._waits else ():
-            self._waits.pop((one.topic, None), None)
-            self._waits.pop((one.topic, one.partition), None)
+            for place in one.places:
+                self._waits.pop(place, None)
         self._most = min(_MOST, self._most * 2)
         self.trouble = ""
-        counts = self._around.counts
+        counts = self._counts
         counts.delivered += len(writes.deliveries)
         counts.records += sum(not isinstance(one.pending.item, Every) for one in writes.deliveries)
         counts.late_ms = max((now_ms - one.due_ms for one in live), default=counts.late_ms)
@@ -260,8 +256,8 @@ class Tenure:
 
         A send names a topic, as a record in an outbox does. So the record is delivered to the topic with this name.
         """
-        for topic, topic_id in {(one.topic, one.topic_id) for one in deliveries if one.topic_id}:
-            current = await self._around.topic_id(topic)
+        for topic, topic_id in {(one.entry.topic, one.entry.topic_id) for one in deliveries if one.entry.topic_id}:
+            current = await self._topic_id(topic)
             if current not in ("", topic_id, self._recreated.get(topic)):
                 self._recreated[topic] = current
                 logger.warning(
@@ -273,8 +269,8 @@ class Tenure:
     async def _adders(self, producer: Producer, writes: Writes, now_ms: int) -> dict[str, AddReady] | None:
         """Return an adder for each topic, or None if the log refuses some topics and their records are postponed."""
         adders = {self.partition.topic: await Producer.adder(producer, self.partition.topic)}
-        gone: dict[_Place, EventBusError | None] = {}
-        for place in {(one.topic, partition) for one in writes.deliveries for partition in (None, one.partition)}:
+        gone: dict[Place, EventBusError | None] = {}
+        for place in {place for one in writes.deliveries for place in one.places}:
             topic, partition = place
             if self._waits.get(place, (None, 0))[1] > now_ms:
                 gone[place] = None
@@ -285,22 +281,20 @@ class Tenure:
                 except _MAY_END as error:
                     gone[place] = error
         firings = [
-            one for one in writes.deliveries if (one.topic, None) in gone and isinstance(one.pending.item, Every)
+            one for one in writes.deliveries if (one.entry.topic, None) in gone and isinstance(one.pending.item, Every)
         ]
         for one in firings:
-            said = gone[one.topic, None]
+            said = gone[one.entry.topic, None]
             logger.warning("Scheduled function %s has no topic for its times: %s", one.pending.id, said)
             writes.deliveries.remove(one)
         is_late = False
         for place, error in gone.items():
-            late = [one for one in writes.deliveries if place in ((one.topic, None), (one.topic, one.partition))]
+            late = [one for one in writes.deliveries if place in one.places]
             self._postpone(late, place, error, now_ms)
             is_late = is_late or bool(late)
         return None if is_late else adders
 
-    def _postpone(
-        self, deliveries: Sequence[Delivery], place: _Place, error: EventBusError | None, now_ms: int
-    ) -> None:
+    def _postpone(self, deliveries: Sequence[Delivery], place: Place, error: EventBusError | None, now_ms: int) -> None:
         """Records for a place that the log refuses now wait in memory, for as long as it takes.
 
         ``error``: None if the place was not tried, because others wait for it.
@@ -325,9 +319,12 @@ class Tenure:
         handles: list[tuple[Delivery, BatchDelivery]],
     ) -> None:
         for one in writes.deliveries:
-            add = adders[one.topic]
+            entry = one.entry
+            add = adders[entry.topic]
             try:
-                handle = await _added(producer, add, one.key, one.value, one.headers, one.timestamp_ms, one.partition)
+                handle = await _added(
+                    producer, add, entry.key, entry.value, entry.headers, one.timestamp_ms, entry.partition
+                )
             except EventBusError as error:
                 # The topic was there a moment ago, so it is the partition that does not exist. Waiting for it
                 # would hold up all other records.
@@ -335,7 +332,7 @@ class Tenure:
                     raise
                 raise _Refused(one, error) from error
             handles.append((one, handle))
-        add, now_ms = adders[self.partition.topic], self._around.now_ms()
+        add, now_ms = adders[self.partition.topic], self._bus.now_ms()
         for key, (value, headers) in writes.own.items():
             await _added(producer, add, key, value, headers, now_ms, self.partition.partition)
 
@@ -361,8 +358,8 @@ class Tenure:
     def _refused(self, delivery: Delivery, error: EventBusError, now_ms: int) -> None:
         if isinstance(error, _MAY_END):
             # The topic was looked up before, so it is the partition that does not exist.
-            partition = delivery.partition if isinstance(error, UnknownTopicOrPartition) else None
-            self._postpone([delivery], (delivery.topic, partition), error, now_ms)
+            partition = delivery.entry.partition if isinstance(error, UnknownTopicOrPartition) else None
+            self._postpone([delivery], (delivery.entry.topic, partition), error, now_ms)
         else:
             self._put_aside(delivery, str(error))
 
@@ -372,19 +369,9 @@ class Tenure:
             return
         logger.error(
             "the scheduled record %r for topic %r cannot be delivered, and is kept: %s (eventbus schedule show %s)",
-            one.id, delivery.topic, why, one.id,
+            one.id, delivery.entry.topic, why, one.id,
         )  # fmt: skip
-        entry = Entry(
-            one.due_ms,
-            delivery.topic,
-            delivery.partition,
-            delivery.key,
-            delivery.value,
-            tuple(delivery.headers),
-            delivery.timestamp_ms,
-            topic_id=delivery.topic_id,
-        )
-        self.agenda.die(one, entry, why)
+        self.agenda.die(one, delivery.entry, why)
 
     async def _items(self, reader: Consumer, due: Sequence[Pending]) -> dict[bytes, Item]:
         """What they are, by key; of those that are not kept in memory, what stands in the log."""
@@ -410,7 +397,7 @@ class Tenure:
     # parts -----------------------------------------------------------------------------------------------------------
 
     async def _end(self, isolation: IsolationLevel) -> int:
-        return (await ends_of(self._around.backend, [self.partition], isolation))[self.partition]
+        return (await ends_of(self._bus.backend, [self.partition], isolation))[self.partition]
 
     def _say(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -307,7 +307,6 @@ def test_a_mark_tells_of_nothing_that_comes_later() -> None:
     waiting = RetryPartition("none")
     add(waiting, done_mark([0, 1, 2, 3]), failed(1), failed(2))
     assert len(waiting) == 2
-    assert waiting.foreign == 0
 
 
 def test_a_mark_may_tell_of_what_was_passed() -> None:
@@ -341,7 +340,7 @@ def test_a_mark_over_all_offsets_there_are() -> None:
 def test_a_foreign_record_is_passed_over(headers: tuple[Header, ...]) -> None:
     waiting = RetryPartition("key")
     add(waiting, Record(b"k", b"v", headers), failed(1))
-    assert (waiting.foreign, len(waiting)) == (1, 1)
+    assert len(waiting) == 1
     (entry,) = waiting.take(100, 10)
     waiting.finish(entry)
     assert waiting.plan() == Plan(2, None)
@@ -352,7 +351,7 @@ def test_a_fetch_without_any_headers() -> None:
     chunk = fetched([(0, Record(b"k", b"v"))])
     chunk.headers = None
     waiting.add(chunk)
-    assert waiting.foreign == 1
+    assert not waiting
 
 
 @pytest.mark.parametrize("number", [b"", b"-5", b"soon", b"9" * 400, b"\xff", None])
@@ -476,6 +475,5 @@ def test_entries_and_marks_of_another_group_in_a_shared_topic_are_passed_over() 
     add(waiting, failed_of("billing", 1), failed_of("mailer", 2), failed_of(None, 3), done_mark([0, 2], "mailer"))
     taken = waiting.take(1, 10)
     assert places(taken) == [1, 3], "the mark is about the mailer's entries"
-    assert waiting.foreign == 2
     waiting.finish(taken[1])
     assert waiting.plan() == Plan(0, done_mark([2], "billing"))
