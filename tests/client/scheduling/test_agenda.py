@@ -363,3 +363,8 @@ def test_what_is_read_and_not_settled_yet_is_bounded_too() -> None:
     assert agenda.held_bytes == 0, "of what is over nothing is kept"
     agenda.settle()
     assert len(agenda) == 50
+
+
+def test_entries_of_an_earlier_release_are_read() -> None:
+    old = b"\x9a\xa6record\x05\xa1t\xc0\xc0\xc4\x01x\x90\xc0\xa0\x07"
+    assert decode(old) == Entry(5, "t", None, None, b"x", delay_ms=7)
