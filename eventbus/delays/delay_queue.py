@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from heapq import heappop, heappush
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ NUMBER_BITS: Final = 63
 CLOCKS_DIFFER_MS: Final = 5_000
 """The clocks of two machines of one service may differ by so much."""
 PLAUSIBLE_MS: Final = 1_577_836_800_000
-"""In 2020. A clock that shows an earlier time has not been set yet."""
+"""A time in 2020. A clock that shows an earlier time has not been set yet."""
 NO_LIMIT: Final = 1 << 62
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
 _MOST_STALE = 1_000
@@ -72,13 +72,6 @@ class Due(msgspec.Struct, gc=False, eq=False):
 E = TypeVar("E", bound=Due)
 
 
-class Correction(NamedTuple, Generic[E]):
-    """An entry whose due time was computed by a wrong clock, and that time."""
-
-    entry: E
-    wrong_ms: int
-
-
 class DelayQueue(Generic[E]):
     """``entries`` holds all entries by number, in the order in which they were added; ``taken`` counts the TAKEN."""
 
@@ -116,7 +109,7 @@ class DelayQueue(Generic[E]):
             self.unblock(entry)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next READY entry is due, or None if there is no such entry."""
+        """Return when the next READY entry is due, or None without a READY entry."""
         heap = self._heap
         while heap:
             if self._ready(heap[0]) is not None:
@@ -137,8 +130,10 @@ class DelayQueue(Generic[E]):
         self.taken += len(taken)
         return taken
 
-    def correct(self, now_ms: int, where: str) -> list[Correction[E]]:
+    def correct(self, now_ms: int, where: str) -> list[E]:
         """Replace due times that a wrong clock has computed, years ahead perhaps, and log one warning.
+
+        Return the entries whose time was replaced.
 
         Without that the entries would wait as long as the clock was wrong. A time can be wrong only if another process
         has written it, or if the clock was set since. All entries are checked only in the second case.
@@ -146,23 +141,24 @@ class DelayQueue(Generic[E]):
         is_set = now_ms < self._latest_now_ms or self._latest_now_ms < PLAUSIBLE_MS <= now_ms
         self._latest_now_ms = now_ms
         unchecked, self._unchecked = self._unchecked, []
-        corrections: list[Correction[E]] = []
+        corrected: list[E] = []
+        latest_ms = 0
         for entry in self.entries.values() if is_set else unchecked:
             is_waiting = entry.state != TAKEN and self.entries.get(entry.rank & _NUMBER_MASK) is entry
             due_ms = entry.corrected_ms(now_ms) if is_waiting else None
             if due_ms is not None:
-                corrections.append(Correction(entry, entry.due_ms))
+                latest_ms = max(latest_ms, entry.due_ms)
                 entry.due_ms = due_ms
-        if corrections:
+                corrected.append(entry)
+        if corrected:
             self._rebuild()
-            latest = max(corrections, key=lambda one: one.wrong_ms)
             logger.warning(
                 "%d times at which records of %s are due were computed by a clock that was wrong. They are not within "
-                "their own interval or delay from now. The latest is due in %d s instead of %d s. Check the clocks of "
+                "their own interval or delay from now, the latest in %d s, and are computed again. Check the clocks of "
                 "the machines of this service.",
-                len(corrections), where, (latest.entry.due_ms - now_ms) // 1000, (latest.wrong_ms - now_ms) // 1000,
+                len(corrected), where, (latest_ms - now_ms) // 1000,
             )  # fmt: skip
-        return corrections
+        return corrected
 
     def _ready(self, rank: int) -> E | None:
         entry = self.entries.get(rank & _NUMBER_MASK)

@@ -1,4 +1,4 @@
-"""The entries of one retry partition, in memory: which of them may be handled, and what is to be committed of them."""
+"""The entries of one retry partition, in memory: which of them may be handled, and what to commit of them."""
 
 from __future__ import annotations
 
@@ -35,26 +35,22 @@ class RetryPartition:
     """A pure machine over the records of a retry partition. Not for several threads.
 
     The runner reads the partition from its committed offset on and adds everything. Then the state is that of the
-    member that had the partition before.
+    member that had the partition before. Offsets that were read are not read twice.
 
-    An entry has its place in a line by where its record stood in the source, not by when it was written: one that is
-    tried again, and so written again, keeps its place. To that end the runner says `hold` of its record before `finish`
-    of the entry: the place stays taken, with nothing to run in it, until the new entry is read back. With order "key"
-    a line is a key's, and records without a key stand in none; with "partition" it is a source partition's.
-
-    A new entry of a record takes the place of the earlier one, which nobody needs to be told of: whoever reads that one
-    reads this one, too. If it was not tried more often, it is the new one that is finished, and told.
-    In a topic that several groups may write to, ``owner`` is this one's, and entries and marks of others are passed
-    over: their owner reads them too. What has no owner was written before, or by hand, and is taken.
-    Records that are neither entries nor marks are skipped, and logged if ``logs_others``. An
-    entry is what says where its record comes from: without that nobody could handle it in its order, nor find it again.
-    What else it fails to say costs no record: it is due, and was tried once.
-
-    Offsets of a topic that was deleted are not those of the topic that has its name now: ``topic_ids`` has the ids of
-    the topics that the handler reads. An entry without an id is one of theirs.
-
-    Offsets below what was read are not read twice. `release` and `unhold` forget what was never written, not what was:
-    an entry that was finished because its record moved on comes back only with a new `RetryPartition`.
+    1. An entry's place in its line is given by the offset of its record in the source. So a record that is tried again,
+       and written again, keeps its place. To that end the runner calls `hold` for the record before `finish` of the
+       entry: the place stays taken until the new entry is read. Each key has a line with order "key", and each source
+       partition with order "partition". Records without a key are in no line of a key.
+    2. A new entry of a record replaces the earlier entry, for which no mark is written: every reader reads the new
+       entry as well. If the new entry was not tried more often, it is a copy, and is finished at once.
+    3. Several groups may write to a topic. Entries and marks with another ``owner`` are skipped: that group reads the
+       topic too. Records without an owner are taken.
+    4. Records that are neither entries nor marks are skipped, and logged if ``logs_others``. A record without a valid
+       root has no place in any line. An entry without other headers is due at once, and was tried once.
+    5. ``topic_ids`` has the ids of the topics that the handler reads. An entry of a topic that was deleted is in a
+       separate line from the topic that has this name now. An entry without an id belongs to the present topic.
+    6. `release` and `unhold` forget records that were not written. A record that moved on is in the next entry, which
+       only a new `RetryPartition` reads again.
     """
 
     def __init__(
@@ -271,7 +267,7 @@ class RetryPartition:
         return watched.heads.keys()
 
     def hold(self, record: ConsumerRecord) -> None:
-        """``record`` of a source partition is on its way here. Later records of its key wait for it from now on."""
+        """Block the key of ``record``, which is being written to this partition, for later records of its source."""
         source = self._source_of(record)
         place, key = _place_of(record), record.key
         source.coming[place] = key
@@ -281,14 +277,14 @@ class RetryPartition:
                 source.join(self._line(key), place)
 
     def unhold(self, record: ConsumerRecord) -> None:
-        """The record does not come after all. Without effect if it was not on its way."""
+        """Forget a record that does not come after all. Without effect if `hold` was not called for it."""
         source = self._source_of(record)
         if (place := _place_of(record)) in source.coming:
             self._do_not_wait_for(source, place)
         self._drop_empty(source)
 
     def release(self, source: TopicPartition) -> None:
-        """The source partition was revoked: forget what is on its way from it."""
+        """Forget the records of a source partition for which `hold` was called. The partition was revoked."""
         for released in [one for one in self._sources.values() if one.partition.topic_partition == source]:
             for place in list(released.coming):
                 self._do_not_wait_for(released, place)

@@ -165,7 +165,7 @@ class Delayed:
             return
         for entry in self._waiting.take(self._clock(), room):
             if self._most == 1:
-                await self._call(self._begun(entry), entry)  # one after the other: no task of its own
+                await self._call(self._begun(entry), entry)  # without a task: the next entry waits anyway
                 await self._recovering.retries.breathe()
             else:
                 self._tasks.start_soon(self._call, self._begun(entry), entry)

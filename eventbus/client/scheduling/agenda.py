@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from eventbus.client.scheduling.entries import Cancel, Entry, Every, Item, decode, encode, id_of, key_of, outcome
-from eventbus.delays.delay_queue import BLOCKED, PLAUSIBLE_MS, Correction, DelayQueue, Due, rank_of
+from eventbus.delays.delay_queue import BLOCKED, PLAUSIBLE_MS, DelayQueue, Due, rank_of
 from eventbus.types import Headers
 
 HELD_BYTES = 64 << 20
@@ -96,7 +96,7 @@ class Agenda:
         self._by_id: dict[str, Pending] = {}
         self._queue = DelayQueue[Pending]()
         self._count = 0
-        """Of entries, which numbers them: what we write has no offset yet."""
+        """The number of the last entry. Entries that we write have no offset yet."""
         self._owed: dict[bytes, tuple[bytes | None, Headers]] = {}
         """What is decided and not yet written, by key."""
         self._behind: set[bytes] = set()
@@ -168,22 +168,18 @@ class Agenda:
                     self._give_up(known, outcome("replaced"))
                 self._enter(one)
 
-    def correct(self, now_ms: int, where: str = "") -> list[Correction[Pending]]:
+    def correct(self, now_ms: int, where: str = "") -> list[Pending]:
         """See `DelayQueue.correct`. The new times are written, else each restart would put a firing off once more."""
-        corrections = self._queue.correct(now_ms, where)
-        for one, _ in corrections:
-            self._rewrite(one)
-        return corrections
-
-    def _rewrite(self, one: Pending) -> None:
-        """Write its new time, under its key. One that is not in memory is not written: its next owner corrects it."""
-        if isinstance(one.item, Every):
-            one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms, armed=True)
-        elif isinstance(one.item, Entry):
-            one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms)
-        if one.item is not None:
-            self._owed[one.key] = encode(one.item), ()
-            one.offset = _NEVER_READ  # delivered before it is read back, it must not be delivered again then
+        corrected = self._queue.correct(now_ms, where)
+        for one in corrected:
+            if isinstance(one.item, Every):
+                one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms, armed=True)
+            elif isinstance(one.item, Entry):
+                one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms)
+            if one.item is not None:  # else the next owner corrects it
+                self._owed[one.key] = encode(one.item), ()
+                one.offset = _NEVER_READ  # delivered before it is read back, it must not be delivered again then
+        return corrected
 
     def _enter(self, one: Pending) -> None:
         self._by_id[one.id] = one

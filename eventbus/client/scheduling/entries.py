@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, tag="record", array_like=True, gc=False
     delay_ms: int | None = None
     """The delay that was asked for; None where the caller gave a time, which is right whatever a clock shows."""
     topic_id: str = ""
-    """Of the topic at the time of the send; empty if it was not known, and in entries of earlier releases."""
+    """The id of the topic at the time of the send. Empty if it was not known, and in entries of earlier releases."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True, gc=False):

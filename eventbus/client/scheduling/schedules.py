@@ -78,7 +78,7 @@ class Schedules:
         self._topic_ids: dict[str, tuple[str, float]] = {}
         """Ids of topics, and until when each is used."""
         self._topic_id = ""
-        """Of the topic of schedules."""
+        """The id of the topic of schedules."""
         self._drained = self.counts.records
         """What was delivered when `drain` returned last."""
         self._tenures.clear()
