@@ -25,7 +25,7 @@ from eventbus.delays.retry_records import (
 from eventbus.recovery import EveryKey, Plan, RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
-logger = logging.getLogger("dlq")
+logger = logging.getLogger("eventbus.delays")
 
 _MOST_STALE = 1000
 """Offsets of finished entries that are kept although they are of no use, before they are removed."""

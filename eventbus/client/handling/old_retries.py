@@ -18,9 +18,8 @@ from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.broker import TopicDescription
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.recovering import ways_apart
-from eventbus.delays.retry_partition import RetryPartition
 from eventbus.errors import ConfigError, KafkaError
-from eventbus.recovery import DrainsRetries, has_policies, policy_of, retry_topic_of
+from eventbus.recovery import DrainsRetries, Waiting, has_policies, policy_of, retry_topic_of
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -169,6 +168,8 @@ class _OldRetries:
 
     async def count(self, topic: str, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> int:
         """Return how many entries of the group wait in a topic. ``offsets``: those of the group, if they are known."""
+        from eventbus.delays.retry_partition import RetryPartition
+
         offsets = await self._backend.group_offsets(self._group) if offsets is None else offsets
         partitions = [TopicPartition(topic, one.partition) for one in self._topics[topic].partitions]
         starts = await self._backend.list_offsets(dict.fromkeys(partitions, _EARLIEST))
@@ -182,7 +183,7 @@ class _OldRetries:
         return count
 
 
-async def _read(backend: Backend, waiting: RetryPartition, partition: TopicPartition, start: int) -> None:
+async def _read(backend: Backend, waiting: Waiting, partition: TopicPartition, start: int) -> None:
     """Read a partition from ``start`` to its end, or until it is clear that it does not hold entries."""
     consumer = backend.consumer(ConsumerConfig(fetch_max_wait_ms=_WAIT_MS))
     try:

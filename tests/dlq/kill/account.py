@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from dlq import entries as headers_of
 from eventbus import ConsumerRecord, EventBus, TopicPartition
+from eventbus.delays import retry_records as headers_of
 from eventbus.delays.retry_records import read_mark
 from tests.dlq.kill.service import NEVER, Call, Names, is_doomed, plan_of
 

@@ -119,7 +119,8 @@ def test_who_only_says_what_is_to_be_pays_for_no_client() -> None:
     program = (
         "import sys; from dlq import Retry, Reject; Retry(); "
         "print([name for name in sys.modules if name in "
-        "('anyio', 'urllib.request', 'eventbus.client', 'eventbus.broker', 'dlq.recovery', 'dlq.waiting')])"
+        "('anyio', 'urllib.request', 'eventbus.client', 'eventbus.broker', 'dlq.recovery', "
+        "'eventbus.delays.retry_partition')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
