@@ -23,7 +23,7 @@ from eventbus.client.metrics import BusMetrics
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener
 from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
-from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
+from eventbus.client.sending import SendManyOptions, SendNowaitOptions, SendOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
 from eventbus.durations import Duration, Milliseconds
@@ -157,27 +157,14 @@ class _BlockingSending(_Asked):
             raise
         return future
 
-    def send_many(
-        self,
-        topic: str,
-        values: Iterable[Any],
-        *,
-        key: Callable[[Any], Any] | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        transactional: bool = True,
-    ) -> None:
+    def send_many(self, topic: str, values: Iterable[Any], **options: Unpack[SendManyOptions]) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`.
 
         ``values`` and ``key`` run on the loop's thread: a generator that blocks would block the bus.
         """
 
         async def send() -> None:
-            await self._it().send_many(
-                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms,
-                transactional=transactional,
-            )  # fmt: skip
+            await self._it().send_many(topic, values, **options)
 
         self._bridge("send_many").call(send, "send_many")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -32,17 +32,14 @@ class ProducerSettings(msgspec.Struct, frozen=True):
 
 def check_value(key: str, value: Any) -> None:
     """Check a setting whose row leaves its values to its reader. Raises ConfigError."""
-    match key:
-        case "acks":
-            _acks(value)
-        case "compression_type":
-            _compression(value)
-        case "partitioner":
-            make_partitioner(value, "", 1)
-        case "partition_assignment_strategy":
-            _assignors(value)
-        case _:
-            pass
+    checks: dict[str, Callable[[Any], object]] = {
+        "acks": _acks,
+        "compression_type": _compression,
+        "partitioner": lambda given: make_partitioner(given, "", 1),
+        "partition_assignment_strategy": _assignors,
+    }
+    if key in checks:
+        checks[key](value)
 
 
 class BusSettings(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The three ways to send, for whoever has a producer to send with: the bus, and a transaction.
 
-Here the options are written out and passed by name: handing them on as a dict costs a `send_nowait` a third more.
+`send` and `send_nowait` write their options out and pass them by name: a dict costs a `send_nowait` a third more.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.producing.joining import joined
@@ -38,6 +38,16 @@ class SendNowaitOptions(SendOptions, total=False):
     """The same, and whom to tell."""
 
     on_delivery: OnDelivery | None
+
+
+class SendManyOptions(TypedDict, total=False):
+    """Options of `Producer.send_many`, which hold for all of the records."""
+
+    key: Callable[[Any], Any] | None
+    headers: HeadersLike | None
+    partition: int | None
+    timestamp_ms: int | None
+    transactional: bool
 
 
 def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
@@ -77,18 +87,7 @@ class Sending(ABC):
         """The producer to send with; raises when nothing may be sent now, or not with ``transactional=False``."""
 
     @overload
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-        transactional: bool = True,
-    ) -> RecordMetadata: ...
+    async def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
 
     @overload
     async def send(
@@ -96,14 +95,9 @@ class Sending(ABC):
         topic: str,
         value: Any,
         *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-        transactional: bool = True,
         deliver_at: DeliverAt,
         schedule_id: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> Scheduled: ...
 
     @overload
@@ -112,14 +106,9 @@ class Sending(ABC):
         topic: str,
         value: Any,
         *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-        transactional: bool = True,
         delay: Delay,
         schedule_id: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> Scheduled: ...
 
     async def send(
@@ -220,22 +209,9 @@ class Sending(ABC):
                 raise  # as it is, with its cause
             raise told from None
 
-    async def send_many(
-        self,
-        topic: str,
-        values: Iterable[Any],
-        *,
-        key: Callable[[Any], Any] | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        transactional: bool = True,
-    ) -> None:
+    async def send_many(self, topic: str, values: Iterable[Any], **options: Unpack[SendManyOptions]) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`, and `send`."""
-        await self._sending_producer(transactional).send_many(
-            topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms,
-            transactional=transactional,
-        )  # fmt: skip
+        await self._sending_producer(options.get("transactional", True)).send_many(topic, values, **options)
 
     async def wait_for_room(self, *, transactional: bool = True) -> None:
         """Return when the buffer has room for more `send_nowait`; see `Producer.wait_for_room`."""

@@ -71,6 +71,13 @@ def _producer(function: ProducerFunction[..., Any, Any], config: Mapping[str, An
     )
 
 
+_OPTIONS = (
+    "topics", "pattern", "order", "concurrency", "delivery", "ack", "commit_every", "commit_interval_ms",
+    "max_unfinished", "transaction_records", "transaction_timeout_ms", "drain_timeout_ms", "is_firing", "on_error",
+)  # fmt: skip
+"""Options of handlers that are facts as they are."""
+
+
 def _handler(bus: EventBus, handler: Handler[Any, Any]) -> HandlerFacts:
     spec, signature, group = handler.spec, handler.signature, bus.group_of(handler)
     retry, problem = None, ""
@@ -84,30 +91,17 @@ def _handler(bus: EventBus, handler: Handler[Any, Any]) -> HandlerFacts:
         consumer = consumer_settings({"group": group})
     assignors = make_assignors(consumer.assignors)
     return HandlerFacts(
+        **{option: getattr(spec, option) for option in _OPTIONS},
         name=handler.__name__,
         place=_place(handler),
-        topics=spec.topics,
-        pattern=spec.pattern,
         group=group,
         group_is_said=spec.group is not None,
         publishes=None if handler.producer is None else handler.producer.spec.topic,
         takes_transaction=signature.transaction_name is not None,
-        order=spec.order,
-        concurrency=spec.concurrency,
-        delivery=spec.delivery,
-        ack=spec.ack,
         is_async=signature.is_async,
         batch=bool(spec.batch),
         timeout_seconds=spec.timeout,
-        commit_every=spec.commit_every,
-        commit_interval_ms=spec.commit_interval_ms,
-        max_unfinished=spec.max_unfinished,
-        transaction_records=spec.transaction_records,
-        transaction_timeout_ms=spec.transaction_timeout_ms,
-        drain_timeout_ms=spec.drain_timeout_ms,
         tx=spec.tx is not None,
-        is_firing=spec.is_firing,
-        on_error=spec.on_error,
         retry=retry,
         problem=problem,
         session_timeout_ms=consumer.session_timeout_ms,
