@@ -330,7 +330,7 @@ def test_settings_of_a_kafka_brokers_properties() -> None:
         ("super.users", "admin", "write User:NAME"),
         ("allow.everyone.if.no.acl.found", "yes", "true or false"),
         ("connections.max.reauth.ms", "soon", "whole number"),
-        ("connections.max.reauth.ms", "-1", "security settings"),
+        ("connections.max.reauth.ms", "-1", "a whole number of milliseconds, at least 0"),
         ("sasl.jaas.config", 'x required user_a="";', "neither of them empty"),
     ],
 )

@@ -112,7 +112,7 @@ def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Co
         for name, row in of_the_bus.items()
     }
     for name, row in of_the_bus.items():
-        if name in own and name != "url":  # the backend explains wrong ones
+        if name in own and name not in ("url", "service"):  # wrong ones are explained elsewhere
             chosen[name] = read_value(row, name, chosen[name], "bus setting")
     _check_service(chosen["service"], given)
     if "client_id" not in own and "client_id" not in given:
@@ -136,8 +136,8 @@ def _not_said(said: Mapping[str, Said], keywords: Mapping[str, Any], url: str) -
     return {key: entry for key, entry in said.items() if key not in closer}
 
 
-def _check_service(service: str | None, given: Mapping[str, Said]) -> None:
-    if service is not None and not SERVICE_NAME.fullmatch(service):
+def _check_service(service: Any, given: Mapping[str, Said]) -> None:
+    if service is not None and (not isinstance(service, str) or not SERVICE_NAME.fullmatch(service)):
         place = f"{given['service'].source.place}: " if "service" in given else ""
         raise ConfigError(
             f"{place}service={service!r:.300} is not a service's name. It becomes part of the names of groups and "
