@@ -30,7 +30,7 @@ _CHOICES = {
     "sasl_oauthbearer_method": ("default", "oidc"),
     "group_protocol": ("classic", "consumer"),
 }  # fmt: skip
-"""For type checkers and documentation; librdkafka checks the value."""
+"""Type checkers and documentation read these words; librdkafka checks the value."""
 _HIGH = ("security_protocol", "sasl_mechanism", "sasl_username", "sasl_password", "ssl_ca_location")
 _MEDIUM = ("delivery_timeout_ms", "request_timeout_ms", "client_rack")
 

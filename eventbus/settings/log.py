@@ -1,4 +1,4 @@
-"""Settings of a log that runs in this process: Kafka's broker configs. A ``kafka://`` log has a broker of its own."""
+"""Settings of a log that runs in this process: Kafka's broker configs. With ``kafka://`` they belong to the broker."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Scope = Literal[
     "bus", "function", "log", "producer", "consumer", "call", "handler", "decorator", "topic", "server",
     "librdkafka", "librdkafka producer", "librdkafka consumer",
 ]  # fmt: skip
-"""Who reads the setting. "call": handlers, also those of ``@bus.every``; "decorator": not a default of a router."""
+"""The reader of a setting. "call": handlers, also of ``@bus.every``; "decorator": not a default of a router."""
 Importance = Literal["high", "medium", "low"]
 
 _LONG_MAX = (1 << 63) - 1
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     kind: Kind
     default: Any
     doc: str
-    """What the setting does, as one sentence."""
+    """One sentence that describes the setting."""
     low: float | None = 0
     """Smallest value, inclusive; None: the type's."""
     high: float | None = None
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
     none: bool = False
     """None is a value: no limit, or not set."""
     kafka: str | None = None
-    """Kafka's spelling; None: the name with dots; empty: Kafka has no such setting. Of a topic config: the broker's key
+    """Kafka's spelling; None: the name with dots; empty: Kafka lacks the setting. Of a topic config: the broker's key
     for topics that do not set it. Of a setting of librdkafka: the name that Kafka's Java client has for it."""
     librdkafka: str = ""
     """librdkafka's spelling, where it differs from Kafka's."""
@@ -68,12 +68,12 @@ class Setting(NamedTuple):
 
     @property
     def dotted(self) -> str:
-        """Kafka's spelling; the name, if Kafka has no such setting."""
+        """Kafka's spelling; the name with dots, if Kafka lacks the setting."""
         return self.kafka or self.name.replace("_", ".")
 
     @property
     def passed_as(self) -> str:
-        """librdkafka's spelling."""
+        """The name under which librdkafka gets the value."""
         return self.librdkafka or self.name.replace("_", ".")
 
     @property
@@ -98,7 +98,7 @@ class Setting(NamedTuple):
 
     @property
     def takes(self) -> str:
-        """What is allowed, in words."""
+        """The allowed values, in words."""
         match self.kind:
             case "boolean":
                 words = "true or false"

@@ -21,9 +21,9 @@ PASSED: tuple[Scope, ...] = ("librdkafka", "librdkafka producer", "librdkafka co
 OF_A_PRODUCER: tuple[Scope, ...] = ("producer", "librdkafka", "librdkafka producer")
 OF_A_CONSUMER: tuple[Scope, ...] = ("consumer", "librdkafka", "librdkafka consumer")
 DEFAULTS: tuple[Scope, ...] = ("log", "producer", "consumer", *PASSED)
-"""What a bus takes besides its own settings: those of its log, and defaults for its clients."""
+"""A bus takes these besides its own settings: those of its log, and defaults for its clients."""
 OF_A_BUS: tuple[Scope, ...] = ("bus", *DEFAULTS)
-"""What an environment variable or a file may give to a bus."""
+"""Environment variables and files may give these to a bus."""
 OF_A_HANDLER: tuple[Scope, ...] = ("call", "handler", "decorator")
 CALLBACK = "oauth_cb"
 
@@ -85,7 +85,7 @@ NOTES = MappingProxyType(
         "ack": "'auto' or 'manual'",
     }
 )
-"""What to do about a name that is not a setting where it was given."""
+"""Advice for a name that is not a setting where it was given."""
 REMOVED = MappingProxyType(
     {
         "block_on_buffer_full": "max_block_ms",
@@ -110,7 +110,7 @@ def rows(*scopes: Scope, own: bool = False) -> Mapping[str, Setting]:
 
 @cache
 def known(*scopes: Scope, own: bool = False, librdkafka_too: bool = False) -> Mapping[str, Setting]:
-    """Return the same rows by each name that is accepted: Kafka's dotted ones, and the Java client's.
+    """Return what `rows` returns, by each accepted name: also Kafka's dotted ones, and the Java client's.
 
     ``librdkafka_too``: also by librdkafka's names of our own settings, which only a ``kafka://`` URL may use.
     """
