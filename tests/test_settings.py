@@ -22,6 +22,7 @@ from eventbus.client.configuration.files import read_file
 from eventbus.client.configuration.shown import rows_of
 from eventbus.client.handling import options
 from eventbus.errors import ConfigError, InvalidConfig
+from eventbus.server import properties
 from eventbus.settings import server, table, topics
 from eventbus.settings.setting import Scope, Setting
 from tests.named import ROOT
@@ -173,6 +174,16 @@ async def test_a_row_of_topics_is_checked_and_described(monkeypatch: pytest.Monk
     with pytest.raises(InvalidConfig, match=r"hedge\.ms='0': allowed is a whole number of milliseconds from 1 to 9000"):
         configs.normalise({"hedge.ms": 0})
     assert "| `hedge.ms` | `7` | " in render()
+
+
+def test_a_row_of_servers_is_a_key_of_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Setting("server", NAME, "int", 7, "How long to wait before a second request.", 1, 9_000)
+    monkeypatch.setitem(properties.KEYS, row.dotted, row)
+    monkeypatch.setattr(server, "ROWS", (*server.ROWS, row))
+    assert properties.settings_of({"hedge.ms": "5"}).server == {NAME: 5}
+    with pytest.raises(ConfigError, match=r"hedge.ms='0': a whole number of milliseconds from 1 to 9000"):
+        properties.settings_of({"hedge.ms": "0"})
+    assert f"| `{NAME}` | `7` | " in render()
 
 
 def test_a_row_of_handlers_is_an_option(add_row: AddRow, monkeypatch: pytest.MonkeyPatch) -> None:

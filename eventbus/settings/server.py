@@ -6,7 +6,7 @@ from eventbus.settings.setting import Setting
 
 ROWS = (
     Setting("server", "insecure", "boolean", False,
-            "Serve other machines without TLS and SASL: any program that reaches the port may read and write everything.",
+            "Serve other machines without TLS and SASL: what reaches the port may read and write everything.",
             kafka=""),
     Setting("server", "accept_replication_factor", "boolean", False,
             "Accept topics with a replication factor above 1, and keep one copy.", kafka=""),
