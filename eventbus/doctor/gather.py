@@ -18,12 +18,14 @@ from eventbus.doctor.facts import Facts, HandlerFacts, ProducerFacts, RetryFacts
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling, ShowsTries
 from eventbus.settings.setting import as_keyword
+from eventbus.settings.table import rows
 
 
 def facts_of(bus: EventBus) -> Facts:
     """Of a bus that does not run. What it could not start with is among them, not raised."""
     configuration = bus.configuration
-    log = {as_keyword(key): value for key, value in configuration.settings.log.items()} | query_of(bus.url)
+    log = {name: row.default for name, row in rows("log").items()}
+    log |= {as_keyword(key): value for key, value in configuration.settings.log.items()} | query_of(bus.url)
     problems: list[str] = []
     handlers = list(bus.handlers)
     try:
@@ -41,12 +43,12 @@ def facts_of(bus: EventBus) -> Facts:
         scheme=split_url(bus.url)[0],
         client_id=bus.client_id,
         acks=_acks(configuration.settings.producers),
-        fsync=str(log.get("fsync", "commit")),
-        fsync_interval_ms=int(log.get("fsync_interval_ms", 100)),
-        auto_create_topics=str(log.get("auto_create_topics", False)).lower() in ("true", "1"),
+        fsync=str(log["fsync"]),
+        fsync_interval_ms=int(rows("log")["fsync_interval_ms"].read(log["fsync_interval_ms"])),
+        auto_create_topics=rows("log")["auto_create_topics"].read(log["auto_create_topics"]),
         slow_loop_ms=configuration.slow_loop_ms,
         security_protocol=str(log.get("security_protocol", "")).upper(),
-        mechanism=str(log.get("sasl_mechanism", log.get("sasl_mechanisms", ""))).upper(),
+        mechanism=str(log.get("sasl_mechanism", "")).upper(),
         verifies_certificates=str(log.get("enable_ssl_certificate_verification", True)).lower() not in ("false", "0"),
         secret_in_url="url" in configuration.keywords and shown_url(bus.url) != bus.url,
         handlers=tuple(_handler(bus, handler) for handler in handlers),
