@@ -16,7 +16,7 @@ from eventbus.durations import seconds
 from eventbus.errors import ConfigError
 from eventbus.recovery import policy_of
 from eventbus.settings.setting import Setting, as_keyword
-from eventbus.settings.table import OF_A_CONSUMER, OF_A_HANDLER, advice, find, known, read, read_value, rows
+from eventbus.settings.table import OF_A_CONSUMER, OF_A_HANDLER, advice, find, known, read, rows
 from eventbus.suggest import nearest
 from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import ConsumerRecord, IsolationLevel
@@ -170,17 +170,11 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
 
 def _read(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the handler's own options, and the settings of its consumer."""
-    own: dict[str, Any] = {}
-    client: dict[str, Any] = {}
+    given, passed = read(options, _options(), "handler", where)
     fields = ("exactly_once", "dead_letter", *ConsumerSpec.__struct_fields__)
-    for option, value in options.items():
-        row = find(option, _options())
-        assert row is not None
-        if row.name in fields:
-            own[option] = value
-        else:
-            client[row.name] = None if value is None else read_value(row, option, value, where)
-    values, _ = read(own, _options(), "handler", where)
+    values = {name: value for name, value in given.items() if name in fields}
+    client: dict[str, Any] = {name: value for name, value in given.items() if name not in fields}
+    client |= {as_keyword(name): value for name, value in passed.items()}
     if values.get("timeout") is not None:
         values["timeout"] = seconds(values["timeout"], f"{where}: timeout={values['timeout']!r}", "; None for no limit")
     assignors = values.get("partition_assignment_strategy")
