@@ -6,14 +6,14 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from eventbus.backends.base import Backend, BackendConsumer
-from eventbus.backends.delivery import Delivery
+from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.consuming.restoring import Restoring
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener
-from eventbus.client.sending import SendNowaitOptions, SendOptions
+from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.types import RecordMetadata, TopicPartition
 from serdes.choose import Serdes
 
@@ -60,7 +60,16 @@ class Host(Protocol):
 
     async def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
 
-    def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Delivery: ...
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+        transactional: bool = True,
+    ) -> Delivery: ...
 
     def main_producer(self) -> Producer: ...
 
