@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 def segment(text: str) -> str:
     """Quote a subject (or version or context) as one segment of a path: ``a/b`` is one subject, not two segments."""
-    return quote(text, safe="")
+    # Clients and proxies resolve . and .. in a path, so these two subjects are written in full.
+    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
 
 
 class OAuth(msgspec.Struct, frozen=True, kw_only=True):

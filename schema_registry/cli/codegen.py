@@ -8,7 +8,7 @@ from pathlib import Path
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from schema_registry.cli.doors import Door, add_door, with_door
-from schema_registry.cli.sources import given_schema
+from schema_registry.cli.sources import add_type, given_schema
 from serdes.registry import SchemaText
 
 
@@ -17,16 +17,25 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("source", metavar="SUBJECT|FILE.avsc", help="- reads a schema from stdin")
     parser.add_argument("--version", default="latest", metavar="VERSION", help="of the subject (default: latest)")
     parser.add_argument("--out", metavar="FILE.py", help="write it there (default: stdout)")
+    add_type(parser)
     add_door(parser)
-    parser.set_defaults(run=codegen, type=None, reference=None)
+    parser.set_defaults(run=codegen)
 
 
 def codegen(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.source == "-" or args.source.endswith((".avsc", ".json")) or Path(args.source).is_file():
         text = given_schema(args, args.source)
-        _write(args, out, source_of(args, text, []), args.source)
-        return 0
+        if not text.references:
+            _write(args, out, source_of(args, text, []), args.source)
+            return 0
+
+        async def write(door: Door) -> None:
+            references: list[str] = []
+            await _gather(door, text, references, 0)
+            _write(args, out, source_of(args, text, references), args.source)
+
+        return with_door(args, write)
 
     async def work(door: Door) -> None:
         schema = await door.version(args.source, args.version)

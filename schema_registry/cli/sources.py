@@ -52,6 +52,7 @@ def given_text(args: argparse.Namespace, source: str) -> str:
     name = "stdin" if source == "-" else source
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+        text = text.removeprefix("\ufeff")  # a byte order mark, which some editors write and none shows
     except OSError as error:
         raise UsageError(f"{args.program}: {name}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import isinf
 from typing import Any, Final, Literal, cast
 from urllib.parse import urljoin
 
@@ -121,7 +122,7 @@ class JsonSchema:
 
 def _load(text: str, name: str) -> Json:
     try:
-        schema: Json = json.loads(text, parse_constant=_no_constant)
+        schema: Json = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise InvalidSchema(f"it is nested deeper than {MAX_DEPTH} levels", name, "JSON") from None
     except ValueError as error:
@@ -144,6 +145,13 @@ def _load(text: str, name: str) -> Json:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if isinf(value):
+        raise ValueError(f"the number {digits:.40} is beyond a double, in which JSON schemas are kept")
+    return value
 
 
 def _validate(schema: Json) -> None:

@@ -85,8 +85,10 @@ class Parser:
         """Parse the schema of a text. A refused text defines no types."""
         try:
             schema = self._schema(limits.load(text), None, None, 1)
-            if isinstance(schema, Forward):
-                raise undefined(schema)
+            for one in schema.branches if isinstance(schema, Union) else (schema,):
+                if isinstance(one, Forward):
+                    reason = "is not defined; define it in this text above this field, or pass its text as a reference"
+                    raise error(one.path, f"{one.name} {reason}")
             if self._waiting or self._unions:
                 self._resolve(schema)
             elif self.named:
@@ -168,6 +170,10 @@ class Parser:
         if type(default) is str and schema.type in ("float", "double"):
             default = _java_double(default, (path, "default"))
         if default is not MISSING and self._validate_defaults and not fits(schema, default):
+            for one in schema.branches if isinstance(schema, Union) else (schema,):
+                if isinstance(one, Forward):
+                    reason = "is not defined; define it in this text above this field, or pass its text as a reference"
+                    raise error(one.path, f"{one.name} {reason}")
             raise bad_default(path, record, name, schema, default)
         field = Field(
             name,

@@ -323,3 +323,8 @@ def test_of_a_conditional_the_consequences_are_compared() -> None:
     assert not change(then={"properties": {"y": False}}).is_compatible
     assert [one.path for one in change(**{"if": {"required": ["x"]}}).findings] == ["#/if"]
     assert not change(definitions={"d": {"required": ["e"], "type": "object"}}).is_compatible
+
+
+def test_a_number_beyond_a_double_is_refused_and_not_stored_as_text() -> None:
+    with pytest.raises(InvalidSchema, match="the number 1e400 is beyond a double"):
+        parse(SchemaText('{"type":"number","maximum":1e400}', "JSON"), print)
