@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Context, Decimal
+from decimal import Context, Decimal, DefaultContext
 from typing import Any, cast
 from uuid import UUID
 
@@ -32,6 +32,11 @@ class Conversion(msgspec.Struct, frozen=True):
     write: Convert
     is_lossy: bool = False
     """True if Python's type is less precise: the number is kept unless the annotation asks for that type."""
+
+    def checked(self, value: Any) -> Any:
+        """Return a value that is in its form below the logical type. Raise if it cannot be read as one of it."""
+        self.read(value)
+        return value
 
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,6 +94,9 @@ def _time_of_day(per_second: int) -> tuple[Convert, Convert]:
 def _instant(unit: timedelta, ticks_per_unit: int = 1) -> tuple[Convert, Convert]:
     """``ticks_per_unit``: nanoseconds are finer than Python's own, and cut."""
     micros = unit // _MICROSECOND
+    first, last = (
+        (one.replace(tzinfo=UTC) - _EPOCH_UTC) // unit * ticks_per_unit for one in (datetime.min, datetime.max)
+    )
 
     def read(ticks: int) -> datetime:
         return _EPOCH_UTC + timedelta(microseconds=ticks // ticks_per_unit * micros)
@@ -97,7 +105,10 @@ def _instant(unit: timedelta, ticks_per_unit: int = 1) -> tuple[Convert, Convert
         _need(value, datetime, "datetime")
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone; a timestamp is an instant: datetime(..., tzinfo=UTC)")
-        return (value - _EPOCH_UTC) // unit * ticks_per_unit
+        ticks = (value - _EPOCH_UTC) // unit * ticks_per_unit
+        if not first <= ticks <= last:  # only its own time zone has it in these years
+            raise ValueError(f"{value!r} is not in the years 1 to 9999 of UTC")
+        return ticks
 
     return read, write
 
@@ -201,8 +212,15 @@ def _write_big_decimal(value: Any) -> bytes:
     exponent = cast("Decimal", value).as_tuple().exponent
     if not isinstance(exponent, int):
         raise ValueError(f"{value} is no number")
-    data = _integer_bytes(_unscaled(value, -exponent))
-    return long_bytes(len(data)) + data + int_bytes(-exponent)
+    number = _integer_bytes(_unscaled(value, -exponent))
+    data = long_bytes(len(number)) + number + int_bytes(-exponent)
+    try:
+        is_kept = _read_big_decimal(data) == value
+    except ArithmeticError:
+        is_kept = False
+    if not is_kept:
+        raise ValueError(f"{value!s:.40} has an exponent that no reader takes: at most {DefaultContext.Emax}")
+    return data
 
 
 _UUID_TEXT = Conversion(UUID, UUID, _write_uuid_text)

@@ -1,7 +1,8 @@
 """Limits of a message, checked before any value is built.
 
 A few bytes can describe twenty million nulls, or nest deeper than the interpreter's stack. Three limits apply to each
-message: the depth of recursive records, the number of items, and the ratio of the decoded size to the encoded size.
+message: the depth of recursive records, the number of items, and the ratio of the decoded size to the encoded size. The
+writer charges as the reader does: a message that is written and cannot be read would stop its partition.
 """
 
 from __future__ import annotations
@@ -51,6 +52,31 @@ class Budget:
                 )
 
 
+def block_charge(item: Schema, key_bytes: int, apart: Container[int]) -> tuple[int, int, int]:
+    """Return the fewest bytes of an item with its key, and what `Budget.charge` takes for one: cost and excess."""
+    least = least_bytes(item) + key_bytes
+    return least, 1 if least else _ZERO_WIDTH_COST, max(excess(item, apart) - _RATIO * key_bytes, 0)
+
+
+def record_charge(record: Schema, apart: Container[int]) -> str | None:
+    """Return the code that charges for a record that is optional or has its own function, or None if it is free."""
+    more = excess_inside(record, apart) if isinstance(record, Record) else 0
+    return f"budget.charge(1, 0, {more}, 1)" if more > 0 else None
+
+
+def needs_budget(schema: Schema, seen: set[int] | None = None) -> bool:
+    """True if it holds an array or a map anywhere."""
+    seen = set() if seen is None else seen
+    if isinstance(schema, (Array, Map)):
+        return True
+    if id(schema) in seen:
+        return False
+    seen.add(id(schema))
+    if isinstance(schema, Union):
+        return any(needs_budget(one, seen) for one in schema.branches)
+    return isinstance(schema, Record) and any(needs_budget(field.schema, seen) for field in schema.fields)
+
+
 def too_deep() -> None:
     raise AvroDataError(f"records nest deeper than {MAX_NESTING}")
 
@@ -68,11 +94,6 @@ def least_bytes(schema: Schema, known: dict[int, int] | None = None) -> int:
     if isinstance(schema, Fixed):
         return schema.size
     return 1 if isinstance(schema, (Array, Map)) else _LEAST[schema.type]
-
-
-def item_cost(least: int) -> int:
-    """Return the charge for an item that takes at least ``least`` encoded bytes."""
-    return 1 if least else _ZERO_WIDTH_COST
 
 
 def excess(schema: Schema, apart: Container[int]) -> int:

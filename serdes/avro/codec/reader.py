@@ -15,7 +15,15 @@ from serdes.avro.codec.arms import BASES, arm_for
 from serdes.avro.codec.conversions import conversion_of
 from serdes.avro.codec.defaults import default_bytes
 from serdes.avro.codec.errors import AvroDataError, AvroTypeError
-from serdes.avro.codec.guards import MAX_NESTING, Budget, excess, excess_inside, item_cost, least_bytes, too_deep
+from serdes.avro.codec.guards import (
+    MAX_NESTING,
+    Budget,
+    block_charge,
+    least_bytes,
+    needs_budget,
+    record_charge,
+    too_deep,
+)
 from serdes.avro.codec.resolve import branch_for, mismatch, sources
 from serdes.avro.codec.shapes import (
     Arms,
@@ -77,7 +85,7 @@ class _Reader:
         self.source = source = Source(reader.fullname)
         self._functions: dict[Any, str] = {}
         self._apart = kept_apart(writer)
-        self._has_budget = _needs_budget(writer)
+        self._has_budget = needs_budget(writer)
         for name, value in _TOOLS.items():
             source.bind(value, name)
         with source.function("def decode(data, p):"):
@@ -111,8 +119,8 @@ class _Reader:
         shape = shape_of(annotation)
         if isinstance(shape, Arms):
             with self._placed():
-                annotation = arm_for(reader, shape)
-            shape = shape_of(annotation)
+                arm = arm_for(reader, shape)
+            return self.value(writer, reader, arm)
         if id(writer) in self._apart or (is_deep and isinstance(writer, (Array, Map, Record))):
             return self._called((id(writer), id(reader), key_of(annotation)), writer, reader, annotation)
         return self._one(writer, reader, annotation, shape)
@@ -155,8 +163,8 @@ class _Reader:
 
     def _charge(self, record: Schema) -> None:
         """Charge for an optional record, which was not charged before."""
-        if isinstance(record, Record) and self._has_budget and (more := excess_inside(record, self._apart)) > 0:
-            self.source.line(f"budget.charge(1, 0, {more}, 1)")
+        if self._has_budget and (charge := record_charge(record, self._apart)):
+            self.source.line(charge)
 
     @contextmanager
     def _placed(self) -> Generator[None]:
@@ -275,9 +283,9 @@ class _Reader:
     def _block_loop(self, item: Schema, key_bytes: int = 0) -> Generator[None]:
         """Generate the code around one item of an array or one entry of a map, whose key takes at least one byte."""
         source, count = self.source, self.source.fresh("n")
-        least, most = least_bytes(item) + key_bytes, excess(item, self._apart) - 16 * key_bytes
+        least, cost, more = block_charge(item, key_bytes, self._apart)
         left = "(size - p)" if least == 1 else f"(size - p) // {least}" if least else count
-        charge = f"budget.charge({count}, {item_cost(least)}, {max(most, 0)}, {left})"
+        charge = f"budget.charge({count}, {cost}, {more}, {left})"
         with source.block("while True:"):
             self._length(count, "read_count")
             source.line(f"if not {count}: break")
@@ -475,19 +483,6 @@ class _Reader:
                     if isinstance(writer, Map):
                         self._skip(_TEXT)
                     self._skip(item)
-
-
-def _needs_budget(schema: Schema, seen: set[int] | None = None) -> bool:
-    """Does it hold an array or a map anywhere?"""
-    seen = set() if seen is None else seen
-    if isinstance(schema, (Array, Map)):
-        return True
-    if id(schema) in seen:
-        return False
-    seen.add(id(schema))
-    if isinstance(schema, Union):
-        return any(_needs_budget(one, seen) for one in schema.branches)
-    return isinstance(schema, Record) and any(_needs_budget(field.schema, seen) for field in schema.fields)
 
 
 _TEXT = Primitive("string")

@@ -176,10 +176,11 @@ def _shape_of(annotation: Any) -> Shape:
 
 def _arms(arguments: tuple[Any, ...]) -> Shape:
     flat: list[Any] = []
-    for one in map(unwrapped, arguments):
-        inner = typing.get_args(one) if typing.get_origin(one) in (typing.Union, types.UnionType) else (one,)
+    for one in arguments:
+        bare = unwrapped(one)
+        inner = typing.get_args(bare) if typing.get_origin(bare) in (typing.Union, types.UnionType) else (one,)
         flat += [each for each in inner if each not in flat]
-    return Shape() if any(one in PLAIN for one in flat) else Arms(tuple(flat))
+    return Shape() if any(unwrapped(one) in PLAIN for one in flat) else Arms(tuple(flat))
 
 
 def _items(base: Any, arguments: tuple[Any, ...]) -> Shape:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from serdes.avro.codec.arms import BASES, arm_for
 from serdes.avro.codec.branches import arm_choice, plain_choice
-from serdes.avro.codec.conversions import conversion_of
+from serdes.avro.codec.conversions import Conversion, conversion_of
 from serdes.avro.codec.defaults import default_bytes
 from serdes.avro.codec.errors import AvroDataError, AvroTypeError
-from serdes.avro.codec.guards import MAX_NESTING, too_deep
+from serdes.avro.codec.guards import MAX_NESTING, Budget, block_charge, needs_budget, record_charge, too_deep
 from serdes.avro.codec.shapes import (
     Arms,
     Constants,
@@ -25,6 +25,7 @@ from serdes.avro.codec.shapes import (
     Object,
     Scalar,
     Shape,
+    check_of,
     key_of,
     shape_of,
 )
@@ -71,10 +72,12 @@ class _Writer:
         self.source = source = Source(schema.fullname)
         self._functions: dict[Any, str] = {}
         self._apart = kept_apart(schema)
+        self._has_budget = needs_budget(schema)
         for name, value in _TOOLS.items():
             source.bind(value, name)
         with source.function("def encode(value, prefix):"):
             source.line("depth = 0")
+            source.line(f"budget = {'Budget()' if self._has_budget else None}")
             parts: list[tuple[str, Any]] = []
             self.value("value", schema, annotation, parts)
             self._return("return JOIN((prefix,", parts, "))")
@@ -93,7 +96,12 @@ class _Writer:
     # dispatch --------------------------------------------------------------------------------------------------------
 
     def value(self, name: str, schema: Schema, annotation: Any, parts: list[tuple[str, Any]]) -> None:
-        """Code for the value that the expression ``name`` is."""
+        """Code for the value that the expression ``name`` is, which must keep the rules of its annotation."""
+        if (check := check_of(annotation)) is not None:
+            checked = self.source.fresh("x")
+            self.source.line(f"{checked} = {name}")
+            self.source.line(f"{self.source.bind(check, 'check')}({checked})")
+            name = checked
         shape, is_deep = shape_of(annotation), self.source.indent > _MOST_INDENT
         if isinstance(schema, Union):
             if is_deep:
@@ -102,8 +110,8 @@ class _Writer:
                 self._union(name, schema, annotation, shape, parts)
             return
         if isinstance(shape, Arms):
-            annotation = self._arm(schema, shape)
-            shape = shape_of(annotation)
+            self.value(name, schema, self._arm(schema, shape), parts)
+            return
         if id(schema) in self._apart or (is_deep and isinstance(schema, (Array, Map, Record))):
             self._called((id(schema), key_of(annotation)), name, schema, annotation, parts)
         else:
@@ -131,17 +139,31 @@ class _Writer:
         if function is None:
             function = self._functions[key] = source.fresh("write_")
             inner: list[tuple[str, Any]] = []
-            with source.function(f"def {function}(value, depth):"):
+            with source.function(f"def {function}(value, depth, budget):"):
                 if isinstance(schema, Union):
                     self.value("value", schema, annotation, inner)
                 else:
                     if isinstance(schema, Record):
                         source.line(f"if depth > {MAX_NESTING}: too_deep()")
+                    if id(schema) in self._apart:
+                        self._charge(schema)
                     self._one("value", schema, annotation, shape_of(annotation), inner)
                 self._return("return JOIN((", inner, "))")
         result = source.fresh("b")
-        source.line(f"{result} = {function}({name}, depth{' + 1' if isinstance(schema, Record) else ''})")
+        source.line(f"{result} = {function}({name}, depth{' + 1' if isinstance(schema, Record) else ''}, budget)")
         self._add(parts, result)
+
+    def _charge(self, record: Schema) -> None:
+        if self._has_budget and (charge := record_charge(record, self._apart)):
+            self.source.line(charge)
+
+    def _charge_block(self, items: str, item: Schema, key_bytes: int) -> None:
+        _, cost, more = block_charge(item, key_bytes, self._apart)
+        charge = f"budget.charge(len({items}), {cost}, {more}, len({items}))"
+        if more == 0:  # in place, because a call takes three times as long
+            self.source.line(f"budget.items -= len({items}){f' * {cost}' if cost > 1 else ''}")
+            charge = f"if budget.items < 0: {charge}"
+        self.source.line(charge)
 
     def _arm(self, schema: Schema, shape: Arms) -> Any:
         try:
@@ -163,7 +185,7 @@ class _Writer:
             if logical is None:
                 return name
             convert, kind = self.source.bind(logical.write, "to_avro"), self.source.bind(logical.kind, "kind")
-            return f"({convert}({name}) if isinstance({name}, {kind}) else {name})"
+            return f"({convert}({name}) if isinstance({name}, {kind}) else {self._raw(name, logical)})"
         if isinstance(shape, Members):
             return f"{name}.value"
         if isinstance(shape, Constants):
@@ -176,8 +198,12 @@ class _Writer:
         is_number = (kind is int and base is float) or (kind is float and base is int)
         is_bytes = base is bytes and kind in (bytearray, memoryview)
         if is_number or is_bytes or (issubclass(kind, base) and not (kind is bool and base is int)):
-            return name
+            return name if logical is None else self._raw(name, logical)
         raise self._misfit(schema, annotation)
+
+    def _raw(self, name: str, logical: Conversion) -> str:
+        """A value in the form below its logical type. Readers of the logical type must be able to convert it."""
+        return name if logical.is_lossy else f"{self.source.bind(logical.checked, 'checked')}({name})"
 
     def _primitive(self, value: str, schema: Schema, parts: list[tuple[str, Any]]) -> None:
         source, kind = self.source, schema.type
@@ -240,6 +266,8 @@ class _Writer:
 
     def _branch(self, name: str, result: str, index: int, schema: Union, arms: dict[int, Any]) -> None:
         inner: list[tuple[str, Any]] = []
+        if id(schema.branches[index]) not in self._apart:
+            self._charge(schema.branches[index])
         self.value(name, schema.branches[index], arms[index], inner)
         self._joined(result, long_bytes(index), inner)
 
@@ -270,6 +298,7 @@ class _Writer:
         source.line(f"{items} = {name}")
         with source.block(f"if {items}:"):
             source.line(f"if isinstance({items}, NO_LISTS): raise TypeError(f'{{{items}!r:.80}} is no list')")
+            self._charge_block(items, schema.items, 0)
             source.line(f"{out} = [long_bytes(len({items}))]")
             with source.at(("item", f"{items} {item}")), source.block(f"for {item} in {items}:"):
                 inner: list[tuple[str, Any]] = []
@@ -294,6 +323,7 @@ class _Writer:
         entries, out, key, item, text, result = (source.fresh(one) for one in ("m", "out", "key", "item", "x", "b"))
         source.line(f"{entries} = {name}")
         source.line(f"{out} = [long_bytes(len({entries}))] if {entries} else []")
+        self._charge_block(entries, schema.values, 1)
         with source.block(f"for {key}, {item} in {entries}.items():"), source.at(("key", key)):
             source.line(f"{text} = {key}.encode()")
             inner: list[tuple[str, Any]] = []
@@ -378,6 +408,7 @@ def wrong_kind(value: Any, kind: type) -> str:
 
 
 _TOOLS: dict[str, Any] = {
+    "Budget": Budget,
     "BOOLEANS": _Booleans({True: b"\1", False: b"\0"}),
     "JOIN": b"".join,
     "MISSING": object(),
