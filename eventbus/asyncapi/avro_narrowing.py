@@ -11,16 +11,7 @@ from typing import Any, cast
 
 from eventbus.asyncapi.narrowing import Difference
 from eventbus.asyncapi.reading import JsonObject
-
-_READ_AS = {
-    "int": {"long", "float", "double"},
-    "long": {"float", "double"},
-    "float": {"double"},
-    "string": {"bytes"},
-    "bytes": {"string"},
-}
-"""What a writer's type may be read as, beside itself."""
-_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+from serdes.avro.schema import PRIMITIVES, PROMOTIONS
 
 
 def avro_differences(old: Any, new: Any) -> list[Difference]:
@@ -41,8 +32,8 @@ class _Comparison:
         kind_before, kind_after = before["type"], after["type"]
         if kind_before != kind_after:
             what = f"its type was {kind_before} and is {kind_after}"
-            widens = kind_before not in _READ_AS.get(kind_after, set())
-            yield Difference(path, what, widens=widens, narrows=kind_after not in _READ_AS.get(kind_before, set()))
+            widens = kind_before not in PROMOTIONS.get(kind_after, ())
+            yield Difference(path, what, widens=widens, narrows=kind_after not in PROMOTIONS.get(kind_before, ()))
             return
         if before.get("logicalType") != after.get("logicalType"):
             what = f"its logical type was {before.get('logicalType')} and is {after.get('logicalType')}"
@@ -111,10 +102,10 @@ class _Comparison:
             else:
                 gone[name] = one
         for name in gone:  # a reader takes the first of its branches that a value may be read as
-            is_read = any(_identity(one, self._new) in _READ_AS.get(name, ()) for one in new)
+            is_read = any(_identity(one, self._new) in PROMOTIONS.get(name, ()) for one in new)
             yield Difference(path, f"{name} is no longer among its types", narrows=not is_read)
         for name in left:
-            is_read = any(_identity(one, self._old) in _READ_AS.get(name, ()) for one in old)
+            is_read = any(_identity(one, self._old) in PROMOTIONS.get(name, ()) for one in old)
             yield Difference(path, f"{name} is new among its types", widens=not is_read)
 
 
@@ -161,7 +152,7 @@ def _definitions(schema: Any) -> JsonObject:
 def _schema(node: Any, definitions: JsonObject) -> JsonObject:
     """As an object with a type; a name is what it was given to."""
     if isinstance(node, str):
-        return {"type": node} if node in _PRIMITIVES else definitions.get(node.rpartition(".")[2], {"type": node})
+        return {"type": node} if node in PRIMITIVES else definitions.get(node.rpartition(".")[2], {"type": node})
     inner = node["type"]
     return _schema(inner, definitions) if isinstance(inner, dict) else node
 

@@ -14,16 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, cast
 
-from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
-
-PROMOTIONS: Final[dict[str, frozenset[str]]] = {
-    "long": frozenset({"int"}),
-    "float": frozenset({"int", "long"}),
-    "double": frozenset({"int", "long", "float"}),
-    "bytes": frozenset({"string"}),
-    "string": frozenset({"bytes"}),
-}
-"""Reader's type -> the writer's types that are promoted to it."""
+from serdes.avro.schema import PROMOTIONS, Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
 
 MAX_DEPTH: Final = 120
 MAX_STEPS: Final = 500_000
@@ -131,7 +122,7 @@ class _Comparison:
             return tuple(found)
         if isinstance(reader, Union):
             return self._one_branch_reads(reader, writer)
-        if writer_kind in PROMOTIONS.get(kind, ()):
+        if kind in PROMOTIONS.get(writer_kind, ()):
             return _NONE
         detail = f"reader type: {kind.upper()} not compatible with writer type: {writer_kind.upper()}"
         return self._finding("TYPE_MISMATCH", reader, writer, detail)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from schema_registry.compatibility.avro import PROMOTIONS, Incompatibility
+from schema_registry.compatibility.avro import Incompatibility
 from schema_registry.compatibility.findings import Finding
-from serdes.avro.schema import Array, Enum, Fixed, Map, Named, Record, Schema, Union
+from serdes.avro.schema import PROMOTIONS, Array, Enum, Fixed, Map, Named, Record, Schema, Union
 
 DESCRIPTIONS: Final = {
     "FIXED_SIZE_MISMATCH": "The size of FIXED type field at path '{path}' in the {reader} schema does not match with "
@@ -159,9 +159,9 @@ def _type_fix(found: Incompatibility, backward: bool) -> str:
     if isinstance(found.writer, Record) and isinstance(found.reader, Enum):
         return "give the field itself a default; the enum's own default does not stand in for a field that is missing"
     if backward:
-        wider = [reader for reader, writers in PROMOTIONS.items() if old.type in writers]
+        wider = PROMOTIONS.get(old.type, ())
         kinds = f" (or widen it to {', '.join(wider)})" if wider else ""
     else:
-        narrower = sorted(PROMOTIONS.get(old.type, ()))
+        narrower = sorted(writer for writer, readers in PROMOTIONS.items() if old.type in readers)
         kinds = f" (or narrow it to {', '.join(narrower)})" if narrower else ""
     return f"keep {brief(old)}{kinds}, or add a field with a new name and a default"

@@ -8,6 +8,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+PROMOTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What a writer's type may be read as, other than itself."""
 
 
 class Missing:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from serdes.avro.schema import Enum, Field, Fixed, Named, Record, Schema, Union
-
-_PROMOTIONS = {
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-}
+from serdes.avro.schema import PROMOTIONS, Enum, Field, Fixed, Named, Record, Schema, Union
 
 Seen = set[tuple[int, int]]
 
@@ -56,7 +48,7 @@ def branch_for(writer: Schema, reader: Union, seen: Seen | None = None) -> int |
             fallback = index
     if fallback is not None:
         return fallback
-    promoted = _PROMOTIONS.get(kind, ())
+    promoted = PROMOTIONS.get(kind, ())
     return next((index for index, branch in enumerate(reader.branches) if branch.type in promoted), None)
 
 
@@ -75,7 +67,7 @@ def mismatch(writer: Schema, reader: Schema, seen: Seen | None = None) -> str | 
             return f"it was written as {writer.fullname}, and is read as a union without it ({names})"
         return None
     if kind_of(writer) != kind_of(reader):
-        if reader.type in _PROMOTIONS.get(writer.type, ()):
+        if reader.type in PROMOTIONS.get(writer.type, ()):
             return None
         return f"it was written as {writer.fullname}, which cannot be read as {reader.fullname}"
     if isinstance(writer, Record) and isinstance(reader, Record):
