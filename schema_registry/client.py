@@ -131,7 +131,9 @@ class RegistryClient:
         def ask() -> RegisteredSchema:
             path = f"/subjects/{segment(subject)}/versions"
             answer = self.request("POST", path, query={"normalize": normalize or None}, body=_body(text))
-            return self._remembered(_registered(answer, text, subject), "schema" in answer)
+            if "schema" not in answer:  # an older registry: its rules for the schema are in another response
+                return msgspec.structs.replace(self.by_id(answer["id"], subject), subject=subject)
+            return self._remembered(_registered(answer, text, subject), True)
 
         return self._answers.get_or(("register", subject, _key(text), normalize), ask)
 

@@ -85,10 +85,8 @@ class Parser:
         """Parse the schema of a text. A refused text defines no types."""
         try:
             schema = self._schema(limits.load(text), None, None, 1)
-            for one in schema.branches if isinstance(schema, Union) else (schema,):
-                if isinstance(one, Forward):
-                    reason = "is not defined; define it in this text above this field, or pass its text as a reference"
-                    raise error(one.path, f"{one.name} {reason}")
+            if isinstance(schema, Forward):
+                raise undefined(schema)
             if self._waiting or self._unions:
                 self._resolve(schema)
             elif self.named:

@@ -15,7 +15,7 @@ PROMOTIONS: Final[dict[str, tuple[str, ...]]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""What a writer's type may be read as, other than itself."""
+"""The types that a writer's type may be read as, besides itself."""
 
 
 class Missing:

@@ -64,7 +64,7 @@ def test_a_subject_with_characters_of_urls_survives_every_tool(subject: str, cli
     assert client.is_compatible(subject, SchemaText('"long"')).is_compatible
     assert cli("schema", "show", subject, "--registry", served).code == 0
     assert cli("schema", "diff", subject, "a.avsc", "--registry", served).code == 0
-    if subject not in (".", ".."):  # their client writes a dot as it is, and httpx removes it
+    if subject not in (".", ".."):  # their client does not quote a dot, and httpx removes it
         with SchemaRegistryClient({"url": served}) as theirs:
             assert theirs.get_latest_version(subject).schema.schema_str == '"int"'
             assert theirs.register_schema(subject, TheirSchema('"int"', "AVRO")) > 0

@@ -1,4 +1,4 @@
-"""What is written can be read: a record that its own schema's reader refuses would stop its partition."""
+"""Nothing is written that the reader of the same schema refuses: such a record would stop its partition."""
 
 from __future__ import annotations
 
