@@ -44,6 +44,7 @@ def test_a_logical_type_beside_the_type_has_no_effect() -> None:
 
 
 UNDEFINED = " is not defined; define it in this text, or pass its text as a reference"
+ABOVE = " is not defined; define it in this text above this field, or pass its text as a reference"
 NO_TYPE = "`type` is missing or no string"
 SPELLING = "letters, digits and _ only, no digit in front"
 NO_FIT = "change the default or the type"
@@ -62,6 +63,10 @@ NO_FIT = "change the default or the type"
         ({"type": {"type": "int"}}, "$",
          f"{NO_TYPE}; an object inside `type` is the schema itself: take the outer one away"),
         ('"Foo"', "$", f"Foo{UNDEFINED}"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "x.K", "default": "A"}]},
+         "$.fields[0].type", f"x.K{ABOVE}"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": ["x.K", "null"], "default": "A"}]},
+         "$.fields[0].type[0]", f"x.K{ABOVE}"),
         (record(field("x.Foo"), namespace="n"), "$.fields[0].type", f"x.Foo{UNDEFINED}"),
         (record(field({"type": "map", "values": "A"}), namespace="n"), "$.fields[0].type.values", f"n.A{UNDEFINED}"),
         (record(field("int"), field("long")), "$.fields[1]", "record R has two fields named f; rename one"),
