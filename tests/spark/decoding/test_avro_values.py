@@ -217,6 +217,17 @@ def test_schemas_that_are_no_avro_are_refused_in_words() -> None:
     assert "is no Avro schema" in second
 
 
+def test_a_schema_with_a_rule_that_nothing_executes_is_refused_in_words() -> None:
+    registry = Memory()
+    schema_id = registry.add(record(a="int"))
+    rules = {"domainRules": [{"name": "enc", "type": "ENCRYPT", "mode": "WRITEREAD"}]}
+    found = registry.by_ids[schema_id]
+    text = msgspec.structs.replace(found.text, rule_set=rules)
+    registry.by_ids[schema_id] = msgspec.structs.replace(found, text=text)
+    (refused,) = decoded(opened(registry).plan(None), (schema_id, b"\2")).rejected.to_pylist()
+    assert "Rule 'enc' of type ENCRYPT cannot be executed" in refused["error"]
+
+
 def test_named_types_of_other_subjects_travel_with_the_plan() -> None:
     registry = Memory()
     registry.add('{"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}', subject="colours")
