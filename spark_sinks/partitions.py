@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import decimal
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL = frozenset("\"#%'*/:=?\\{[]^") | {chr(code) for code in (*range(32), 127)}
 """Hive escapes these characters in the names of columns, and readers other than Spark do not reverse it."""
+_ESCAPED = re.compile(r"[^A-Za-z0-9 ,+@~_.\u0080-\U0010ffff-]")
 _NAME_BYTES = 255
 _PATH_BYTES = 3_000
 """A name in a path has at most 255 bytes, and a path 4,096, of which this part is for partition directories."""
@@ -59,7 +61,7 @@ def directory_name(column: str, value: Any, columns: int = 1) -> str:
     """
     if value is None:
         return f"{column}={NULL_DIRECTORY}"
-    text = quote(_text(value), safe=" ,+@~-_.")
+    text = _escaped(_text(value))
     if text == NULL_DIRECTORY:
         text = f"%5F{text[1:]}"
     name = f"{column}={text}"
@@ -103,10 +105,15 @@ def _unfit_text(column: str, value: Any, columns: int) -> str | None:
         return f"its {column!r} is {value!r}, which readers of partition directories take for null"
     if not isinstance(value, str):
         return None
-    size = len(f"{column}={quote(value, safe=' ,+@~-_.')}".encode())
+    size = len(quote(f"{column}={value}", safe=" ,+@~-_.="))  # deltalake escapes letters that are not ASCII
     if size <= _longest(columns):
         return None
     return f"its {column!r} makes a directory name of {size:,} bytes, and at most {_longest(columns)} are possible"
+
+
+def _escaped(text: str) -> str:
+    """Escape a value as Hive does: ASCII only, because Spark takes the escaped bytes of other letters for letters."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _longest(columns: int) -> int:

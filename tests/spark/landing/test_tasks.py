@@ -129,7 +129,7 @@ def test_a_time_beyond_the_year_9999_is_null_and_has_no_day() -> None:
         (Decimal("0E-10"), "0.0000000000"),
         (dt.datetime(1, 1, 1, tzinfo=dt.UTC), "0001-01-01T00%3A00%3A00.000000Z"),
         ("a=b", "a%3Db"),
-        ("é x", "%C3%A9 x"),
+        ("é x\x01", "é x%01"),
     ],
 )
 def test_each_value_has_a_directory_of_its_own(value: Any, text: str) -> None:
@@ -137,7 +137,7 @@ def test_each_value_has_a_directory_of_its_own(value: Any, text: str) -> None:
 
 
 def test_a_directory_that_would_have_too_long_a_name_is_hashed() -> None:
-    names = {directory_name("p", f"{'é' * 60}{end}") for end in "ab"}
+    names = {directory_name("p", f"{'é' * 130}{end}") for end in "ab"}
     assert len(names) == 2
     assert max(len(name) for name in names) <= 255
 
