@@ -45,9 +45,9 @@ def spark_errors(spark: SparkSession) -> Generator[None]:
 
 
 def own_error(error: BaseException, spark: SparkSession) -> BaseException:
-    """Return the error of this package that Spark converted to text on its way from a worker.
+    """Return the error of this package that Spark converted to text between a worker and the driver.
 
-    Spark's own errors become `SparkFailed`, any other error is returned as it is. The text of Spark's errors is read
+    Spark's own errors become `SparkFailed`, any other error is returned unchanged. The text of Spark's errors is read
     here, because they lose it when the session is stopped.
     """
     if isinstance(error, EventBusError):

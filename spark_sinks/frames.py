@@ -1,4 +1,4 @@
-"""What lies between records and files: the caller's transformation, the columns a table is split by."""
+"""From decoded records to the rows of a table: the caller's transform and the partition columns."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Frames:
-    """How rows become those of the table. ``partition_by`` may map names to expressions of Spark's SQL."""
+    """How rows become the rows of the table. ``partition_by`` may map names to expressions of Spark SQL."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Frames:
 
     @property
     def are_direct(self) -> bool:
-        """Whether tasks can decode and write in one go: nothing between the two is left to Spark."""
+        """Return True if a task can decode and write in one step, because Spark does nothing in between."""
         return self._transform is None and not self._expressions
 
     @property
@@ -66,7 +66,7 @@ class Frames:
 
     @property
     def are_transformed(self) -> bool:
-        """Whether a row need not be a record."""
+        """Return True if a row need not correspond to one record."""
         return self._transform is not None
 
     def rows(self, frame: DataFrame, decode: Any, columns: pa.Schema) -> DataFrame:
@@ -133,7 +133,7 @@ class Frames:
             self.check(columns, upsert)
 
     def check_time(self, columns: pa.Schema) -> None:
-        """Raise `ConfigError` when the column to make a day of is no time; one that is missing is found by `check`."""
+        """Raise `ConfigError` if the column of the day is no timestamp or date (`check` finds a missing one)."""
         import pyarrow as pa
 
         name = self.event_time

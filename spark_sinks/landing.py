@@ -46,7 +46,7 @@ _log = logging.getLogger("eventbus.spark")
 ArrowSchema = Any
 """A `pyarrow.Schema`: unknown to type checkers, and it should not make `land` unknown too."""
 DEFAULT_BATCH_RECORDS = 500_000
-"""What a crash makes the next run repeat, at most."""
+"""The most records that a run repeats after a crash."""
 _LONG_JOB_RECORDS = 5_000_000
 _LACKS: dict[str, frozenset[Lack]] = {"delta": frozenset({"time", "nanos"}), "iceberg": frozenset({"nanos"})}
 _PARQUET_LACKS: frozenset[Lack] = frozenset({"narrow"})
@@ -54,10 +54,10 @@ _PARQUET_LACKS: frozenset[Lack] = frozenset({"narrow"})
 
 
 class LandReport(NamedTuple):
-    """What one call of `land` did for a topic.
+    """The result of one call of `land` for a topic.
 
-    ``offsets``: the next offset to land of every partition, also of earlier calls. ``lag``: offsets that the table is
-    behind the end of the log as it was last seen. ``table``: the table for people.
+    ``offsets``: the next offset to land of every partition, also of earlier calls. ``lag``: offsets that are
+    not landed yet, by the end of the log as it was last read. ``table``: the table for people.
     """
 
     topic: str
@@ -119,10 +119,10 @@ def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandR
     - ``every``: seconds (or ``"10s"``) from one batch to the next; 0 goes on at once. None lands what there is.
     - ``on_incompatible``: what becomes of values whose schema changed in a way that no column can follow: ``fail``,
       ``quarantine`` or ``new_column``.
-    - ``quarantine``: records that cannot be decoded are kept beside the table, in the same commit; more than
+    - ``quarantine``: records that cannot be decoded are kept next to the table, in the same commit; more than
       ``quarantine_limit`` of a batch (and than 100) stop the landing, as all of them do with ``quarantine=False``.
     - ``stage``: where tasks put files for a database; a directory that driver and tasks share.
-    - ``spark``: a session to use; by default the active one, else a `spark_session` of its own, ended afterwards.
+    - ``spark``: a session to use; by default the active one, else a new `spark_session`, ended afterwards.
 
     `land_many` does it with several topics.
 
@@ -244,7 +244,7 @@ def _lacks_of(to: str) -> frozenset[Lack]:
 
 
 def _warn_of_absence(origin: Origin, url: str) -> None:
-    """A service and its landing may start in any order, so that a topic which does not exist is no error."""
+    """A service and its landing may start in any order, so a topic that does not exist yet is only warned of."""
     near = difflib.get_close_matches(origin.topic, origin.topics(), 1)
     _log.warning(
         "Topic %r of %s does not exist yet. No row is landed until it is created.%s",
@@ -255,7 +255,7 @@ def _warn_of_absence(origin: Origin, url: str) -> None:
 
 
 def table_of(to: str, topic: str, several: bool) -> str:
-    """Where a topic's table is: ``{topic}`` is replaced; appended where it is missing and there are several topics."""
+    """Return the table of a topic: ``{topic}`` is replaced, or the name is appended if there are several topics."""
     if is_database(to):
         if several and "{topic}" not in to and "#" in to:
             raise ConfigError(f"to={to!r}: several topics need a table each: write {{topic}} where its name belongs")
@@ -284,7 +284,7 @@ def interval_ms(every: Duration) -> int:
 
 
 def starting_point(origin: Origin, starting_offsets: str) -> dict[int, int]:
-    """Where each partition that there is now begins, for a table that is founded. Raises `ConfigError`."""
+    """Return the first offset of each present partition for a new table. Raises `ConfigError`."""
     bounds = origin.bounds()
     named = {"earliest": EARLIEST, "latest": LATEST}.get(starting_offsets)
     if named is not None:

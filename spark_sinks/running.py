@@ -1,7 +1,7 @@
 """A landing while it runs: Spark plans micro-batches, tasks write files, the target commits them with the offsets.
 
-The target's account is the only memory. The query's checkpoint is Spark's scratch paper: made anew for every run, and
-read for one thing, the end of a batch.
+Only the target's account is kept. The checkpoint of the query is temporary: it is created for every run, and read for
+the end of a batch alone.
 """
 
 # pyarrow has no type information.
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eventbus.spark")
 REJECTED_UNNOTICED = 100
-"""So many rejected records a batch never stop a landing; more do, where they are a greater share than allowed."""
+"""Up to this number of rejected records in a batch never stop a landing; more do, if their share is too large."""
 _RECORDS_PER_TASK = 20_000
 """Starting a task costs as much as landing this many records."""
 _MAX_RESTARTS = 3
 _MAX_ROUNDS = 20
-"""Rounds in which a batch may meet schemas that nobody knew of: each learns all that its tasks met."""
+"""The number of times that a batch is decoded: each round learns all unknown schemas that its tasks found."""
 
 
 class LandProgress(NamedTuple):
     """How far a landing is, after each batch. ``total`` counts offsets, so it may exceed the rows there are.
 
-    ``lag``: offsets that the table is behind the log's end.
+    ``lag``: offsets that are not landed yet.
     """
 
     topic: str
@@ -89,7 +89,7 @@ class Limits(NamedTuple):
 
 
 class Running:
-    """One topic on its way into one table. The target is open; everything happens in one thread at a time."""
+    """The landing of one topic into its open table. It is called from one thread at a time."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Running:
         self._limits = limits
         self._progress = progress
         self._busy = threading.Lock()
-        """Held through a batch: who stops the query waits for it, and lets go: Spark's stop waits for its thread."""
+        """Held during a batch. A stop waits for it and releases it, because Spark's stop waits for its thread."""
         self._stopping = False
         self._spark: Any = None
         self._query: Any = None
@@ -177,9 +177,9 @@ class Running:
             raise self._error
 
     def _told(self, error: Exception) -> BaseException:
-        """What an end of the query means: Spark says nothing useful of its scratch directory."""
+        """Return the error that ended the query. Spark's own errors about its temporary directory are not helpful."""
         own = own_error(error, self._spark)
-        if isinstance(own, OffsetOutOfRange):  # the source speaks of options and checkpoints that nobody has set
+        if isinstance(own, OffsetOutOfRange):  # the source names options and checkpoints that the caller has not set
             try:
                 self.check_kept()
             except OffsetOutOfRange as lost:
@@ -287,9 +287,7 @@ class Running:
             if not written.unknown:
                 return written
             self._values.learn(written.unknown)
-        raise SerializationError(
-            f"{self._origin.topic}: after {_MAX_ROUNDS} rounds there are still schemas that nobody knew of before"
-        )
+        raise SerializationError(f"{self._origin.topic}: after {_MAX_ROUNDS} rounds there are still unknown schemas")
 
     def _written_once(
         self, frame: DataFrame, end: Mapping[int, int], plan: RowPlan, decoding: Decoding, stage: str
@@ -315,7 +313,7 @@ class Running:
         return _Written.of(collected(reports), columns)
 
     def _transformed(self, frame: DataFrame, plan: RowPlan, decoding: Decoding, stage: str) -> _Written:
-        """With the caller's transformation between: what is rejected does not come through it, and costs a second pass.
+        """Write a batch with the caller's transform. Rejected records do not pass through it, and cost a second pass.
 
         An accumulator may count a task twice that Spark runs twice; here it only matters whether it is zero. There is
         one for all batches: pyspark never forgets one.
@@ -371,7 +369,7 @@ class Running:
             raise CorruptRecord(f"{path} is not what Spark writes there ({told}): land again") from error
 
     def _ranges(self, end: Mapping[int, int], min_tasks: int) -> list[OffsetRange]:
-        """What the tasks of a batch read, of a log in a directory."""
+        """Return the ranges that the tasks of a batch read from a log in a directory."""
         bounds = self._origin.bounds()
         ranges: list[OffsetRange] = []
         for partition, offset in sorted(end.items()):
@@ -391,8 +389,8 @@ class Running:
         if start < first or max(start, end) > last:
             raise OffsetOutOfRange(
                 f"{TopicPartition(self._origin.topic, partition)} is to be landed in {self.table} from offset {start} "
-                f"on, but the log has {first} to {last}: retention removed records, or the topic was deleted and made "
-                f"anew. fail_on_data_loss=False passes over what is gone; a new topic belongs in a new table"
+                f"on, but the log has {first} to {last}: retention removed records, or the topic was deleted and "
+                f"created again. fail_on_data_loss=False skips what is gone; a new topic belongs in a new table"
             )
 
     # -- what was refused ---------------------------------------------------------------------------------------------
@@ -421,7 +419,7 @@ def collected(reports: DataFrame) -> list[Any]:
 
 
 class _Written(NamedTuple):
-    """What the tasks of a batch have written. ``fit``: records that were not rejected, whatever became of them."""
+    """The reports of the tasks of a batch. ``fit``: the number of records that were not rejected."""
 
     rows: list[Report]
     rejected: list[Report]

@@ -1,4 +1,4 @@
-"""Staged files: what a task writes, complete and synced, for the driver to make part of the table.
+"""Staged files: a task writes them complete and synced, and the driver makes them part of the table.
 
 Spark's own Parquet writer goes row by row through the JVM; pyarrow writes the columns as they are, in the same process
 that decoded them: about a third of the CPU time.
@@ -10,7 +10,6 @@ that decoded them: about a third of the CPU time.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventbus.errors import ConfigError
 from spark_sinks.partitions import FIRST_DAY, LAST_DAY, directory_name
 from spark_sinks.shape import DATE
-from spark_sinks.targets.files import disk_errors
-from spark_sinks.targets.rewrite import rewrite
+from spark_sinks.targets.rewrite import rewrite, write_file
 from spark_sinks.targets.target import RowLimits, StagedFile
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_DIRECTORIES = 4_000
 """More partition directories than this in one task (a decade of days) are a mistake, not a layout."""
-_ROW_GROUP_ROWS = 262_144
 _MANY_FILES = 64
 """A batch of so many files is left as its tasks wrote it."""
 _JOINED_BYTES = 32 << 20
@@ -55,12 +52,12 @@ class Layout(NamedTuple):
         return [name for name in self.partition_by if name not in known]
 
     def makes_date(self, columns: Sequence[str]) -> bool:
-        """Whether `shape.DATE` is made here, of another column."""
+        """Return True if `shape.DATE` is made of another column here."""
         return DATE in self.partition_by and DATE not in columns
 
 
 class StageWriter:
-    """Gathers rows by partition directory and writes each directory's rows as one complete file.
+    """Collects rows by partition directory and writes the rows of each directory as one complete file.
 
     Only a task with more rows than `_BUFFERED_BYTES` writes before its end, and then several files per directory: no
     file stays open, however many directories there are.
@@ -88,7 +85,7 @@ class StageWriter:
             self._write_files()
 
     def finish(self) -> list[StagedFile]:
-        """Write what is left; all files, complete and synced."""
+        """Write the remaining rows. Return all files, complete and synced."""
         self._write_files()
         return self._files
 
@@ -98,19 +95,6 @@ class StageWriter:
             self._files.append(write_file(path, directory, batches, self._layout.compression))
         self._waiting.clear()
         self._waiting_bytes = 0
-
-
-def write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compression: str) -> StagedFile:
-    """Batches of one schema as a Parquet file, synced."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_batches(batches)
-    with disk_errors(path, "write"), path.open("xb") as file:
-        pq.write_table(table, file, compression=compression, row_group_size=_ROW_GROUP_ROWS)
-        file.flush()
-        os.fsync(file.fileno())
-        return StagedFile(str(path), directory, table.num_rows, file.tell())
 
 
 def joined(files: Sequence[StagedFile], compression: str) -> list[StagedFile]:

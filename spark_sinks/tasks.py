@@ -31,8 +31,8 @@ ROWS, REJECTED, UNKNOWN, FIT = "rows", "rejected", "unknown", "fit"
 
 
 class Report(NamedTuple):
-    """What a task tells the driver: a staged file of ``kind`` rows or rejected, or the id of a schema it did not know,
-    or how many records fit, where it did not write them.
+    """The report of a task to the driver: a staged file of rows or of rejected records, the id of an unknown schema, or
+    the number of records that fit, if it did not write them.
 
     ``partition``, ``offset`` and ``reason``: of the first record in a file of rejected ones. An unknown schema's id is
     in ``rows``.
@@ -78,7 +78,7 @@ class Decoding:
 
 
 class DecodeTask:
-    """Records to rows, for a transformation of the caller's. What is no row is only counted, in ``odd``."""
+    """From records to rows, for a transform of the caller. Other records are only counted, in ``odd``."""
 
     def __init__(self, decoding: Decoding, odd: Accumulator[int]) -> None:
         self._decoding = decoding
@@ -93,7 +93,7 @@ class DecodeTask:
 
 
 class WriteTask:
-    """Rows to staged files; with ``decoding``, records to staged files of rows and of rejected records.
+    """Writes rows to staged files; with ``decoding``, records to staged files of rows and of rejected records.
 
     ``keep_rows=False`` writes the rejected only, and counts the others.
     """
@@ -133,8 +133,7 @@ class WriteTask:
 class FusedTask:
     """Reads the log and writes, in one pass: nothing but the reports goes through the JVM.
 
-    Spark gives it the numbers of the ranges that it is to land. ``skip_lost`` passes over what retention takes
-    meanwhile.
+    Spark gives it the numbers of the ranges to land. ``skip_lost`` skips records that retention removes meanwhile.
     """
 
     def __init__(

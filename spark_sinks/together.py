@@ -1,4 +1,4 @@
-"""Several landings in one session: one after the other until each is caught up, or all at once permanently."""
+"""Several landings in one session: in turn until each is caught up, or all together permanently."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_all(
             break
         try:
             _run(group, spark, every_ms, stop)
-        except Exception as error:  # raised below, whatever its type
+        except Exception as error:  # raised below, of any type
             if is_gone(spark):
                 raise
             errors.append(error)

@@ -70,7 +70,7 @@ def _client(registry: str | SchemaClient | None, url: str) -> SchemaClient:
 
 
 def _has_avro(url: str, topic: str) -> bool:
-    """Whether the log's own directory has an Avro schema for the values of a topic."""
+    """Return True if the directory of the log has an Avro schema for the values of a topic."""
     directory = _directory(url)
     if directory is None or not Path(directory).is_dir() or _SCHEMAS not in LogReader(directory).topics():
         return False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TAKEN = frozenset({*RESERVED, DATE})
-"""Names that the fields of an Avro schema do not get: whoever lands it cannot rename them."""
+"""Names that the fields of an Avro schema do not get. The schema cannot be changed by the caller."""
 
 
 class Conflict(NamedTuple):
@@ -60,9 +60,9 @@ class Columns:
     def add(self, fields: Sequence[tuple[str, pa.DataType]], *, new_column: bool) -> tuple[str, ...] | Conflict:
         """Make room for values of these types: the names of their columns. Nothing changes with a conflict.
 
-        A field whose name is taken gets ``__value`` behind it.
+        A field whose name is taken gets the suffix ``__value``.
 
-        ``new_column``: a field that does not fit its column gets one of its own, so there is none.
+        ``new_column``: a field that does not fit its column gets another column, so there is no conflict.
         """
         changed = dict(self._fields)
         names: list[str] = []
@@ -199,7 +199,7 @@ def _without(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
 
 
 def type_word(kind: Any) -> str:
-    """What a type is called in the name of a column."""
+    """Return the word for a type in the name of a column."""
     import pyarrow.types as pt
 
     if pt.is_timestamp(kind):

@@ -24,12 +24,12 @@ SPARK_LACKS: frozenset[Lack] = frozenset({"time", "nanos"})
 
 
 class ValueSettings(NamedTuple):
-    """What the caller of a landing said of the values.
+    """The options of a landing about its values.
 
     - ``value``: ``auto`` is ``avro`` with a registry, ``json`` with a schema, and ``bytes`` with neither.
     - ``schema``: the columns of JSON values: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL.
     - ``registry``: a URL, a client, or None.
-    - ``key``: what ``_key`` is; a key that is no UTF-8 is refused with ``text``.
+    - ``key``: what ``_key`` is; a key that is not UTF-8 is refused with ``text``.
     - ``on_incompatible``: what becomes of values whose schema no common column can hold.
     - ``tombstones``: whether rows have the column `shape.TOMBSTONE` (tables that are upserted).
     - ``lacks``: what the way to the table has no type for: times become microseconds since midnight (int64),
@@ -71,7 +71,7 @@ class RowDecoder(Protocol):
 
 
 class RowPlan(Protocol):
-    """What the tasks of one batch need; picklable, and small."""
+    """The plan for the tasks of one batch; picklable, and small."""
 
     @property
     def columns(self) -> pa.Schema:
@@ -83,7 +83,7 @@ class RowPlan(Protocol):
 
 
 class Values(Protocol):
-    """What the values of a topic are, for the length of a landing. Used by the driver, from one thread."""
+    """The values of a topic during a landing. Used by the driver, from one thread."""
 
     def plan(self, table: pa.Schema | None) -> RowPlan:
         """The plan for the next batch, after its end is fixed: so all its schemas are registered by now.

@@ -140,7 +140,7 @@ class KafkaOrigin:
         self._cluster = Cluster(url)
         self._topic = topic
         if fixed := [name for name in _FIXED if name.lower() in {given.lower() for given in options}]:
-            raise ConfigError(f"{fixed[0]} is said by the landing itself, and is no option of its source")
+            raise ConfigError(f"{fixed[0]} is set by the landing and cannot be an option of its source")
         isolation = options.get("kafka.isolation.level", "read_committed")
         if isolation != "read_committed":
             raise ConfigError(f"kafka.isolation.level={isolation!r}: what is landed must be committed")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PartitionBounds = dict[int, tuple[int, int]]
-"""By partition: the first offset, and the last stable offset."""
+"""The first offset and the last stable offset of each partition."""
 
 
 class Origin(Protocol):
@@ -32,7 +32,7 @@ class Origin(Protocol):
         ...
 
     def topic_id(self) -> str:
-        """Which topic of that name it is; empty where nothing tells, say before its first record."""
+        """Return the id of the topic; empty if it is not known."""
         ...
 
     def bounds(self) -> PartitionBounds:

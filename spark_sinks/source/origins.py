@@ -1,4 +1,4 @@
-"""Where records come from, by URL: a log directory (``file://`` or a path) or a cluster (``kafka://``)."""
+"""Open the source of records that a URL names: a log directory (``file://`` or a path) or a cluster (``kafka://``)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _matching(url: str, pattern: str) -> list[str]:
     there = sorted(name for name in there if not name.startswith("_"))
     found = [name for name in there if matches(name)]
     if not found:
-        log = url.partition("?")[0]  # behind it are settings, and passwords among them
+        log = url.partition("?")[0]  # after it come settings, and passwords among them
         raise ConfigError(f"topics=/{pattern}/ matches no topic of {log}; there are {', '.join(there) or 'none'}")
     return found
 

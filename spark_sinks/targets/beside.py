@@ -1,4 +1,4 @@
-"""What tables of files have beside their rows: a directory of staged files, a lock, and refused records."""
+"""The parts of a table of files besides its rows: a directory of staged files, a lock, and refused records."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -28,7 +28,7 @@ _MARKS: dict[Kind, tuple[str, str]] = {
     "Delta": ("_delta_log/*", "delta:"),
     "Iceberg": ("metadata/*.metadata.json", "iceberg:"),
 }
-"""What is in a directory of each kind, and how it is asked for."""
+"""By kind: the files that its directory contains, and the prefix of its URL."""
 MakeFiles = Callable[[Path], Files]
 
 
@@ -58,7 +58,7 @@ class Stage:
         self._files.remove_empty("", prefix)
 
     def done(self, state: SinkState) -> None:
-        """The batch was committed: what is still there are failed attempts of tasks. A refusing disk is no matter."""
+        """Remove the files of failed attempts of tasks after the commit. An error of the disk does not matter here."""
         with contextlib.suppress(StorageError):
             for path in self._files.files_below(self._name(state), hidden=True):
                 self._files.remove(path)
@@ -69,7 +69,7 @@ class Stage:
 
 
 class Quarantine:
-    """Refused records: Parquet files in a directory beside the table, counted by the table's account.
+    """Refused records: Parquet files in a directory next to the table, counted by the table's account.
 
     A file counts iff ``quarantine_from <= its sequence < sequence`` of the account: one commit decides for rows and
     refused records.
@@ -172,7 +172,7 @@ class ReadLock:
 
     @contextlib.contextmanager
     def shared(self) -> Generator[None]:
-        """While rows are read. No lock where it cannot be had: in a directory that is read-only, and on Windows."""
+        """Hold the lock while rows are read. A read-only directory and Windows have none."""
         try:
             file = self._path.open("a+")
         except OSError:
@@ -187,7 +187,7 @@ class ReadLock:
 
     @contextlib.contextmanager
     def exclusive(self) -> Generator[None]:
-        """While files are replaced. Raises `LogLocked` when somebody reads."""
+        """Hold the lock while files are replaced. Raises `LogLocked` while the table is being read."""
         with disk_errors(self._path, "open"):
             file = self._path.open("a+")
         with file:

@@ -17,7 +17,7 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
 class TargetOptions(NamedTuple):
-    """What a target may be told besides where it is.
+    """The options of a target.
 
     ``compression``: of Parquet files that the target writes itself (staged ones are the tasks' affair). ``stage``: a
     directory for staged files instead of the table's own; best on the same disk, else every file is copied.
@@ -67,7 +67,7 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
 
 
 def is_database(to: str) -> bool:
-    """Whether it is the URL of a database, or would like to be."""
+    """Return True for the URL of a database, also of an unknown one."""
     return "://" in to and to.partition(":")[0] not in ("file", "delta", "iceberg", *_FAR)
 
 

@@ -1,4 +1,4 @@
-"""How a table comes to be, and how it is taken over: the same words and the same arithmetic for every target."""
+"""Create the account of a table, check it, and take it over: shared by all targets."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def check_founding(name: str, state: SinkState, founding: Founding) -> None:
         raise ConfigError(f"{name} holds topic {state.topic!r}, not {founding.topic!r}: land it into its own table")
     if state.topic_id and founding.topic_id and state.topic_id != founding.topic_id:
         raise ConfigError(
-            f"{name} holds a topic {state.topic!r} that is no more: the one of today was made anew (or is in another "
-            f"log), and its offsets mean other records. Land it into a table of its own"
+            f"{name} holds a topic {state.topic!r} that was deleted. The present topic of this name was "
+            f"created later, or is in another log, and its offsets mean other records. Land it into another table."
         )
     if state.partition_by != founding.partition_by:
         raise ConfigError(

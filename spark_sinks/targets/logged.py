@@ -1,7 +1,7 @@
-"""`LoggedTarget`: tables whose own log says which files are part of them, and holds the account as well.
+"""`LoggedTarget`: tables whose own log lists their files, and holds the account as well.
 
 Staged files are renamed to their place, then one commit of the log adds them together with the account. A crash leaves
-the old state or the new one; files that it left behind are not part of the table, and go at the next opening.
+the old state or the new one; files that it left are not part of the table, and are removed at the next opening.
 """
 
 # pyarrow has no type information.
@@ -21,7 +21,6 @@ import msgspec
 
 from eventbus.errors import ConfigError, EventBusError, StorageError
 from spark_sinks.shape import quarantine_schema
-from spark_sinks.stage import write_file
 from spark_sinks.targets.beside import (
     META,
     Kind,
@@ -36,6 +35,7 @@ from spark_sinks.targets.beside import (
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.parts import Epochs, Part, part_of, sorts_below
+from spark_sinks.targets.rewrite import write_file
 from spark_sinks.targets.settled import ends_of, without_settled
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TRIES = 5
-"""How often a commit is tried that somebody else's, say a user's OPTIMIZE, came before."""
+"""The number of tries of a commit, if commits of others come first, say a user's OPTIMIZE."""
 
 
 class LostRace(Exception):
-    """Somebody committed to the table since it was refreshed."""
+    """Raised when another process committed to the table since it was refreshed."""
 
 
 class Placed(NamedTuple):
@@ -68,7 +68,7 @@ class TableLog(Protocol):
     data: str
     """The directory of data files below the table; ``""``: the table itself."""
     merges: bool
-    """Whether there is `merge`."""
+    """True if `merge` is supported."""
 
     def exists(self) -> bool: ...
     def refresh(self) -> None: ...
@@ -82,7 +82,7 @@ class TableLog(Protocol):
         ...
 
     def fits(self, columns: pa.Schema) -> bool:
-        """Whether `commit` can take rows with these columns, or `fit` has to come before.
+        """Return True if `commit` takes rows with these columns, False if `fit` must be called first.
 
         Raises `ConfigError` for columns that the format has no type for.
         """
@@ -95,7 +95,7 @@ class TableLog(Protocol):
         ...
 
     def compact(self, state: SinkState, directory: str) -> None:
-        """Make few files of many in one partition; the account stays as it is."""
+        """Rewrite the files of one partition as few; the account stays unchanged."""
         ...
 
     def files(self) -> dict[str, list[int]]:
@@ -111,7 +111,7 @@ class TableLog(Protocol):
 
 
 class LoggedTarget:
-    """A table in a local directory with a log of its own."""
+    """A table in a local directory, with its own log."""
 
     is_partitioned = True
     keeps_nan = True
@@ -240,7 +240,7 @@ class LoggedTarget:
 
     @contextlib.contextmanager
     def _look(self) -> Generator[TableLog | None]:
-        """The table as it is now; what a landing checked last stays what it commits on."""
+        """Open the present table. The log that a landing checked last, and commits to, stays unchanged."""
         log = self._make_log()
         try:
             if log.exists():
@@ -290,8 +290,8 @@ class LoggedTarget:
     def _settled(
         self, batch: Batch, files: Sequence[StagedFile], last: SinkState, state: SinkState, epochs: Epochs
     ) -> tuple[Sequence[StagedFile], SinkState]:
-        """The refused records of a commit, and its account. Tombstones end the wait of older ones of their keys: what
-        is left of all that wait is written anew then."""
+        """The refused records of a commit, and its account. A tombstone removes older
+        records of its key from the quarantine, whose rest is then written again."""
         if not (last.upsert and state.rejected and (ends := ends_of(files))):
             return batch.rejected, state
         waiting = () if batch.replaces_quarantine else self._quarantine.read(last, epochs)
@@ -356,5 +356,5 @@ def _rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
 
 
 def _happened(last: SinkState, now: SinkState, epochs: Epochs) -> bool:
-    """Whether the commit after ``last`` is in the account."""
+    """Return True if the account contains the commit after ``last``."""
     return epochs.counts(Part(last.id, last.sequence, last.epoch, 0), now.sequence)

@@ -29,13 +29,13 @@ class Part(NamedTuple):
 
 
 def part_of(path: str) -> Part | None:
-    """What the name of a file says; None for one that no landing wrote."""
+    """Return the parts of a file's name; None for a file that no landing wrote."""
     match = _NAME.fullmatch(PurePosixPath(path).name)
     return match and Part(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def sorts_below(directory: str, before: str | None) -> bool:
-    """Whether the value of the first partition column sorts below ``before``; numbers sort as numbers."""
+    """Return True if the value of the first partition column sorts below ``before``; numbers sort as numbers."""
     if before is None:
         return True
     value = next(iter(partition_values(directory).values()), None)
@@ -69,11 +69,11 @@ class Epochs:
         self.begins = dict(begins)
 
     def begun(self, epoch: int, sequence: int) -> Epochs:
-        """With one more epoch."""
+        """Return these epochs and a new one."""
         kept = sorted(self.begins)[-self.KEPT + 1 :]
         return Epochs({**{each: self.begins[each] for each in kept}, epoch: sequence})
 
     def counts(self, part: Part, sequence: int) -> bool:
-        """Whether the commit of a file happened, in a table whose next commit is ``sequence``."""
+        """Return True if the commit of a file happened, in a table whose next commit is ``sequence``."""
         end = next((self.begins[each] for each in sorted(self.begins) if each > part.epoch), sequence)
         return part.sequence < min(end, sequence)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from spark_sinks.targets.files import disk_errors
+from spark_sinks.targets.target import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,3 +97,16 @@ def _row_groups(sources: Sequence[Path], columns: pa.Schema) -> Iterator[pa.Tabl
                     waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compression: str) -> StagedFile:
+    """Write batches of one schema to a Parquet file and sync it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_batches(batches)
+    with disk_errors(path, "write"), path.open("xb") as file:
+        pq.write_table(table, file, compression=compression, row_group_size=_ROW_GROUP_ROWS)
+        file.flush()
+        os.fsync(file.fileno())
+        return StagedFile(str(path), directory, table.num_rows, file.tell())

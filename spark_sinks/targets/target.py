@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 QUARANTINE_SUFFIX = "__quarantine"
-"""What the table of refused records is called, after the table."""
+"""The suffix of the name of the table of refused records."""
 
 
 class Founding(NamedTuple):
-    """How a table is made, and how it must be asked for ever after; else `ConfigError` says what differs.
+    """The options that a table is created with. Each later landing must have them too, or `ConfigError` is raised.
 
-    ``upsert``: the columns that tell rows apart; none of them: every record is a row. ``transformed``: rows are not
-    records one to one. ``started``: the offset that each partition is landed from (others: from the beginning).
-    ``topic_id``: which topic of that name, where the log tells; one that is made anew is another one.
+    ``upsert``: the columns of the key; without them every record is a row. ``transformed``: a row need not be one
+    record. ``started``: the offset that each partition is landed from; other partitions start at the beginning.
+    ``topic_id``: the id of the topic, if known. A topic that is created again has another id.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class _Version(msgspec.Struct):
 
 
 class SinkState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table holds of its topic. It changes with the rows, in one step.
+    """The account of a table. It changes with the rows, in one step.
 
     ``sequence`` counts commits and names the next one; ``epoch`` is raised by each landing that opens the table, and
     fences the one before. ``offsets``: the next offset to land of every partition. ``rows`` were landed and
@@ -106,7 +106,7 @@ class StagedFile(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one commit adds. ``offsets`` may name some partitions only; the others stay where they are.
+    """The content of one commit. ``offsets`` may name some partitions only; other partitions stay unchanged.
 
     ``columns``: of the table from now on, wider than before or the same. ``replaces_quarantine``: ``rejected`` is all
     that is left of the quarantine.
@@ -120,7 +120,7 @@ class Batch(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What compaction did: files before and after, of the partitions it touched."""
+    """The result of a compaction: files before and after, in the partitions that it changed."""
 
     files_before: int
     files_after: int
@@ -149,7 +149,7 @@ class Target(Protocol):
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether staged files are split by the founding's ``partition_by``; a database has indexes instead."""
+        """True if staged files are split by ``partition_by``; a database has indexes instead."""
         ...
 
     @property
@@ -191,11 +191,11 @@ class Target(Protocol):
     # -- for looking at it, without taking it over --------------------------------------------------------------------
 
     def state(self) -> SinkState | None:
-        """The account as it is now; None where there is no such table."""
+        """Return the present account; None if the table does not exist."""
         ...
 
     def files(self) -> FileCount | None:
-        """How many data files the table has now, and their size; None where there are no files."""
+        """Return the number and size of the data files; None for a database."""
         ...
 
     def strangers(self) -> list[str]:
@@ -228,7 +228,7 @@ def read_account(data: bytes | str, where: str) -> SinkState:
 
 
 def pack_columns(columns: pa.Schema) -> bytes:
-    """Columns for `SinkState.schema`."""
+    """Return the bytes of columns for `SinkState.schema`."""
     return columns.serialize().to_pybytes()
 
 

@@ -96,7 +96,7 @@ class _Hashes:
 
 
 def _unfit(batch: Any, kinds: dict[str, pa.DataType]) -> set[str]:
-    """Return the columns that cannot be cast to the types of decoded rows; a database has types of its own."""
+    """Return the columns that cannot be cast to the types of decoded rows; a database has other types."""
     import pyarrow as pa
 
     found: set[str] = set()

@@ -65,11 +65,11 @@ def replay_quarantine(
     dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ReplayReport:
-    """Decode again what waits in the quarantine of a table; the arguments are those of its landing, mended.
+    """Decode again what waits in the quarantine of a table; the arguments are those of its landing, corrected.
 
-    Takes the table over, so a landing of it must not run (it would be fenced); with ``dry_run`` it only says what would
-    become of the records. ``progress`` is told how many were looked at. In a table that is upserted an older record
-    never replaces a newer one, nor brings back what was deleted after it.
+    Takes the table over, so a landing of it must not run (it would be fenced); with ``dry_run`` it only reports what
+    would become of the records. ``progress`` is called with the number of records so far. In a table that is upserted
+    an older record never replaces a newer one, nor brings back what was deleted after it.
 
     Raises `ConfigError` for a table that was transformed, or that was split by what only Spark can reckon.
     """
@@ -125,7 +125,7 @@ class _Replay:
         return False
 
     def run(self) -> bool:
-        """Whether anything could be landed; else the table stays as it is, and whose it is."""
+        """Return True if anything was landed; else the table stays unchanged and is not taken over."""
         self.dry()
         if not self.landed:
             return False
@@ -156,7 +156,7 @@ class _Replay:
         return Batch({}, good.finish(), bad.finish(), self._columns(), replaces_quarantine=True)
 
     def _decoded(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
-        """What waits, taken apart; counted anew."""
+        """Decode the records that wait, and count them again."""
         self.waiting = self.landed = 0
         self.reasons.clear()
         for batch in self._waiting():

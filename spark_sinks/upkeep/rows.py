@@ -25,7 +25,7 @@ _MAX_ROUNDS = 20
 
 
 class ValueArguments(NamedTuple):
-    """What a landing was told of its values, and has to be told again: see `spark_sinks.landing.land`."""
+    """The arguments of a landing about its values, which are needed again: see `spark_sinks.landing.land`."""
 
     value: ValueKind = "auto"
     schema: type[msgspec.Struct] | Any | str | None = None

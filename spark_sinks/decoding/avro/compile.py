@@ -53,7 +53,7 @@ _NUMBERS = {
 }
 
 VALUE = "value"
-"""The column of a schema that is no record."""
+"""The column of a schema that is not a record."""
 
 
 def compiled(schema: avro.Schema) -> Record:

@@ -17,10 +17,10 @@ from spark_sinks.decoding.avro.cursor import ENDS_EARLY, NEGATIVE, Cursor, Mask
 from spark_sinks.decoding.avro.nodes import BadValue, Node, Reading, one_raw, one_small, raw, small
 
 _FEW = 48
-"""With so few records left in an array or map it is quicker to read them alone."""
+"""Up to this number of records left in an array or map are read alone, which is quicker."""
 _PATIENCE = 8
 _MOST_EMPTY_ITEMS = 10_000
-"""As many as consumers take."""
+"""The limit of consumers."""
 _TOO_MANY = f"more than {_MOST_EMPTY_ITEMS:,} items that take no bytes"
 _OUT_OF_RANGE = "the block's count is out of range"
 _LEAST = -(1 << 63)
@@ -218,7 +218,7 @@ class Repeated(Node):
         return pa.Array.from_buffers(self.type, len(cursor), buffers, children=[items])
 
     def _items(self, part: Cursor) -> tuple[list[Any], list[pa.Array]]:
-        """In rounds: which records read an item, and the items."""
+        """Return by round the records that read an item, and the items."""
         owners: list[Any] = []
         chunks: list[pa.Array] = []
         left = np.zeros(len(part), np.int64)
@@ -321,4 +321,4 @@ def _key(reading: Reading, path: str) -> str:
 
 
 def _no_branch(count: int) -> str:
-    return f"there is no such branch in a union of {count}"
+    return f"the branch does not exist in a union of {count}"

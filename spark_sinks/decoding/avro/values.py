@@ -1,4 +1,4 @@
-"""What the driver knows of a topic's Avro values: the schemas of the registry, and the columns they make together."""
+"""The Avro values of a topic, in the driver: the schemas of the registry, and the columns that they make together."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -76,9 +76,9 @@ class AvroValues:
         self._asked = 0
         """The version of the subject up to which all are known."""
         self._versions: dict[int, _Met | str] = {}
-        """By id, in the order of versions; a text says why it cannot be used."""
+        """The schemas by id, in the order of versions; a text is the reason why a schema cannot be used."""
         self._learned: dict[int, _Met | str] = {}
-        """By id, in the order in which tasks met them."""
+        """The schemas by id, in the order in which tasks found them."""
         self._ask_again = math.inf
 
     def plan(self, table: pa.Schema | None) -> AvroPlan:
@@ -101,7 +101,7 @@ class AvroValues:
                 schemas[id] = Known(met.text, names)
             elif id in self._learned:
                 schemas[id] = self._refused(id, names)
-            # Else: it may be a version that nobody writes any more. Tasks say so when they meet it.
+            # Else it may be a version that is not written any more. Tasks report it if they find it.
         payload = columns.fields()
         return AvroPlan(self._frame.columns(payload), len(payload), schemas, self._frame)
 
@@ -109,7 +109,7 @@ class AvroValues:
         with self._asking():
             for id in sorted(ids):
                 if id > _LAST_ID:  # a registry that cannot even read it says nothing final of it
-                    self._learned[id] = "there are no ids of more than 31 bits"
+                    self._learned[id] = "a schema id has at most 31 bits"
                 elif id not in self._learned:
                     self._learned[id] = self._versions.get(id) or self._fetched(id)
         self._ask_again = time.monotonic() + _ASK_AGAIN_S
@@ -121,8 +121,8 @@ class AvroValues:
         if self._change == "fail":
             raise SerializationError(
                 f"schema id {id} of {self._subject} does not fit the table: {conflict}. Nothing of this batch was "
-                "landed. Keep the type that the field had; or land with on_incompatible='new_column', which gives it a "
-                "column of its own, or 'quarantine'"
+                "landed. Keep the type that the field had; or land with on_incompatible='new_column', which gives it "
+                "another column, or 'quarantine'"
             )
         return f"it does not fit the table: {conflict}"
 

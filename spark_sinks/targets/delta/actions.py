@@ -1,4 +1,4 @@
-"""What a Delta log says of a file: its partition, its rows, and the least and greatest value of its columns."""
+"""The entry of a file in a Delta log: its partition, its rows, and the least and greatest value of its columns."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -34,7 +34,7 @@ def add_action(table: Path, path: str, directory: str, now_ms: int) -> AddAction
 
 
 def delta_columns(columns: pa.Schema) -> pa.Schema:
-    """The columns as Delta has them. Raises `ConfigError` for one that it has no type for, or a narrower one."""
+    """Return the columns with the types of Delta. Raises `ConfigError` for a column whose type Delta does not have."""
     import pyarrow as pa
     from deltalake import Schema
 

@@ -190,7 +190,7 @@ class DeltaLog:
         with delta_errors(self._path):
             if has is None:
                 self._allow_local_times(state, columns)
-                # Instead of the founding's columns. There are no files that "overwrite" could remove.
+                # It replaces the first columns. The table has no files yet that "overwrite" could remove.
                 by = list(state.partition_by)
                 self.table.create_write_transaction([], "overwrite", columns, by, commit_properties=_properties(state))
             elif wider:
@@ -203,7 +203,7 @@ class DeltaLog:
     def _allow_local_times(self, state: SinkState, columns: pa.Schema) -> None:
         """Enable timestamps without a zone. A table that gets one without this feature cannot be opened any more.
 
-        It is a commit of its own. The caller starts again after it, so that the landing's epoch is checked once more.
+        This is a separate commit. The caller starts again after it, so that the landing's epoch is checked once more.
         """
         from deltalake import Schema, TableFeatures
 
@@ -313,7 +313,7 @@ def delta_errors(path: str) -> Generator[None]:
 
 
 def _founding(state: SinkState) -> str:
-    """What never changes, for the table's configuration; the rest is in its transactions."""
+    """Return the part of the account that never changes, for the table's configuration."""
     return msgspec.json.encode(msgspec.structs.replace(state, offsets={}, epoch=0, schema=b"")).decode()
 
 

@@ -84,7 +84,7 @@ def changes(rows: pa.Table, keys: Sequence[str], having: Callable[[pa.Array], pa
 
 
 def record_key_of(columns: pa.Schema) -> str:
-    """The column that holds the record's key: values without fields are in ``value``, beside ``key``."""
+    """The column that holds the record's key: values without fields are in ``value``, next to ``key``."""
     return KEY if KEY in columns.names else "key"
 
 

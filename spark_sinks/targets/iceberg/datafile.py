@@ -1,4 +1,4 @@
-"""What an Iceberg manifest says of a file: its partition, and the bounds of its columns."""
+"""The entry of a file in an Iceberg manifest: its partition, and the bounds of its columns."""
 
 # pyarrow and pyiceberg have little type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

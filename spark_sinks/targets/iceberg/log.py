@@ -50,7 +50,7 @@ _SNAPSHOTS = 100
 
 
 class Where(NamedTuple):
-    """Where a table is: its directory, its name, and its catalog. ``file``: without it there is no catalog yet."""
+    """The place of a table: its directory, its name, and its catalog, which exists if its ``file`` does."""
 
     directory: Path
     identifier: tuple[str, ...]
@@ -59,7 +59,7 @@ class Where(NamedTuple):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What the property holds."""
+    """The content of the property."""
 
     state: msgspec.Raw
     begins: dict[int, int]

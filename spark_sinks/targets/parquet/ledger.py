@@ -1,8 +1,8 @@
 """The account of a Parquet table, below ``_eventbus/``, where readers of Parquet directories do not look.
 
 ``ledger/<number>.json``: an entry for each opening, commit and compaction. **The entry is the commit**: it is created
-exclusively, complete, and after everything that it names is on disk. So of two landings that want the same number one
-loses, and knows it. The newest entry holds the whole account; the others are history.
+exclusively, complete, and after everything that it names is on disk. If two landings create the same number, the
+later one fails and is fenced. The newest entry holds the whole account; earlier entries are history.
 
 Files in the table are called ``part-<table id>-<sequence>-<epoch>-<number>.parquet``: those of a sequence that has not
 been committed are the leftovers of a crash, known by their name.
@@ -36,8 +36,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a table's life.
 
     - ``files``, ``rejected``: what a commit added, in the table and in the quarantine.
-    - ``swap``: the partition directory that a compaction made anew, and may not have put in its place yet; the opening
-      after it names it (and its ``files``) too, and sees to it.
+    - ``swap``: the partition directory that a compaction rewrote, and may not have moved to its place yet; the
+      next opening names it (and its ``files``) too, and finishes the move.
     - ``begins``: the sequence at which each of the latest epochs began.
     """
 
@@ -100,12 +100,12 @@ def append(files: Files, entry: Entry) -> bool:
 
 
 def unfinished(files: Files) -> list[str]:
-    """What a crash left of entries that were not created."""
+    """Return the temporary files of entries that a crash prevented."""
     return [path for path in files.files_below(LEDGER) if PurePosixPath(path).name.startswith(".")]
 
 
 def entry_path(number: int) -> str:
-    """Where an entry is, relative to the table."""
+    """Return the path of an entry, relative to the table."""
     return f"{LEDGER}/{number:020d}.json"
 
 

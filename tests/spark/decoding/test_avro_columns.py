@@ -108,8 +108,8 @@ def record(*types: Any) -> dict[str, Any]:
     [
         ({"type": "enum", "name": "E", "symbols": ["X", "Y"]}, b"\x04", "field a: there is no such symbol among the 2"),
         ({"type": "enum", "name": "E", "symbols": ["X", "Y"]}, b"\x01", "field a: there is no such symbol"),
-        (["null", "int"], b"\x04", "field a: there is no such branch in a union of 2"),
-        (["null", "int", "string"], b"\x06", "field a: there is no such branch in a union of 3"),
+        (["null", "int"], b"\x04", "field a: the branch does not exist in a union of 2"),
+        (["null", "int", "string"], b"\x06", "field a: the branch does not exist in a union of 3"),
         ("boolean", b"\x02", "field a: a boolean is 0 or 1"),
         ("long", b"\xff" * 10, "field a: the number has more than 64 bits"),
         ("long", b"\xff" * 9 + b"\x02", "field a: the number has more than 64 bits"),

@@ -200,7 +200,7 @@ def test_an_id_that_none_can_be_is_not_asked_for() -> None:
     registry.down = False
     found = decoded(values.plan(None), (0xFFFFFFFF, b""))
     assert found.rejected is not None
-    assert "no ids of more than 31 bits" in found.rejected.column("error")[0].as_py()
+    assert "a schema id has at most 31 bits" in found.rejected.column("error")[0].as_py()
 
 
 def test_schemas_that_are_no_avro_are_refused_in_words() -> None:

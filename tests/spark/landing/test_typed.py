@@ -54,7 +54,7 @@ def test_what_is_no_row_ends_the_query_or_is_left_out() -> None:
 
 
 class Unknowing(RowPlan, RowDecoder):
-    """Meets a schema that nobody knew of."""
+    """Finds an unknown schema."""
 
     columns = pa.schema([("x", pa.int64())])
 

@@ -86,7 +86,7 @@ def test_a_cluster_is_asked_nothing_before_it_must() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"startingoffsets": "latest"}, "startingOffsets is said by the landing itself"),
+        ({"startingoffsets": "latest"}, "startingOffsets is set by the landing"),
         ({"kafka.isolation.level": "read_uncommitted"}, "what is landed must be committed"),
     ],
 )

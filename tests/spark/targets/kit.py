@@ -386,7 +386,7 @@ class Conformance:
             ({"topic": "flights"}, "holds topic 'orders', not 'flights'"),
             ({"transformed": True}, "made with no transform"),
             ({"upsert": ("amount",)}, "upsert"),
-            ({"topic_id": "b"}, "a topic 'orders' that is no more: the one of today was made anew"),
+            ({"topic_id": "b"}, "a topic 'orders' that was deleted. The present topic of this name was created later"),
         ],
     )
     def test_opening_it_otherwise_is_refused(self, rig: Rig, changes: dict[str, Any], text: str) -> None:
