@@ -133,7 +133,7 @@ class Frames:
             self.check(columns, upsert)
 
     def check_time(self, columns: pa.Schema) -> None:
-        """Raise `ConfigError` if the column of the day is no timestamp or date (`check` finds a missing one)."""
+        """Raise `ConfigError` if the column of the day has no date (`check` finds a missing column)."""
         import pyarrow as pa
 
         name = self.event_time

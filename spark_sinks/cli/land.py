@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_sinks.running import LandProgress
 
 _EVERY = "5s"
+_MANY_FILES, _FEW_ROWS = 100, 10_000
 _EPILOG = f"""\
   eventbus spark land orders ./warehouse/orders                         Parquet, a directory for each day
   eventbus spark land orders ./warehouse/orders --schema 'id string, cents long'
@@ -166,6 +167,10 @@ def show(reports: Sequence[LandReport], out: Output) -> None:
     ]
     out.table(columns, rows)
     for each in reports:
+        if each.files > _MANY_FILES and each.rows < each.files * _FEW_ROWS:
+            out.note(
+                f"{each.files:,} small files were written. To join them: eventbus spark compact {each.table} --all"
+            )
         if each.rejected:
             out.note(
                 f"{count_of(each.rejected, 'record')} of {each.topic} could not be decoded and "

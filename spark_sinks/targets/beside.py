@@ -28,7 +28,7 @@ _MARKS: dict[Kind, tuple[str, str]] = {
     "Delta": ("_delta_log/*", "delta:"),
     "Iceberg": ("metadata/*.metadata.json", "iceberg:"),
 }
-"""By kind: the files that its directory contains, and the prefix of its URL."""
+"""The files in the directory of each kind, and the prefix of its URL."""
 MakeFiles = Callable[[Path], Files]
 
 

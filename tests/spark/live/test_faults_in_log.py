@@ -117,9 +117,7 @@ def test_a_topic_made_anew_is_refused(shop: Shop, table: str, landed: Land) -> N
     shop.create()
     shop.sell(90)  # no offset tells
     for strict in (True, False):
-        with pytest.raises(
-            ConfigError, match=r"a topic 'orders' that was deleted\."
-        ):
+        with pytest.raises(ConfigError, match=r"a topic 'orders' that was deleted\."):
             landed(fail_on_data_loss=strict)
     assert audit(table, before) == []
 
