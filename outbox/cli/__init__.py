@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventbus.cli.parser import Subcommands, add_actions
 
-COMMANDS = ("status", "list_refused", "release", "relay", "check", "ddl")
+COMMANDS = ("status", "list_refused", "release", "relay", "check", "ddl", "adopt")
 """Modules of this package; what is heavy they import when they run."""
 
 EPILOG = """\

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 
 import anyio
+import msgspec
 
 from outbox.relay.receipts import Part
 
@@ -20,8 +21,19 @@ _GATHER_SECONDS = 0.02
 _AGAIN_SECONDS = 1.0
 """After a delete that failed: the rows are in no hurry."""
 
-Delete = Callable[[Sequence[int]], Awaitable[object]]
-"""All these rows, in one transaction."""
+Delete = Callable[[Sequence["Published"]], Awaitable[object]]
+"""Delete the rows of all these batches in one transaction."""
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A batch that is in the log."""
+
+    part: Part
+    number: int
+    """Of the batch, among those of its slot."""
+    event_ids: tuple[str, str]
+    """The least and the greatest. A row with an id of the batch but another event id is a new one: a sequence that was
+    restarted under a running relay has given the id again."""
 
 
 class Cleaner:
@@ -29,7 +41,7 @@ class Cleaner:
 
     def __init__(self, delete: Delete) -> None:
         self._delete = delete
-        self.open: tuple[Part, ...] = ()
+        self.open: tuple[Published, ...] = ()
         """Published, and perhaps still in the table."""
         self.trouble = ""
         """Why published rows are not deleted now. Their receipts grow, and at last publishing waits for the deletes."""
@@ -41,15 +53,20 @@ class Cleaner:
     @property
     def rows(self) -> int:
         """How many they are."""
-        return sum(len(part.ids) for part in self.open)
+        return sum(len(batch.part.ids) for batch in self.open)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Their parts of a receipt."""
+        return [batch.part for batch in self.open]
 
     def ids(self) -> list[int]:
         """In ascending order."""
-        return sorted(chain.from_iterable(part.ids for part in self.open))
+        return sorted(chain.from_iterable(batch.part.ids for batch in self.open))
 
-    def add(self, part: Part) -> None:
+    def add(self, batch: Published) -> None:
         """These rows are in the log."""
-        self.open = (*self.open, part)
+        self.open = (*self.open, batch)
         self._wanted.set()
         if self.rows >= _ENOUGH_ROWS:
             self._enough.set()
@@ -72,8 +89,8 @@ class Cleaner:
         done = self.open
         if not done:
             return
-        await self._delete(sorted(chain.from_iterable(part.ids for part in done)))
-        self.open = tuple(part for part in self.open if part not in done)
+        await self._delete(done)
+        self.open = tuple(batch for batch in self.open if batch not in done)
         self.trouble = ""
 
     async def run(self) -> None:

@@ -27,7 +27,7 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 from outbox.headers import EVENT_ID
 from outbox.headers import published as published_headers
 from outbox.relay.poison import Refused, is_about_times, is_poison, is_unknown_topic
-from outbox.relay.receipts import Part, decode, encode
+from outbox.relay.receipts import Receipt, decode, encode
 from outbox.relay.rows import Row
 from outbox.status import written_at_ms
 from outbox.table_names import name_in_log
@@ -71,10 +71,12 @@ class Publisher(ABC):
         """Those of the last batch that exist."""
         self.log_id = ""
         """The id of the log that was there when the slot was taken up; empty if it does not matter."""
+        self.number = 0
+        """The number of the last batch that was published for the slot."""
 
     @abstractmethod
-    async def take_up(self) -> list[Part]:
-        """Become the only one who publishes for the slot; what the last batch that is in the log was."""
+    async def take_up(self) -> Receipt | None:
+        """Become the only publisher for the slot. Return its receipt; None if this publisher leaves none."""
 
     @abstractmethod
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
@@ -180,16 +182,13 @@ class ExactlyOnce(Publisher):
         super().__init__(bus, at)
         self._id = transactional_id(name, identity, slot)
         self._place = TopicPartition(receipts_topic(name), 0)
-        self._number = 0
-        """Of the last batch in the log."""
         self._receipt = ""
         """What it was when the id was taken up."""
 
-    async def take_up(self) -> list[Part]:
+    async def take_up(self) -> Receipt:
         await self.aclose()
-        self.log_id = await create_receipts_topic(
-            self._bus, self._place.topic
-        )  # the log may be another one than it was
+        # The log may be another one than it was.
+        self.log_id = await create_receipts_topic(self._bus, self._place.topic)
         self._producer = producer = self._bus.new_producer(
             transactional_id=self._id,
             acks="all",
@@ -199,17 +198,21 @@ class ExactlyOnce(Publisher):
         )
         await producer.init()
         await self._at("fenced")
-        self._number, parts = await read_receipt(self._bus, self._id, self._place)
-        self._receipt = encode(parts)
-        return parts
+        receipt = await read_receipt(self._bus, self._id, self._place)
+        self.number, self._receipt = receipt.number, encode(receipt.parts)
+        return receipt
 
     async def check(self) -> None:
         producer = self._producer
         assert producer is not None
         await producer.begin()
-        await self._give_receipt(producer, self._receipt)
+        await self._give_receipt(producer, self.number, self._receipt)
         await producer.commit()
-        self._number += 1
+
+    async def renew_receipt(self) -> None:
+        """Commit a receipt under the next number that names no rows."""
+        self.number, self._receipt = self.number + 1, encode(())
+        await self.check()
 
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
         producer = self._producer
@@ -219,25 +222,24 @@ class ExactlyOnce(Publisher):
         await self._at("begun")
         await self._send(producer, rows, adders)
         await self._at("sent")
-        await self._give_receipt(producer, receipt)
+        await self._give_receipt(producer, self.number + 1, receipt)
         await self._at("receipt")
         await producer.commit()
-        self._number += 1
+        self.number += 1
 
-    async def _give_receipt(self, producer: Producer, receipt: str) -> None:
-        await producer.send_offsets({self._place: OffsetAndMetadata(self._number + 1, receipt)}, self._id)
+    async def _give_receipt(self, producer: Producer, number: int, receipt: str) -> None:
+        await producer.send_offsets({self._place: OffsetAndMetadata(number, receipt)}, self._id)
 
 
 class AtLeastOnce(Publisher):
     """Without: a crash, or a relay that was taken for dead, may publish rows again."""
 
-    async def take_up(self) -> list[Part]:
+    async def take_up(self) -> None:
         await self.aclose()
         self._producer = self._bus.new_producer(
             acks="all", enable_idempotence=True, max_request_size=_MOST_RECORD_BYTES
         )
         await self._at("fenced")
-        return []
 
     async def check(self) -> None:
         pass  # it puts nothing into the log but the rows
@@ -270,8 +272,8 @@ def _no_event(row: Row, error: Exception) -> EventBusError:
     )
 
 
-async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> tuple[int, list[Part]]:
-    """The number of the last batch, and its parts. No transaction that is still being ended can change it any more.
+async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> Receipt:
+    """Return the last receipt. No transaction that is still being ended can change it any more.
 
     Only after the transactional id was taken over, or fenced. Raises ConfigError for a receipt that is none.
     """
@@ -280,7 +282,27 @@ async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> tupl
         found = (await reader.committed([place])).get(place)
     finally:
         await reader.aclose()
-    return (0, []) if found is None else (found.offset, decode(found.metadata))
+    return _receipt(found)
+
+
+async def peek_receipts(bus: EventBus, name: str, identity: str, slots: int) -> dict[int, Receipt]:
+    """Return the last receipt of each of the first ``slots``, and of those after them that were in use.
+
+    Nothing is fenced, so the receipt of a slot that is in use may be out of date when this returns.
+    """
+    place = TopicPartition(receipts_topic(name), 0)
+    receipts: dict[int, Receipt] = {}
+    slot = 0
+    while slot == len(receipts):
+        found = await bus.admin.group_offsets(transactional_id(name, identity, slot))
+        if place in found or slot < slots:
+            receipts[slot] = _receipt(found.get(place))
+        slot += 1
+    return receipts
+
+
+def _receipt(found: OffsetAndMetadata | None) -> Receipt:
+    return Receipt() if found is None else Receipt(found.offset, tuple(decode(found.metadata)))
 
 
 async def create_receipts_topic(bus: EventBus, topic: str) -> str:

@@ -31,8 +31,22 @@ class Part(msgspec.Struct, frozen=True):
     """`checksum` of their event ids: a row with an id of these may be another one, in a database that was restored."""
 
 
+class Receipt(msgspec.Struct, frozen=True):
+    """What the log has published for a slot."""
+
+    number: int = 0
+    """The number of the last batch; 0 if the log has no receipt."""
+    parts: tuple[Part, ...] = ()
+    """The last batches, whose rows may still be in the table; the last one has ``number``."""
+
+    @property
+    def deleted(self) -> int:
+        """The number of the last batch whose rows were deleted before the last batch was published."""
+        return self.number - len(self.parts)
+
+
 def part_of(ids: Iterable[int], event_ids: Iterable[str]) -> Part:
-    """Of rows in the order of their ids."""
+    """Return the part for rows in the order of their ids."""
     return Part(tuple(ids), checksum(event_ids))
 
 

@@ -6,11 +6,21 @@ Each function is part of a transaction that its caller begins and commits.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from outbox.relay.receipts import Part, checksum, spans
+from outbox.relay.batches import (
+    DatabaseMismatch,
+    check_batch,
+    identity_and_batches,
+    lock_batch,
+    record_batch,
+    set_batch,
+)
+from outbox.relay.cleaning import Published
+from outbox.relay.receipts import Part, Receipt, checksum, spans
 from outbox.relay.topic_waits import Place
 from outbox.table_names import quoted
 
@@ -33,9 +43,6 @@ Row = tuple[
     "int | None",  # bytes of a value that is large: None for the others
 ]
 """An event, as it is taken: a plain tuple, there are many of them."""
-
-Settled = Literal["deleted", "gone", "others"]
-"""What became of the rows of a receipt; "others": those with these ids are not what was published."""
 
 _FEW_SPANS = 8
 """Of rows that are left out in a statement; beyond that they are left out here."""
@@ -145,35 +152,87 @@ class Rows:
             if row[9] is None or row[0] in values
         ]
 
-    def delete(self, connection: Connection, ids: Sequence[int], now: ColumnElement[int]) -> int:
-        """Delete rows that are published, all of them; into the archive, where there is one. How many there were."""
+    def delete_published(
+        self,
+        connection: Connection,
+        batches: Sequence[Published],
+        slot: int | None,
+        number: int,
+        now: ColumnElement[int],
+    ) -> None:
+        """Delete rows that were published just now, or move them into the archive. Record it for the slot.
+
+        A row with one of the ids and an event id outside of the batches stays: it was written after the sequence was
+        restarted, and is not published yet.
+        """
+        if slot is not None:
+            record_batch(connection, self._tables, slot, number)
+        ids = sorted(chain.from_iterable(batch.part.ids for batch in batches))
+        first, last = (min(batch.event_ids[0] for batch in batches), max(batch.event_ids[1] for batch in batches))
+        self._delete(connection, ids, now, (first, last))
+
+    def _delete(
+        self, connection: Connection, ids: Sequence[int], now: ColumnElement[int], event_ids: tuple[str, str]
+    ) -> None:
         if self._tables.archive is not None:
             for some in _slices(ids):
-                self._copy(connection, self._tables.archive, some, {"published_at_ms": now})
-        return delete_rows(connection, self._events, ids)
+                self._copy(connection, self._tables.archive, some, {"published_at_ms": now}, event_ids)
+        delete_rows(connection, self._events, ids, event_ids)
 
-    def drop(self, connection: Connection, ids: Sequence[int]) -> int:
-        """Delete rows as they are."""
-        return delete_rows(connection, self._events, ids)
+    def drop(self, connection: Connection, ids: Sequence[int], event_ids: tuple[str, str]) -> int:
+        """Delete rows as they are. Return how many there were."""
+        return delete_rows(connection, self._events, ids, event_ids)
 
-    def settle(self, connection: Connection, part: Part, now: ColumnElement[int]) -> Settled:
-        """Delete the rows of a receipt, if they are still there, and still the same."""
+    def settle(self, connection: Connection, slot: int, receipt: Receipt, now: ColumnElement[int]) -> int:
+        """Delete the rows that a slot has published, and return how many there were. Raises DatabaseMismatch.
+
+        In the transaction that deletes rows, the batch is recorded. So the rows of batches after the recorded one must
+        all be there. They are not if the database went back in time, or if a clone has published these batches.
+        """
+        recorded = lock_batch(connection, self._tables, slot)
+        check_batch(self._tables, slot, receipt, recorded)
+        count = 0
+        for number, part in enumerate(receipt.parts, receipt.deleted + 1):
+            if number > recorded:
+                # Locked: a relay that was given up may be about to delete them, all at once.
+                event_ids = self._find(connection, part, locks=True)
+                if event_ids is None:
+                    raise DatabaseMismatch(self._tables.name, slot, receipt, recorded)
+                self._delete(connection, part.ids, now, event_ids)
+                count += len(part.ids)
+        set_batch(connection, self._tables, slot, receipt.number)
+        return count
+
+    def check(self, connection: Connection, receipts: Mapping[int, Receipt]) -> None:
+        """Raise DatabaseMismatch for receipts that `settle` would refuse. They may be out of date.
+
+        The rows are read before the recorded batches: a relay that deletes rows meanwhile has recorded them then.
+        """
+        complete = {
+            (slot, number): self._find(connection, part) is not None
+            for slot, receipt in receipts.items()
+            for number, part in enumerate(receipt.parts, receipt.deleted + 1)
+        }
+        _, recorded = identity_and_batches(connection, self._tables)
+        for slot, receipt in receipts.items():
+            last = recorded.get(slot, 0)
+            check_batch(self._tables, slot, receipt, last)
+            if not all(complete[slot, number] for number in range(max(last, receipt.deleted) + 1, receipt.number + 1)):
+                raise DatabaseMismatch(self._tables.name, slot, receipt, last)
+
+    def _find(self, connection: Connection, part: Part, *, locks: bool = False) -> tuple[str, str] | None:
+        """Return the least and the greatest event id of a batch; None if not all of its rows are there."""
         from sqlalchemy import select
 
         columns = self._events.c
         is_mysql = connection.dialect.name in _MYSQL
         wanted = columns.id.in_(part.ids) if is_mysql else among(columns.id, part.ids)
-        asked = select(columns.id, columns.event_id).where(wanted).order_by(columns.id)
+        asked = select(columns.event_id).where(wanted).order_by(columns.id)
         for dialect in _MYSQL:
             asked = asked.with_hint(self._events, _BY_KEY, dialect)
-        # Locked: a relay that was given up may be about to delete them, all at once.
-        found = connection.execute(asked.with_for_update()).all()
-        if not found:
-            return "gone"
-        if len(found) != len(part.ids) or checksum(event_id for _, event_id in found) != part.crc:
-            return "others"
-        self.delete(connection, part.ids, now)
-        return "deleted"
+        event_ids = list(connection.scalars(asked.with_for_update() if locks else asked))
+        is_same = len(event_ids) == len(part.ids) and checksum(event_ids) == part.crc
+        return (min(event_ids), max(event_ids)) if is_same else None
 
     def _of_places(self, without: Collection[Place], only: Place | None = None) -> list[ColumnElement[bool]]:
         from sqlalchemy import or_
@@ -229,7 +288,7 @@ class Rows:
         """Move events to those that failed; how many."""
         extra = {"is_behind": int(is_behind), "reason": reason, "failed_at_ms": now}
         self._copy(connection, self._tables.failed, ids, extra)
-        return self.drop(connection, ids)
+        return delete_rows(connection, self._events, ids)
 
     def still_blocks(self, connection: Connection, head: int) -> bool:
         """Lock the row that blocks a key; False: it is not there any more."""
@@ -238,7 +297,14 @@ class Rows:
         found = connection.execute(locked.values(is_behind=failed.c.is_behind))
         return cast("CursorResult[Any]", found).rowcount > 0
 
-    def _copy(self, connection: Connection, target: Table, ids: Sequence[int], extra: Mapping[str, Any]) -> None:
+    def _copy(
+        self,
+        connection: Connection,
+        target: Table,
+        ids: Sequence[int],
+        extra: Mapping[str, Any],
+        event_ids: tuple[str, str] | None = None,
+    ) -> None:
         """Copy events with their ids. If the target has a row with one of these ids, all get new ids in the same order.
 
         An id identifies an event only until the sequence restarts, as on a replica that was promoted or after TRUNCATE
@@ -254,7 +320,8 @@ class Rows:
         if connection.scalar(select(exists().where(among(target.c.id, ids)))):
             highest = connection.scalar(select(func.max(target.c.id))) or 0
             number = literal(highest) + func.row_number().over(order_by=events.c.id)
-        rows = select(number, *(events.c[name] for name in names), *added).where(among(events.c.id, ids))
+        which = (among(events.c.id, ids), *_between(events, event_ids, connection))
+        rows = select(number, *(events.c[name] for name in names), *added).where(*which)
         in_order = rows.order_by(events.c.id)
         connection.execute(insert(target).from_select(["id", *names, *extra], in_order))
 
@@ -264,23 +331,46 @@ def event_columns(tables: OutboxTables) -> list[str]:
     return [column.key for column in tables.events.columns if column.key != "id"]
 
 
-def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
-    """Delete the rows with these ids, and touch no other; how many there were."""
-    return sum([_delete_some(connection, table, some) for some in _slices(ids)])
+def delete_rows(
+    connection: Connection, table: Table, ids: Sequence[int], event_ids: tuple[str, str] | None = None
+) -> int:
+    """Delete the rows with these ids, and touch no other. Return how many there were.
+
+    ``event_ids``: the least and the greatest event id of the rows.
+    """
+    return sum([_delete_some(connection, table, some, event_ids) for some in _slices(ids)])
 
 
-def _delete_some(connection: Connection, table: Table, ids: Sequence[int]) -> int:
+def _delete_some(connection: Connection, table: Table, ids: Sequence[int], event_ids: tuple[str, str] | None) -> int:
     from sqlalchemy import text
 
     if connection.dialect.name in _MYSQL:
         # Row by row, as the ids lead: any other DELETE may read a small table as a whole, and wait for others' rows.
-        column = connection.dialect.identifier_preparer.format_column(table.c.id)
+        preparer = connection.dialect.identifier_preparer
+        column = preparer.format_column(table.c.id)
         listed = "JSON_TABLE(:ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS listed"
         e = f"{quoted(connection, table)} AS e {_BY_KEY} ON e.{column} = listed.id".replace(":", r"\:")
-        found = connection.execute(text(f"DELETE e FROM {listed} STRAIGHT_JOIN {e}"), {"ids": str(list(ids))})
+        values: dict[str, Any] = {"ids": str(list(ids))}
+        if event_ids is not None:
+            e += f" WHERE e.{preparer.format_column(table.c.event_id)} BETWEEN :least AND :greatest"
+            values |= {"least": event_ids[0], "greatest": event_ids[1]}
+        found = connection.execute(text(f"DELETE e FROM {listed} STRAIGHT_JOIN {e}"), values)
     else:
-        found = connection.execute(table.delete().where(among(table.c.id, ids)))
+        found = connection.execute(
+            table.delete().where(among(table.c.id, ids), *_between(table, event_ids, connection))
+        )
     return cast("CursorResult[Any]", found).rowcount
+
+
+def _between(table: Table, event_ids: tuple[str, str] | None, connection: Connection) -> list[ColumnElement[bool]]:
+    from sqlalchemy import collate
+
+    if event_ids is None:
+        return []
+    column: Any = table.c.event_id
+    # A locale of PostgreSQL may order texts in another way than Python does.
+    column = collate(column, "C") if connection.dialect.name == "postgresql" else column
+    return [column.between(*event_ids)]
 
 
 def _slices(ids: Sequence[int]) -> list[Sequence[int]]:

@@ -72,12 +72,14 @@ class Sieve:
 
     async def _without_expired(self, rows: list[Row]) -> list[Row]:
         now_ms = self._tenure.now_ms()
-        expired = [row[0] for row in rows if row[8] is not None and row[8] <= now_ms]
+        expired = {row[0]: row[1] for row in rows if row[8] is not None and row[8] <= now_ms}
         if not expired:
             return rows
-        self._metrics.expired += await self._guarded(partial(self._rows.drop, ids=expired))
+        event_ids = (min(expired.values()), max(expired.values()))
+        drop = partial(self._rows.drop, ids=list(expired), event_ids=event_ids)
+        self._metrics.expired += await self._guarded(drop)
         await self._at("expired")
-        dropped = frozenset(expired)
+        dropped = expired.keys()
         return [row for row in rows if row[0] not in dropped]
 
     def _behind(self, rows: list[Row]) -> dict[int, list[int]]:

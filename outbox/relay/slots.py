@@ -127,6 +127,12 @@ class Slots:
             self._agree_on(connection, log_id, found.get("log"), is_gone)
         return identity
 
+    def alive(self, connection: Connection, is_gone: IsGone) -> list[Other]:
+        """Return the relays that may still publish."""
+        now_ms, others = self._others(connection)
+        # A lease further ahead comes from a clock that was wrong; a living relay soon renews it with a right one.
+        return [one for one in others if 0 < one.expires_at_ms - now_ms <= MOST_LEASE_MS and not is_gone(one)]
+
     def _agree_on(self, connection: Connection, log_id: str, earlier_log_id: str | None, is_gone: IsGone) -> None:
         """Record ``log_id`` as the log that the outbox is published to, unless a relay of the earlier log is alive.
 
@@ -144,9 +150,7 @@ class Slots:
             raise LeaseLost(f"outbox {name!r}: a relay of another log has entered at the same moment")
         if earlier_log_id == log_id:
             return
-        now_ms, others = self._others(connection)
-        # A lease further ahead comes from a clock that was wrong; a living relay soon renews it with a right one.
-        alive = [one for one in others if 0 < one.expires_at_ms - now_ms <= MOST_LEASE_MS and not is_gone(one)]
+        alive = self.alive(connection, is_gone)
         if alive:
             raise ConfigError(
                 f"the outbox {name!r} is published to another log by the relay {alive[0].host}. Which log "

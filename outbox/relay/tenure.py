@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,9 +11,18 @@ import msgspec
 from eventbus.backends.clock import Timers
 from eventbus.types import TopicPartition
 from outbox.relay import hosts
+from outbox.relay.batches import identity_and_batches
 from outbox.relay.metrics import RelayMetrics
-from outbox.relay.publishing import create_receipts_topic, fence, read_receipt, receipts_topic, transactional_id
-from outbox.relay.receipts import Part
+from outbox.relay.publishing import (
+    create_receipts_topic,
+    fence,
+    peek_receipts,
+    read_receipt,
+    receipts_topic,
+    transactional_id,
+)
+from outbox.relay.receipts import Receipt
+from outbox.relay.rows import Rows
 from outbox.relay.slots import Head, Lease, LeaseLost, Other, Slots, View, fair_change
 from outbox.relay.transactions import Transactions
 
@@ -57,19 +66,22 @@ class Tenure:
         bus: EventBus,
         transactions: Transactions,
         tables: OutboxTables,
+        rows: Rows,
         slots: Slots,
         settings: Settings,
         metrics: RelayMetrics,
         timers: Timers,
         at: Callable[[str], Any],
-        settle: Callable[[Sequence[Part]], Awaitable[object]],
+        settle: Callable[[int, Receipt], Awaitable[object]],
         clean: Callable[[], Awaitable[object]],
     ) -> None:
-        """``settle`` deletes the rows of a receipt, ``clean`` those that this relay has published."""
+        """``settle`` deletes the rows of a slot's receipt, ``clean`` those that this relay has published."""
         self._bus = bus
         self._run = transactions.run
         self._name = tables.name
+        self._tables = tables
         self._shard_count = tables.shard_count
+        self._rows = rows
         self._slots = slots
         self._settings = settings
         self._metrics = metrics
@@ -115,16 +127,22 @@ class Tenure:
     # the slot --------------------------------------------------------------------------------------------------------
 
     async def enter(self) -> bool:
-        """Get a slot. False: all are held."""
+        """Get a slot. Return False if all are held. Raises DatabaseMismatch, before any other relay is fenced."""
         from sqlalchemy.exc import IntegrityError
 
-        log_id = ""
+        log_id, receipts = "", {}
         if self._settings.exactly_once:
             log_id = await create_receipts_topic(self._bus, receipts_topic(self._name))
+            identity, recorded = await self._run(identity_and_batches, self._tables)
+            if identity is not None:
+                # The log is read before the database is compared with it: a relay that publishes meanwhile records each
+                # batch before a receipt leaves it out.
+                receipts = await peek_receipts(self._bus, self._name, identity, len(recorded))
+        enter = (self._enter, log_id, receipts)
         try:
-            lease = await self._run(self._enter, log_id)
+            lease = await self._run(*enter)
         except IntegrityError:  # another relay was faster
-            lease = await self._run(self._enter, log_id)
+            lease = await self._run(*enter)
         if lease is None:
             return False
         hosts.lives(lease.token)
@@ -134,7 +152,8 @@ class Tenure:
         await self._at("entered")
         return True
 
-    def _enter(self, connection: Connection, log_id: str) -> Lease | None:
+    def _enter(self, connection: Connection, log_id: str, receipts: Mapping[int, Receipt]) -> Lease | None:
+        self._rows.check(connection, receipts)
         self.identity = self._slots.identity(connection, log_id, hosts.is_gone)
         return self._slots.enter(connection, hosts.this_host(), hosts.is_gone)
 
@@ -246,8 +265,8 @@ class Tenure:
         if self._settings.exactly_once:
             group = transactional_id(self._name, self.identity, gone.slot)
             await fence(self._bus, group)
-            _, parts = await read_receipt(self._bus, group, TopicPartition(receipts_topic(self._name), 0))
-            await self._settle(parts)
+            receipt = await read_receipt(self._bus, group, TopicPartition(receipts_topic(self._name), 0))
+            await self._settle(gone.slot, receipt)
         if await self._run(self._slots.remove, gone):
             self._metrics.reaped += 1
             self._restless = _RESTLESS_LOOKS

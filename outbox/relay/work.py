@@ -18,12 +18,13 @@ import anyio
 
 from eventbus.backends.clock import Timers
 from eventbus.errors import EventBusError
-from outbox.relay.cleaning import Cleaner
+from outbox.relay.batches import DatabaseMismatch, record_batch
+from outbox.relay.cleaning import Cleaner, Published
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.poison import Refused, is_unknown_topic, poison_in, reason_of
 from outbox.relay.polling import Pace
 from outbox.relay.publishing import AtLeastOnce, ExactlyOnce, Publisher
-from outbox.relay.receipts import Part, encode, fits, part_of
+from outbox.relay.receipts import Part, Receipt, encode, fits, part_of
 from outbox.relay.rows import Row, Rows
 from outbox.relay.sieve import Sieve
 from outbox.relay.slots import LeaseLost, Now, Slots
@@ -45,6 +46,8 @@ logger = logging.getLogger("outbox")
 
 _MOST_OPEN_BATCHES = 4
 """Of rows that are published and not deleted: beyond that publishing waits."""
+_IDLE_SECONDS = 600.0
+"""So long after the last receipt another one is committed."""
 _PROMOTED = 1_000
 """Scheduled events in one transaction, at most."""
 
@@ -71,18 +74,21 @@ class Work:
         self._settings = settings
         self._metrics = metrics
         self._at = at
+        self._tables = tables
         self._transactions = transactions = Transactions(database)
         self._rows = rows = Rows(tables)
         self._slots = slots = Slots(tables, settings.lease_ms, database.dialect, now)
         self.pace = Pace(settings.poll_ms, settings.batch_size)
         self.cleaner = Cleaner(self._delete)
         self.tenure = tenure = Tenure(
-            bus, transactions, tables, slots, settings, metrics, timers, at, self._settle, self.cleaner.clean
+            bus, transactions, tables, rows, slots, settings, metrics, timers, at, self._settle, self.cleaner.clean
         )
         self._sieve = Sieve(transactions, rows, slots, tenure, metrics, at)
         self._publisher: Publisher | None = None
         self._is_up = False
         """The publisher is the only one of its slot, and the rows of its last receipt are deleted."""
+        self._receipt_at = 0.0
+        """When a receipt is committed although there are no events, by the timers."""
         self._ahead: list[Row] = []
         """Taken while the batch before was published."""
         self._is_quiet = False
@@ -156,8 +162,26 @@ class Work:
         await self.tenure.look()
         if self.tenure.shards != shards:
             self._is_quiet = False
+        if self.timers.current_time() >= self._receipt_at:
+            await self._renew_receipt()
         if not self._is_quiet:
             await self._ask_when_due()
+
+    async def _renew_receipt(self) -> None:
+        """Commit a receipt although nothing was published for a while.
+
+        Kafka would expire it after some days. And clones of the database that were made before do not match the log
+        from then on, although there were no events.
+        """
+        self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
+        publisher = self._publisher
+        if not isinstance(publisher, ExactlyOnce):
+            return
+        await self.cleaner.clean()
+        await self._run(record_batch, self._tables, self.tenure.held().slot, publisher.number + 1)
+        self._is_up = False
+        await publisher.renew_receipt()
+        self._is_up = True
 
     async def _ask_when_due(self) -> None:
         self.due_ms = (await self._run(self._rows.peek, self.tenure.shards)).due_ms
@@ -183,26 +207,29 @@ class Work:
         the log, that the slot is still ours.
         """
         assert self._publisher is not None
-        parts = await self._publisher.take_up()
+        receipt = await self._publisher.take_up()
         await self.tenure.confirm(self._publisher.log_id)
-        await self._settle(parts)
+        if receipt is not None:
+            await self._settle(self.tenure.held().slot, receipt)
         self.cleaner.forget()  # the receipt has named them all
         self._ahead = []
         self._is_up = True
         self._is_quiet = False
+        self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
 
-    async def _settle(self, parts: Sequence[Part]) -> None:
-        """Delete rows that are in the log, as a receipt says."""
-        for part in parts:
-            outcome = await self._run(self._rows.settle, part, self._slots.now)
-            if outcome == "deleted":
-                self._metrics.settled += len(part.ids)
-            elif outcome == "others":
-                logger.warning(
-                    "outbox %r: rows %d to %d were published, says the log, but those in the table are others, or not "
-                    "all of them: the database was restored from a backup, or rows were deleted by hand. Nothing is "
-                    "deleted, what is there is published", self._name, part.ids[0], part.ids[-1],
-                )  # fmt: skip
+    async def _settle(self, slot: int, receipt: Receipt) -> None:
+        """Delete the rows that are in the log according to the receipt of a slot. Raises DatabaseMismatch."""
+        from sqlalchemy.exc import IntegrityError
+
+        settle = (self._rows.settle, slot, receipt, self._slots.now)
+        try:
+            self._metrics.settled += await self._run(*settle)
+        except IntegrityError:  # another relay has recorded the first batch of the slot at the same moment
+            self._metrics.settled += await self._run(*settle)
+        except DatabaseMismatch:
+            # The lease ends without a release. Then relays that find the slot meet the same, and publish nothing.
+            self.forget()
+            raise
         await self._at("settled")
 
     def forget(self) -> None:
@@ -262,9 +289,11 @@ class Work:
             self.quiet_after = takes
         return rows
 
-    async def _delete(self, ids: Sequence[int]) -> None:
+    async def _delete(self, batches: Sequence[Published]) -> None:
+        lease, number = self.tenure.lease, batches[-1].number
+        slot = lease.slot if lease is not None and self._settings.exactly_once else None
         await self._at("deleting")
-        await self._run(self._rows.delete, ids, self._slots.now)
+        await self._run(self._rows.delete_published, batches, slot, number, self._slots.now)
         await self._at("deleted")
 
     async def _publish(self, rows: list[Row]) -> float:
@@ -275,7 +304,7 @@ class Work:
             self.tenure.look_at = 0.0
         if not sifted:
             return 0.0
-        fitting = cut(sifted, self.cleaner.open)
+        fitting = cut(sifted, self.cleaner.parts)
         if fitting is None:
             await self.cleaner.clean()
             fitting = cut(sifted, ())
@@ -300,8 +329,10 @@ class Work:
                 return 0.0
             return await self._refused(rows, [row[0] for row in rows], cause)
         self._is_up = True
+        self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
         self._ahead = ahead
-        self.cleaner.add(part)
+        event_ids = [row[1] for row in rows]
+        self.cleaner.add(Published(part, self._publisher.number, (min(event_ids), max(event_ids))))
         if self.waits.places:
             self._topics_are_back(rows)
         if self.probed_topics:

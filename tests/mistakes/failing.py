@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 
-from sqlalchemy import create_engine, literal, select
+from sqlalchemy import NullPool, create_engine, literal, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from dlq import DeadLetters, Retry, Selection
@@ -14,6 +15,8 @@ from eventbus.connect import Connectors
 from eventbus.errors import ConfigError, HandlerError
 from outbox import Inbox, Outbox, SqlOffsets
 from outbox.claims import Claims
+from outbox.database import now_sql
+from outbox.relay.slots import Slots
 from tests.mistakes.kit import At, Section, heard
 
 HANDLING = Section("When handlers run")
@@ -277,6 +280,48 @@ def ids_that_begin_again(at: At) -> str:
         copied = [literal(7), literal(1), *(column for column in events if column.key != "id")]
         connection.execute(archive.insert().from_select([column.key for column in archive.c], select(*copied)))
         return outbox.check(connection)[0]
+
+
+@HANDLING.mistake(
+    "an outbox's database is restored from a backup, or cloned next to the same log", "`eventbus outbox adopt`",
+    "does not match the log", "batch 1 of relay slot 0", "recorded batches up to 0", "eventbus outbox adopt",
+)  # fmt: skip
+async def a_database_of_yesterday(at: At) -> str:
+    database, backup = at.folder / "shop.db", at.folder / "backup.db"
+
+    def new_outbox() -> Outbox:
+        return Outbox(create_engine(f"sqlite:///{database}", poolclass=NullPool), notify=False)
+
+    new_outbox().create_tables()
+    shutil.copy(database, backup)
+    for is_restored in (False, True):
+        bus, outbox = EventBus(f"file://{at.folder}/log"), new_outbox()
+        bus.topic("orders")
+        relay = outbox.relay()
+        bus.include(relay)
+        async with bus:
+            while is_restored and relay.health().status != "degraded":
+                await relay._quiet.wait()
+            if is_restored:
+                return relay.health().reason.partition("DatabaseMismatch: ")[2]
+            with outbox.engine.begin() as connection:
+                outbox.publish(connection, "orders", "o-1")
+            await bus.drain()
+        shutil.copy(backup, database)
+    raise AssertionError("the relay has published from a backup")
+
+
+@HANDLING.mistake(
+    "`eventbus outbox adopt` while a relay of the outbox runs", "stop the relays, and run it again",
+    "publishes the outbox 'eventbus_outbox'", "Stop the relays",
+)  # fmt: skip
+def adopting_beside_a_relay(at: At) -> str:
+    outbox = Outbox(create_engine(f"sqlite:///{at.folder}/shop.db"))
+    outbox.create_tables()
+    with outbox.engine.begin() as connection:
+        slots = Slots(outbox.tables, 9_000, "sqlite", now_sql)
+        slots.enter(connection, "web-7/4711", lambda _: False)
+    return at.cli("outbox", "adopt", "--yes", "--database", f"sqlite:///{at.folder}/shop.db")
 
 
 SECTIONS = (HANDLING,)

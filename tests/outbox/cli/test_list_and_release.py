@@ -113,6 +113,6 @@ def test_what_cannot_be(shop: Shop, on_outbox: OnOutbox, args: tuple[str, ...], 
 def test_help_names_all_of_it(cli: Cli) -> None:
     shown = cli("outbox", "--help")
     assert shown.code == 0 and shown.err == ""
-    for command in ("status", "list", "retry", "drop", "relay", "check", "ddl"):
+    for command in ("status", "list", "retry", "drop", "relay", "check", "ddl", "adopt"):
         assert f"\n    {command}" in shown.out
         assert cli("outbox", command, "--help").out.startswith(f"usage: eventbus outbox {command}")
