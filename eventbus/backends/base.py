@@ -6,6 +6,7 @@ cluster could not implement it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -205,6 +206,11 @@ class BackendConsumer(Protocol):
     on_settled: Callable[[], object]
     """Called when a rebalance is over for this consumer, also when none of its partitions moved: then `fetch`, which
     goes on waiting for records, would not say so for long."""
+
+    @property
+    def deleted_unread(self) -> Counter[TopicPartition]:
+        """How many offsets were skipped because their records were deleted before they were read."""
+        ...
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None: ...
 

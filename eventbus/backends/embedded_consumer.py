@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import anyio
@@ -55,6 +56,7 @@ class EmbeddedConsumer:
         """What is being read, and which topic of that name: one deleted and made anew is another one."""
         self._positions: dict[TopicPartition, int] = {}
         self._passed: set[TopicPartition] = set()
+        self.deleted_unread: Counter[TopicPartition] = Counter()
         """Partitions whose positions have moved without a record, see `passed`."""
         self._unplaced: dict[TopicPartition, None] = {}
         """Held, but where to begin is not known yet: a transaction that commits an offset there is open."""
@@ -464,6 +466,7 @@ class EmbeddedConsumer:
         if self._config.start == "none":
             raise error
         fresh = self._reset_offset(topic_partition)
+        self.deleted_unread[topic_partition] += max(fresh - position, 0)
         logger.warning(
             "%s: offset %d is out of range (%s); reading goes on at %d, start=%r: %d offset(s) skipped",
             topic_partition, position, error, fresh, self._config.start, max(fresh - position, 0),

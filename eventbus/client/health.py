@@ -137,6 +137,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions in which a record waits in its place, and the reason: an outage, an open circuit."""
     missing: str = ""
     """Which of its topics do not exist."""
+    deleted_unread: Mapping[TopicPartition, int] = {}
+    """Offsets that were skipped lately, because their records were deleted before they were read."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -168,6 +170,14 @@ def judge(facts: Facts, limit_ms: int) -> Verdict:
     if facts.commits_failing_ms is not None:
         return Verdict(
             "running", f"commits fail since {_seconds(facts.commits_failing_ms)}: {facts.commit_error}", "degraded"
+        )
+    if facts.deleted_unread:
+        partitions, count = ", ".join(map(str, sorted(facts.deleted_unread))), sum(facts.deleted_unread.values())
+        return Verdict(
+            "running",
+            f"{partitions}: {count:,} record(s) are lost to the handler. They were deleted before it read them, by "
+            "retention or delete-records",
+            "degraded",
         )
     if facts.rebalancing_ms is not None and facts.since_last_assignment_ms is None:
         return Verdict("starting", f"joining the group {facts.group!r}", "starting")

@@ -49,6 +49,8 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     age_seconds_by_partition: dict[str, float] = {}
     """How old the oldest fetched record is that is not finished."""
+    deleted_unread_by_partition: dict[str, int] = {}
+    """Offsets whose records retention deleted before they were read, since the start."""
     histograms: dict[str, Histogram] = {}
     """``call_seconds``, ``commit_seconds``, ``fetch_records``."""
     moves: dict[str, int] = {}
@@ -177,6 +179,11 @@ def _of_handler(one: HandlerMetrics) -> Iterator[Sample]:
     said = "Records of this member's partitions that are not finished, as of the last look."
     for partition, lag in one.lag_by_partition.items():
         yield Sample(f"{name}_lag_records", {**labels, **_partition(partition)}, lag, "gauge", said)
+    said = "Offsets whose records were deleted before the handler read them."
+    for partition, count in one.deleted_unread_by_partition.items():
+        yield Sample(
+            f"{name}_deleted_unread_offsets_total", {**labels, **_partition(partition)}, count, "counter", said
+        )
     said = "Age of the oldest record that was fetched and is not finished; 0: there is none."
     for partition, age in one.age_seconds_by_partition.items():
         yield Sample(f"{name}_oldest_unfinished_age_seconds", {**labels, **_partition(partition)}, age, "gauge", said)

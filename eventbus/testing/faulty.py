@@ -6,7 +6,7 @@ service in the end, played with these hooks.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -224,6 +224,10 @@ class FaultyConsumer:
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         return self.inner.waiting_for
+
+    @property
+    def deleted_unread(self) -> Counter[TopicPartition]:
+        return self.inner.deleted_unread
 
     def passed(self) -> dict[TopicPartition, int]:
         return {} if self._in_hand else self.inner.passed()

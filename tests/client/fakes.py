@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -159,6 +159,10 @@ class FakeConsumer:
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         return {}
+
+    @property
+    def deleted_unread(self) -> Counter[TopicPartition]:
+        return Counter()
 
     def polled(self) -> bool:
         return False

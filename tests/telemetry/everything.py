@@ -43,7 +43,7 @@ def everything_of_a_bus() -> BusMetrics:
             "call_seconds": _seen(SECONDS, 0.01), "commit_seconds": _seen(SECONDS, 0.002),
             "fetch_records": _seen(RECORDS, 300),
         },
-        moves={"assigned": 3, "revoked": 1, "lost": 0},
+        moves={"assigned": 3, "revoked": 1, "lost": 0}, deleted_unread_by_partition={"orders-0": 2},
         failing={name: 0.5 for name in GAUGES_OF_POLICIES},
     )  # fmt: skip
     log = LogStatistics(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -115,6 +115,7 @@ class KafkaConsumer:
         self._has_passed = False
         """A position has, and `fetch` has not returned because of it."""
         self._passed: set[TopicPartition] = set()
+        self.deleted_unread: Counter[TopicPartition] = Counter()
         """Partitions whose positions have moved without a record, see `passed`."""
         self._lost_place = False
         self._event = anyio.Event()
@@ -490,6 +491,7 @@ class KafkaConsumer:
 
     def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
         """Kafka's ``auto.offset.reset`` for a position that retention passed, but never in silence."""
+        self.deleted_unread[where] += max(fresh - position, 0)
         logger.warning(
             "%s: offset %d is out of range; reading goes on at %d, start=%r: %d offset(s) skipped",
             where, position, fresh, self._config.start, max(fresh - position, 0),

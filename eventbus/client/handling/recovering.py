@@ -260,14 +260,18 @@ class Recovering:
     async def _take_up(self, ours: Sequence[TopicPartition]) -> None:
         committed = await self._consumer.committed(ours)
         fresh = [partition for partition in ours if partition not in committed]
-        if fresh and self._handler.spec.start != "earliest":
-            # Where the handler begins is for its sources: no entry may be passed over.
-            found = await self._backend.list_offsets(dict.fromkeys(fresh, _EARLIEST))
+        if self._handler.spec.start != "earliest":
+            # ``start=`` is about the handler's sources: no entry may be skipped, also where the topic was shortened.
+            found = await self._backend.list_offsets(dict.fromkeys(ours, _EARLIEST))
             for partition, start in found.items():
                 if isinstance(start, KafkaError):
                     raise start
-                if partition in self._consumer.assignment():  # else it was lost meanwhile
+                known = committed.get(partition)
+                deleted = 0 if known is None else start.offset - known.offset
+                # A partition that is not assigned any more was lost meanwhile.
+                if (known is None or deleted > 0) and partition in self._consumer.assignment():
                     self._consumer.seek(partition, start.offset)
+                    self._consumer.deleted_unread[partition] += deleted
         if fresh and not self._handler.spec.exactly_once:
             # While the first entry of a partition waits, nothing of it is finished and so nothing committed. Without an
             # offset neither tools nor a release with another retry topic find that the group has entries there.

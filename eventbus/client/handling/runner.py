@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -666,6 +667,11 @@ class Runner:
             "commit_seconds": self._commits.seconds.copy(),
             "fetch_records": self.fetched.copy(),
         }
+
+    @property
+    def deleted_unread(self) -> Counter[TopicPartition]:
+        """Offsets of each partition whose records were deleted before they were read."""
+        return self._consumer.deleted_unread
 
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:

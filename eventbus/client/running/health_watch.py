@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -32,6 +32,8 @@ _LOOK_SECONDS = 5.0
 """How often it looks, at most."""
 _ANSWER_SECONDS = 2.0
 """How long the log may take to tell the ends of partitions."""
+_DELETED_SECONDS = 600.0
+"""A handler that has lost records is degraded for so long."""
 _TREND_SECONDS = 60.0
 """How far back the trend of the lag goes."""
 
@@ -96,6 +98,7 @@ class HealthWatch:
                 age_seconds_by_partition={str(one): age for one, age in runner.ages_seconds().items()},
                 histograms=runner.histograms(),
                 moves=runner.moves,
+                deleted_unread_by_partition={str(one): count for one, count in runner.deleted_unread.items()},
                 failing={} if runner.recovering is None else runner.recovering.gauges(),
             )
             for runner in self._runners
@@ -116,6 +119,8 @@ class _Track:
         self._is_wedged = False
         self._lag: dict[TopicPartition, int] = {}
         self._missing = ""
+        self._deleted_unread: tuple[Counter[TopicPartition], float] = Counter(), -_DELETED_SECONDS
+        """What it was at the last look, and when it last grew."""
         self._group_moves = False
         """The group waits for somebody; not this member, perhaps."""
 
@@ -171,8 +176,16 @@ class _Track:
             standing_ms={one: _ms(now - since) for one, (_, since) in self._finished.items()},
             waiting_for={**self._transactions.reasons, **runner.waiting_for},
             missing=self._missing,
+            deleted_unread=self._deleted_lately(now),
             acks_by_hand=runner.handler.spec.ack == "manual",
         )
+
+    def _deleted_lately(self, now: float) -> Counter[TopicPartition]:
+        before, at = self._deleted_unread
+        skipped = +self._runner.deleted_unread
+        if skipped != before:
+            self._deleted_unread = skipped, at = skipped, now
+        return skipped if now - at < _DELETED_SECONDS else Counter()
 
     def _see_lag(self, lag: dict[TopicPartition, int], now: float) -> None:
         finished: dict[TopicPartition, tuple[int, float]] = {}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.dlq.runtime.promises import PROMISES, Promise
 
-for _module in ("ladder", "orders", "redrives", "restarts"):
+for _module in ("deleted", "ladder", "orders", "redrives", "restarts"):
     import_module(f"tests.dlq.runtime.{_module}")
 
 __all__ = ["PROMISES", "Promise", "some"]
