@@ -273,6 +273,16 @@ def retry_topic_of(group: str) -> str:
     return f"retry.{group}"
 
 
+def redrive_topic_of(policy: FailurePolicy, group: str) -> str | None:
+    """Return the retry topic through which only redriven letters come, because the policy has no later tries.
+
+    It is created for a handler that is alone in its group. None if there is no such topic.
+    """
+    if isinstance(policy, DrainsRetries) and policy.retry_topic(group) is None and policy.is_redriven(group):
+        return retry_topic_of(group)
+    return None
+
+
 def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
     """The policy of ``retry=`` and ``dead_letter=``, made by whoever is installed as "eventbus.failure_policies".
 

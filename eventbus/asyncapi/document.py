@@ -19,7 +19,7 @@ from eventbus.client.handling.published import published_type
 from eventbus.client.requests import CORRELATION_ID, REPLY_TO
 from eventbus.client.tables.table import Table
 from eventbus.errors import ConfigError
-from eventbus.recovery import FailurePolicy, Handling
+from eventbus.recovery import FailurePolicy, Handling, redrive_topic_of
 from eventbus.topic_patterns import matches
 from eventbus.types import ConsumerRecord
 from serdes import Json, split_optional
@@ -258,7 +258,10 @@ class _Writer:
                 client_id=self._bus.client_id,
             )
         )
-        for role, topic in (("retry", recovery.retry_topic), ("dead letters", recovery.dead_letter_topic)):
+        group = self._bus.group_of(handler)
+        is_alone = [self._bus.group_of(one) for one in self._bus.handlers].count(group) == 1
+        retry_topic = recovery.retry_topic or (redrive_topic_of(policy, group) if is_alone else None)
+        for role, topic in (("retry", retry_topic), ("dead letters", recovery.dead_letter_topic)):
             if topic is None:
                 continue
             channel = self.declare(topic)

@@ -14,6 +14,8 @@ class RetryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Later tries; None: none, or a function decides."""
     decides_by_function: bool = False
     retry_topic: str | None = None
+    redrive_topic: str | None = None
+    """The retry topic of a handler without later tries, for letters that are redriven."""
     dead_letter_topic: str | None = None
     order: str = "none"
     crashes: int | None = None

@@ -16,7 +16,7 @@ from eventbus.coordinator.strategies import make_assignors
 from eventbus.doctor.blocking import blocking_calls
 from eventbus.doctor.facts import Facts, HandlerFacts, ProducerFacts, RetryFacts
 from eventbus.errors import ConfigError
-from eventbus.recovery import FailurePolicy, Handling, ShowsTries
+from eventbus.recovery import FailurePolicy, Handling, ShowsTries, redrive_topic_of
 from eventbus.settings.setting import as_keyword
 from eventbus.settings.table import rows
 
@@ -135,11 +135,13 @@ def _retry(policy: FailurePolicy, bus: EventBus, handler: Handler[Any, Any], gro
         )
     )
     tries = policy.retry if isinstance(policy, ShowsTries) else None
+    is_alone = [bus.group_of(one) for one in bus.handlers].count(group) == 1
     return RetryFacts(
         at_once=None if tries is None else tries.immediate,
         delays_ms=None if tries is None else tries.delays_ms,
         decides_by_function=tries is not None and tries.delay_function is not None,
         retry_topic=recovery.retry_topic,
+        redrive_topic=redrive_topic_of(policy, group) if is_alone else None,
         dead_letter_topic=recovery.dead_letter_topic,
         order=recovery.order,
         crashes=recovery.crashes,

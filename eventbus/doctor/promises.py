@@ -92,7 +92,8 @@ def failure(one: HandlerFacts) -> str:
         return f"{last}; an outage is waited for in its place" if waits else last
     steps = _ladder(one.retry)
     if one.retry.dead_letter_topic is not None:
-        steps.append(f"then to {one.retry.dead_letter_topic}")
+        back = one.retry.redrive_topic
+        steps.append(f"then to {one.retry.dead_letter_topic}{f' (redriven letters come in {back})' if back else ''}")
     else:
         steps.append(f"then {last}")
     return ", ".join(steps)

@@ -335,6 +335,12 @@ class Slots:
 
     # those who are gone ----------------------------------------------------------------------------------------------
 
+    def lock_gone(self, connection: Connection, gone: Other) -> bool:
+        """Keep others from taking the slot in this transaction. Return False if it is not as it was seen any more."""
+        relays = self._relays
+        same = {"seen_at_ms": relays.c.seen_at_ms}
+        return bool(_count(connection, relays.update().where(*self._as_seen(gone)).values(**same)))
+
     def remove(self, connection: Connection, gone: Other) -> bool:
         """Take a slot and its shards from a relay that was fenced, and whose receipt is settled.
 

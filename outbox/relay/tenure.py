@@ -72,10 +72,10 @@ class Tenure:
         metrics: RelayMetrics,
         timers: Timers,
         at: Callable[[str], Any],
-        settle: Callable[[int, Receipt], Awaitable[object]],
+        settle: Callable[[Receipt, Other], Awaitable[object]],
         clean: Callable[[], Awaitable[object]],
     ) -> None:
-        """``settle`` deletes the rows of a slot's receipt, ``clean`` those that this relay has published."""
+        """``settle`` deletes the rows that a relay which is gone has published, ``clean`` those of this relay."""
         self._bus = bus
         self._run = transactions.run
         self._name = tables.name
@@ -266,7 +266,7 @@ class Tenure:
             group = transactional_id(self._name, self.identity, gone.slot)
             await fence(self._bus, group)
             receipt = await read_receipt(self._bus, group, TopicPartition(receipts_topic(self._name), 0))
-            await self._settle(gone.slot, receipt)
+            await self._settle(receipt, gone)
         if await self._run(self._slots.remove, gone):
             self._metrics.reaped += 1
             self._restless = _RESTLESS_LOOKS

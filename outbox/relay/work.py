@@ -27,7 +27,7 @@ from outbox.relay.publishing import AtLeastOnce, ExactlyOnce, Publisher
 from outbox.relay.receipts import Part, Receipt, encode, fits, part_of
 from outbox.relay.rows import Row, Rows
 from outbox.relay.sieve import Sieve
-from outbox.relay.slots import LeaseLost, Now, Slots
+from outbox.relay.slots import LeaseLost, Now, Other, Slots
 from outbox.relay.tenure import Settings, Tenure
 from outbox.relay.topic_waits import Place, TopicWaits, may_end, place_of, shown
 from outbox.relay.transactions import Transactions
@@ -178,7 +178,13 @@ class Work:
         if not isinstance(publisher, ExactlyOnce):
             return
         await self.cleaner.clean()
-        await self._run(record_batch, self._tables, self.tenure.held().slot, publisher.number + 1)
+        lease, number = self.tenure.held(), publisher.number + 1
+
+        def record(connection: Connection) -> None:
+            self._slots.guard(connection, lease)  # the next batch of a successor has this number
+            record_batch(connection, self._tables, lease.slot, number)
+
+        await self._run(record)
         self._is_up = False
         await publisher.renew_receipt()
         self._is_up = True
@@ -210,22 +216,31 @@ class Work:
         receipt = await self._publisher.take_up()
         await self.tenure.confirm(self._publisher.log_id)
         if receipt is not None:
-            await self._settle(self.tenure.held().slot, receipt)
+            await self._settle(receipt)
         self.cleaner.forget()  # the receipt has named them all
         self._ahead = []
         self._is_up = True
         self._is_quiet = False
         self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
 
-    async def _settle(self, slot: int, receipt: Receipt) -> None:
-        """Delete the rows that are in the log according to the receipt of a slot. Raises DatabaseMismatch."""
-        from sqlalchemy.exc import IntegrityError
+    async def _settle(self, receipt: Receipt, gone: Other | None = None) -> None:
+        """Delete the rows that are in the log according to the receipt of this relay's slot, or of one that is gone.
 
-        settle = (self._rows.settle, slot, receipt, self._slots.now)
+        The receipt is out of date if somebody has taken the slot since it was read. Then nothing changes: the recorded
+        batch would be set back. Raises LeaseLost and DatabaseMismatch.
+        """
+        lease = self.tenure.held()
+
+        def settle(connection: Connection) -> int:
+            if gone is None:
+                self._slots.guard(connection, lease)
+            elif not self._slots.lock_gone(connection, gone):
+                return 0
+            slot = lease.slot if gone is None else gone.slot
+            return self._rows.settle(connection, slot, receipt, self._slots.now)
+
         try:
-            self._metrics.settled += await self._run(*settle)
-        except IntegrityError:  # another relay has recorded the first batch of the slot at the same moment
-            self._metrics.settled += await self._run(*settle)
+            self._metrics.settled += await self._run(settle)
         except DatabaseMismatch:
             # The lease ends without a release. Then relays that find the slot meet the same, and publish nothing.
             self.forget()

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from dlq import Retry
 from eventbus import EventBus, Transaction
+from eventbus.asyncapi import asyncapi_document
 from eventbus.doctor import examine, facts_of
 from eventbus.doctor.blocking import blocking_calls
 from eventbus.doctor.connected import directory_facts, with_log
@@ -67,6 +68,20 @@ def test_the_facts_of_handlers() -> None:
     assert mailing.retry == RetryFacts(
         at_once=1, delays_ms=(5_000,), retry_topic="retry.shop.mail", dead_letter_topic="dlq.shop.mail", order="key"
     )
+
+
+def test_a_handler_without_later_tries_has_a_retry_topic_for_redriven_letters() -> None:
+    bus = shop()
+
+    @bus.consumer("orders", group="billing", dead_letter=True)
+    async def bill(order: str) -> None: ...
+
+    @bus.consumer("orders", group="mailing", retry=3, dead_letter=False)
+    async def mail(order: str) -> None: ...
+
+    assert [one.retry and one.retry.redrive_topic for one in facts_of(bus).handlers] == ["retry.billing", None]
+    channels = asyncapi_document(bus)["channels"]
+    assert channels["retry.billing"]["x-eventbus"] == {"role": "retry"} and "retry.mailing" not in channels
 
 
 def test_the_facts_of_producers_and_topics() -> None:

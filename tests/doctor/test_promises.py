@@ -86,6 +86,10 @@ def test_without_order_what_is_behind_a_gap_is_repeated() -> None:
         ({"retry": RetryFacts(at_once=1)}, "1 more try at once, then its partition stops, loudly; the others go on"),
         ({"retry": RetryFacts(at_once=0, dead_letter_topic="d")}, "no further try, then to d"),
         (
+            {"retry": RetryFacts(at_once=0, dead_letter_topic="d", redrive_topic="r")},
+            "no further try, then to d (redriven letters come in r)",
+        ),
+        (
             {"retry": RetryFacts(at_once=0, decides_by_function=True, retry_topic="r", dead_letter_topic="d")},
             "then when its function of delays says, in r, then to d",
         ),
