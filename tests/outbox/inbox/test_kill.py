@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from tests.databases import KINDS, NewDatabase
 from tests.killed import kill
@@ -21,6 +22,19 @@ def killed(new_database: NewDatabase, kind: str, folder: Path, trials: int, seed
 
 def test_a_service_that_is_killed_counts_each_record_once(new_database: NewDatabase, tmp_path: Path) -> None:
     assert "3 kills" in killed(new_database, "sqlite", tmp_path, 3, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["psycopg", "asyncpg"])
+@pytest.mark.timeout(600)
+def test_kills_with_an_orm_session_in_a_schema_at_serializable_with_one_connection(
+    new_database: NewDatabase, kind: str, tmp_path: Path
+) -> None:
+    database = new_database(kind)
+    with database.plain.begin() as connection:
+        connection.execute(text("CREATE SCHEMA tenant"))
+    where = f"{tmp_path};{database.url};tenant"
+    assert "20 kills" in kill("tests.outbox.inbox.kill_inbox", where, 20, seed=1)
 
 
 @pytest.mark.slow
