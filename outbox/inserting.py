@@ -49,11 +49,15 @@ class Inserter:
         try:
             if self._strict_order and not is_later:
                 self._lock(connection, {row["shard"] for row in rows})
-            if "schema_translate_map" in connection.get_execution_options():
-                connection.execute(self._statement(is_later, relative, connection.dialect), rows)
+            options = connection.get_execution_options()
+            # A connection that streams results has a cursor in the server for each statement. INSERT cannot have one.
+            own = {"stream_results": False} if options.get("stream_results") else None
+            if "schema_translate_map" in options:
+                statement = self._statement(is_later, relative, connection.dialect)
+                connection.execute(statement, rows, execution_options=own)
             else:
                 compiled = self._compiled_for(connection.dialect, is_later, relative)
-                connection.exec_driver_sql(compiled.text, compiled.parameters(rows))
+                connection.exec_driver_sql(compiled.text, compiled.parameters(rows), execution_options=own)
         except Exception as error:  # whatever it is: `explained` knows those of the database
             raise explained(error, self._tables) from error.__cause__
 

@@ -100,6 +100,7 @@ async def test_a_policy_that_may_not_write_to_its_topic(listeners: Listeners, mi
         await admin.send_many(source, [b"bad", b"good"])
     await allow(listeners, TOPIC, source, READ, DESCRIBE)
     await allow(listeners, GROUP, run, READ)
+    await allow(listeners, TRANSACTIONAL_ID, f"{run}.", WRITE, DESCRIBE)
     await allow(listeners, TOPIC, retry, READ, DESCRIBE, *(() if missing == "retry" else (WRITE,)))
     await allow(listeners, TOPIC, dead, DESCRIBE, *(() if missing == "dead letters" else (WRITE,)))
     bus = EventBus(listeners.url("alice"))

@@ -186,6 +186,17 @@ def test_without_it_they_do_not_wait(database: Database) -> None:
     assert [row["value"] for row in events(database, outbox)] == [b"1", b"2"]  # its id was drawn first
 
 
+@pytest.mark.parametrize("strict_order", [False, True])
+@pytest.mark.parametrize("database", ["sqlite", "psycopg"], indirect=True)
+def test_publishing_while_the_connection_streams_a_result(database: Database, strict_order: bool) -> None:
+    outbox = made(database, strict_order=strict_order)
+    numbers = text("SELECT 1 AS n UNION ALL SELECT 2 ORDER BY n")
+    with database.plain.connect().execution_options(stream_results=True) as connection, connection.begin():
+        for (number,) in connection.execute(numbers):
+            outbox.publish(connection, "orders", str(number), key="k")
+    assert [row["value"] for row in events(database, outbox)] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("database", ["psycopg", "mariadb"], indirect=True)
 def test_a_prepared_transaction_wakes_when_it_is_committed(database: Database) -> None:
     outbox = made(database)
