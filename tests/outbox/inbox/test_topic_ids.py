@@ -57,6 +57,21 @@ async def test_a_topic_that_is_recreated_under_a_running_handler_ends_it(databas
         assert ledger.rows() == all_rows(3, 1)
 
 
+@on_files
+async def test_records_that_were_deleted_before_they_were_handled_are_counted_in_health(database: Database) -> None:
+    ledger = Ledger(database)
+    async with log_of(3, 1) as log:
+        async with service(log.url, ledger) as bus:
+            await bus.drain()
+        await fill(log, 0, range(3, 6))
+        await log.admin.delete_records({T0: 5})
+        async with service(log.url, ledger) as bus:
+            await bus.drain()
+            health = await bus.health()
+            assert health.status == "degraded" and "t-0: 2 record(s) are lost to the handler" in health.reason
+        assert ledger.rows() == [(0, offset) for offset in (0, 1, 2, 5)]
+
+
 @on_three
 async def test_a_table_of_an_earlier_release_is_upgraded(database: Database) -> None:
     ledger = Ledger(database)
