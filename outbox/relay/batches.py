@@ -15,6 +15,7 @@ from eventbus.errors import ConfigError
 from outbox.schema import read_meta
 
 if TYPE_CHECKING:
+    from sqlalchemy import BindParameter, Update
     from sqlalchemy.engine import Connection
 
     from outbox.relay.receipts import Receipt
@@ -66,14 +67,21 @@ def set_batch(connection: Connection, tables: OutboxTables, slot: int, number: i
     connection.execute(meta.update().where(meta.c.name == _name(slot)).values(value=_text(number)))
 
 
-def record_batch(connection: Connection, tables: OutboxTables, slot: int, number: int) -> None:
+def recording(tables: OutboxTables) -> Update:
+    """Return the statement of `record_batch`: it runs for each batch, so it is built once."""
+    from sqlalchemy import bindparam
+
+    meta = tables.meta
+    number: BindParameter[str] = bindparam("number")
+    return meta.update().where(meta.c.name == bindparam("of_slot"), meta.c.value < number).values(value=number)
+
+
+def record_batch(connection: Connection, statement: Update, slot: int, number: int) -> None:
     """Record that the rows of all batches up to this one are deleted, first thing in the transaction that does it.
 
     A relay that lost its slot may come late. The rows that it deletes are published, but its number may be too low.
     """
-    meta = tables.meta
-    is_later = (meta.c.name == _name(slot), meta.c.value < _text(number))
-    connection.execute(meta.update().where(*is_later).values(value=_text(number)))
+    connection.execute(statement, {"of_slot": _name(slot), "number": _text(number)})
 
 
 def adopt(connection: Connection, tables: OutboxTables, new_id: str) -> None:

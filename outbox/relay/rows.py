@@ -17,6 +17,7 @@ from outbox.relay.batches import (
     identity_and_batches,
     lock_batch,
     record_batch,
+    recording,
     set_batch,
 )
 from outbox.relay.cleaning import Published
@@ -93,6 +94,7 @@ class Rows:
             case((size > _LARGE_BYTES, size)).label("large_bytes"),
         )
         in_order = every.order_by(columns.id).limit(bindparam("limit"))
+        self._record_batch = recording(tables)
         self._take_all = in_order
         self._take_some = in_order.where(columns.shard.in_(bindparam("shards", expanding=True)))
 
@@ -152,6 +154,10 @@ class Rows:
             if row[9] is None or row[0] in values
         ]
 
+    def record_batch(self, connection: Connection, slot: int, number: int) -> None:
+        """Record that the rows of all batches of a slot up to this one are deleted."""
+        record_batch(connection, self._record_batch, slot, number)
+
     def delete_published(
         self,
         connection: Connection,
@@ -166,7 +172,7 @@ class Rows:
         restarted, and is not published yet.
         """
         if slot is not None:
-            record_batch(connection, self._tables, slot, number)
+            self.record_batch(connection, slot, number)
         ids = sorted(chain.from_iterable(batch.part.ids for batch in batches))
         first, last = (min(batch.event_ids[0] for batch in batches), max(batch.event_ids[1] for batch in batches))
         self._delete(connection, ids, now, (first, last))

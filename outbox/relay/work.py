@@ -18,7 +18,7 @@ import anyio
 
 from eventbus.backends.clock import Timers
 from eventbus.errors import EventBusError
-from outbox.relay.batches import DatabaseMismatch, record_batch
+from outbox.relay.batches import DatabaseMismatch
 from outbox.relay.cleaning import Cleaner, Published
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.poison import Refused, is_unknown_topic, poison_in, reason_of
@@ -74,7 +74,6 @@ class Work:
         self._settings = settings
         self._metrics = metrics
         self._at = at
-        self._tables = tables
         self._transactions = transactions = Transactions(database)
         self._rows = rows = Rows(tables)
         self._slots = slots = Slots(tables, settings.lease_ms, database.dialect, now)
@@ -182,7 +181,7 @@ class Work:
 
         def record(connection: Connection) -> None:
             self._slots.guard(connection, lease)  # the next batch of a successor has this number
-            record_batch(connection, self._tables, lease.slot, number)
+            self._rows.record_batch(connection, lease.slot, number)
 
         await self._run(record)
         self._is_up = False
