@@ -276,7 +276,7 @@ def retry_topic_of(group: str) -> str:
 def redrive_topic_of(policy: FailurePolicy, group: str) -> str | None:
     """Return the retry topic through which only redriven letters come, because the policy has no later tries.
 
-    It is created for a handler that is alone in its group. None if there is no such topic.
+    It is created for a handler that is alone in its group. None without later tries and without dead letters.
     """
     if isinstance(policy, DrainsRetries) and policy.retry_topic(group) is None and policy.is_redriven(group):
         return retry_topic_of(group)

@@ -1,10 +1,10 @@
-"""Detect a database that does not fit the log: one that was restored from a backup, or a clone of another one.
+"""Detect a database that does not match the log, because it was restored from a backup or is a clone.
 
 Each slot numbers its batches. The log has the number of the last batch, as the offset of the receipt, and the receipt
 names the rows of the batches that may still be in the table. The database has the number of the last batch whose rows
-are deleted, written in the transaction that deletes them. So wherever a relay dies, the database has recorded at least
-every batch that the receipt does not name, and has the rows of all others. A database that went back in time has not,
-nor has a clone once a relay of the original, or of another clone, has published.
+are deleted, written in the transaction that deletes them. So at whatever step a relay dies, the database has recorded
+every batch that the receipt leaves out, and has the rows of all others. That is not true of a database that went back
+in time. Nor is it true of a clone, once a relay of the original or of another clone has published.
 """
 
 from __future__ import annotations

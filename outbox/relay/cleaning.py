@@ -30,7 +30,7 @@ class Published(msgspec.Struct, frozen=True):
 
     part: Part
     number: int
-    """Of the batch, among those of its slot."""
+    """Batches of a slot are numbered without gaps."""
     event_ids: tuple[str, str]
     """The least and the greatest. A row with an id of the batch but another event id is a new one: a sequence that was
     restarted under a running relay has given the id again."""

@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What the log has published for a slot."""
+    """The last batches of a slot that are in the log."""
 
     number: int = 0
     """The number of the last batch; 0 if the log has no receipt."""

@@ -47,7 +47,7 @@ logger = logging.getLogger("outbox")
 _MOST_OPEN_BATCHES = 4
 """Of rows that are published and not deleted: beyond that publishing waits."""
 _IDLE_SECONDS = 600.0
-"""So long after the last receipt another one is committed."""
+"""Pause after a receipt before an idle relay commits the next receipt."""
 _PROMOTED = 1_000
 """Scheduled events in one transaction, at most."""
 
@@ -87,7 +87,7 @@ class Work:
         self._is_up = False
         """The publisher is the only one of its slot, and the rows of its last receipt are deleted."""
         self._receipt_at = 0.0
-        """When a receipt is committed although there are no events, by the timers."""
+        """Time of the timers at which an idle relay commits a receipt."""
         self._ahead: list[Row] = []
         """Taken while the batch before was published."""
         self._is_quiet = False
@@ -169,8 +169,8 @@ class Work:
     async def _renew_receipt(self) -> None:
         """Commit a receipt although nothing was published for a while.
 
-        Kafka would expire it after some days. And clones of the database that were made before do not match the log
-        from then on, although there were no events.
+        Kafka would expire the last receipt after some days. And clones of the database that were made before do not
+        match the log from then on.
         """
         self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
         publisher = self._publisher
@@ -225,8 +225,8 @@ class Work:
     async def _settle(self, receipt: Receipt, gone: Other | None = None) -> None:
         """Delete the rows that are in the log according to the receipt of this relay's slot, or of one that is gone.
 
-        The receipt is out of date if somebody has taken the slot since it was read. Then nothing changes: the recorded
-        batch would be set back. Raises LeaseLost and DatabaseMismatch.
+        The receipt is out of date if another relay has taken the slot since it was read. Then nothing changes: the
+        recorded batch would be set back. Raises LeaseLost and DatabaseMismatch.
         """
         lease = self.tenure.held()
 

@@ -120,7 +120,7 @@ class _Track:
         self._lag: dict[TopicPartition, int] = {}
         self._missing = ""
         self._deleted_unread: tuple[Counter[TopicPartition], float] = Counter(), -_DELETED_SECONDS
-        """What it was at the last look, and when it last grew."""
+        """The counts at the last look, and the time at which they last grew."""
         self._group_moves = False
         """The group waits for somebody; not this member, perhaps."""
 

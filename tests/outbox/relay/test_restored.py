@@ -140,7 +140,7 @@ async def test_a_backup_that_lacks_rows_of_the_last_batch_is_refused(new_databas
 
 
 async def test_a_complete_copy_goes_on_where_the_relay_died(new_database: NewDatabase, kind: str) -> None:
-    """As on a replica that was promoted, with a relay on another machine."""
+    """A replica is promoted, and a relay on another machine uses it."""
     database, replica = new_database(kind), new_database(kind)
     outbox = outbox_in(database)
     async with a_log() as bus:
