@@ -64,7 +64,7 @@ def test_options_that_contradict_it(options: dict[str, Any], said: str) -> None:
 def test_names_that_people_look_for() -> None:
     for name in ("session", "inbox", "transactional"):
         said = refused(plain, **{name: SESSIONS})
-        assert f"no option '{name}': the option is tx, as in tx=sessionmaker(engine)" in said
+        assert f"no option '{name}': the option is tx: tx=sessionmaker(engine)" in said
 
 
 @pytest.mark.parametrize(
