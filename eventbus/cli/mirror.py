@@ -15,7 +15,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, bootstrap_url, positive
 from eventbus.cli.properties import read_properties
 from eventbus.cli.shell import connection_settings, run_async, until_signal
-from eventbus.errors import UnknownTopicOrPartition
+from eventbus.errors import EventBusError, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -102,12 +102,21 @@ async def _run(work: Mirror, args: argparse.Namespace, out: Output) -> int:
         interrupted = False
         if not args.verify_only:
             async with until_signal() as scope, _shown(work, out, args.follow):
-                await (work.follow() if args.follow else work.copy())
+                await (work.follow() if args.follow else _copy(work))
             interrupted = scope.cancel_called
         checks = await work.verify() if args.verify_only or (args.verify and (args.follow or not interrupted)) else []
         _show(work.progress, checks, out)
-        failed = bool(work.progress.problems) or not all(check.ok for check in checks)
+        failed = bool(work.progress.problems or work.progress.refused) or not all(check.ok for check in checks)
         return 1 if failed else 130 if interrupted and not args.follow else 0
+
+
+async def _copy(work: Mirror) -> None:
+    """Copy what can be copied; the rest is in the report."""
+    try:
+        await work.copy()
+    except EventBusError:
+        if not work.progress.refused:
+            raise
 
 
 def _url(args: argparse.Namespace, text: str) -> str:
@@ -229,6 +238,7 @@ def _show(progress: Progress, checks: list[PartitionCheck], out: Output) -> None
                 ],
                 "groups": [{"group": name, **_fields(one)} for name, one in sorted(progress.groups.items())],
                 "problems": progress.problems,
+                "refused": {str(where): reason for where, reason in sorted(progress.refused.items())},
                 "not_copied_configs": progress.kept_back,
                 "restarts": progress.restarts,
                 "checks": checks,
@@ -280,7 +290,7 @@ def _remark(progress: Progress, checks: list[PartitionCheck], out: Output) -> No
         out.note(f"warning: {progress.lost:,} offset(s) were deleted at the source before they were copied")
     for topic, configs in progress.kept_back.items():
         out.note(f"note: {topic}: not copied, for the destination to decide: {', '.join(configs)}")
-    for reason in progress.problems.values():
+    for reason in dict.fromkeys([*progress.problems.values(), *progress.refused.values()]):
         out.note(f"error: {reason}")
     if progress.moved_timestamps:
         out.note(f"note: {progress.moved_timestamps:,} record(s) of timestamp 0 have timestamp 1 at the destination")

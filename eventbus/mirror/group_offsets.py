@@ -11,6 +11,7 @@ from eventbus.errors import KafkaError, RebalanceInProgress, UnknownMemberId
 from eventbus.mirror.journal import Journal
 from eventbus.mirror.options import Options
 from eventbus.mirror.progress import GroupProgress, GroupState, Progress
+from eventbus.mirror.refusals import may_pass
 from eventbus.mirror.writer import Writer
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
@@ -42,7 +43,20 @@ class GroupOffsets:
             return
         for listing in await self._source.list_groups():
             if re.fullmatch(self._options.groups, listing.group) and listing.protocol_type in ("consumer", ""):
-                await self._sync(listing.group, writer)
+                try:
+                    await self._sync(listing.group, writer)
+                except KafkaError as error:
+                    if may_pass(error):
+                        raise
+                    self._refuse(listing.group, error)
+
+    def _refuse(self, group: str, error: KafkaError) -> None:
+        """The next look tries it again."""
+        before = self._progress.groups.get(group)
+        if before is None or before.state != "refused":
+            logger.warning("the offsets of group %r are not translated: %s", group, error)
+        self._settled.pop(group, None)
+        self._progress.groups[group] = GroupProgress(state="refused", partitions=0)
 
     async def _sync(self, group: str, writer: Writer) -> None:
         committed = {

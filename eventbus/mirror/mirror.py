@@ -22,18 +22,15 @@ from eventbus.client.running.single_error import SingleError, passing_on
 from eventbus.errors import (
     ConfigError,
     EventBusError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
     LogLocked,
-    ProducerFenced,
     TransactionAborted,
-    TransactionOutcomeUnknown,
     UnknownTopicOrPartition,
 )
 from eventbus.mirror.journal import Journal
 from eventbus.mirror.options import Options
 from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_plans, plan_topic
 from eventbus.mirror.progress import Progress
+from eventbus.mirror.refusals import Refusals, may_pass
 from eventbus.mirror.session import Session, Superseded
 from eventbus.mirror.verify import PartitionCheck, Verifier, refused
 from eventbus.suggest import nearest
@@ -46,9 +43,6 @@ _PRIVATE = "memory://"
 """Each log of this URL is another one."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
-_PRODUCER_IS_LOST = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
-"""By its transaction's timeout, or by another mirror: the next beginning tells whether that one goes on. And a plain
-`EventBusError` is librdkafka's word for a producer that is beyond help, whatever the reason."""
 _MOST_ATTEMPTS = 10
 """Of one copy, in a row and without a record between them; one that follows tries for ever."""
 
@@ -172,7 +166,8 @@ class Mirror:
         """Copy what is there now, then the groups' offsets.
 
         Raises ConfigError, with nothing copied, when a topic cannot be mirrored: the message says why and what to do.
-        ProducerFenced when another mirror of the name has begun. After any other error: call it again, it goes on.
+        ProducerFenced when another mirror of the name has begun. Raises what kept a partition from being copied when
+        all others are: ``progress.refused`` has all of them. After any other error: call it again, it goes on.
         """
         await self._run(follow=False)
         return self.progress
@@ -180,7 +175,8 @@ class Mirror:
     async def follow(self) -> NoReturn:
         """Copy what is there and what comes, until cancelled: records, topics, partitions, configs, groups' offsets.
 
-        Topics that cannot be mirrored any more stand in ``progress.problems``; the others go on. Raises as `copy` does.
+        Topics that cannot be mirrored any more stand in ``progress.problems``, and partitions that cannot be copied now
+        in ``progress.refused``; the others go on. Raises as `copy` does, but not for one partition.
         """
         await self._run(follow=True)
         raise AssertionError("a mirror that follows does not end by itself")
@@ -212,10 +208,11 @@ class Mirror:
         timers = self._destination.timers
         owner = uuid.uuid4().hex
         attempts, has_begun = 0, False
+        refusals = Refusals(self.progress, timers, follow=follow)
         while True:
             copied = self.progress.copied
             session = Session(
-                self._source, self._destination, self.options, self.progress,
+                self._source, self._destination, self.options, self.progress, refusals,
                 owner=owner, has_begun=has_begun, attempt=attempts,
             )  # fmt: skip
             try:
@@ -238,16 +235,10 @@ class Mirror:
             return None
         cause = error.__cause__ if isinstance(error, TransactionAborted) else None
         if isinstance(cause, EventBusError) and not isinstance(cause, TransactionAborted):
-            if not _is_passing(cause):
+            if not may_pass(cause):
                 raise cause
             return error
-        return error if _is_passing(error) else None
-
-
-def _is_passing(error: EventBusError) -> bool:
-    """Whether a new beginning may mend it."""
-    passing = (*_PRODUCER_IS_LOST, TransactionAborted, TransactionOutcomeUnknown)
-    return error.retriable or isinstance(error, passing) or type(error) is EventBusError
+        return error if may_pass(error) else None
 
 
 def identity(url: str) -> str:

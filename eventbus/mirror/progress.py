@@ -8,7 +8,9 @@ import msgspec
 
 from eventbus.types import TopicPartition
 
-GroupState = Literal["translated", "ahead of the copy", "live at the destination", "moved at the destination"]
+GroupState = Literal[
+    "translated", "ahead of the copy", "live at the destination", "moved at the destination", "refused"
+]
 
 
 class PartitionProgress(msgspec.Struct, kw_only=True):
@@ -46,6 +48,8 @@ class Progress(msgspec.Struct, kw_only=True):
     groups: dict[str, GroupProgress] = {}
     problems: dict[str, str] = {}
     """Topics that are not mirrored any more, and why."""
+    refused: dict[TopicPartition, str] = {}
+    """Partitions that cannot be copied now, and why. A mirror that follows tries them again."""
     kept_back: dict[str, tuple[str, ...]] = {}
     """Configs of topics that were not copied."""
     looks: int = 0

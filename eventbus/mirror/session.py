@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
 
 import anyio
 import msgspec
@@ -11,14 +12,23 @@ import msgspec
 from eventbus.backends.base import EARLIEST, Backend, BackendConsumer
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.running.single_error import SingleError
-from eventbus.errors import KafkaError, ProducerFenced, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    KafkaError,
+    ProducerFenced,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from eventbus.ledger import ends_of
 from eventbus.mirror.group_offsets import GroupOffsets
 from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal
 from eventbus.mirror.options import Options
 from eventbus.mirror.plan import TopicPlan, by_name, own_configs, plan_topic
 from eventbus.mirror.progress import Progress
-from eventbus.mirror.writer import Writer
+from eventbus.mirror.refusals import Refusals, may_pass
+from eventbus.mirror.writer import Refusal, Writer, refusal_of
 from eventbus.types import FetchedRecords, TopicPartition
 
 logger = logging.getLogger("eventbus.mirror")
@@ -33,6 +43,7 @@ _COMPANY_MS = 10
 """How long an open transaction waits for more records."""
 _IDLE_MS = 500
 _STALL_SECONDS = 60.0
+_TRIAL_SECONDS = 5.0
 _FETCH_BYTES = 1_048_576
 
 
@@ -49,6 +60,7 @@ class Session:
         destination: Backend,
         options: Options,
         progress: Progress,
+        refusals: Refusals,
         *,
         owner: str,
         has_begun: bool,
@@ -62,6 +74,7 @@ class Session:
         self._destination = destination
         self._options = options
         self._progress = progress
+        self._refusals = refusals
         self._owner = owner
         self.has_begun = has_begun
         self._most_records = max(_RECORDS >> attempt, _FEWEST_RECORDS)
@@ -69,7 +82,14 @@ class Session:
         self._timers = destination.timers
         self._journal = Journal(options.name)
         self._groups = GroupOffsets(source, destination, self._journal, options, progress)
+        self._starts: dict[TopicPartition, int] = {}
+        """Partitions that are mirrored, and the first offsets that the source has of them."""
         self._read: set[TopicPartition] = set()
+        """Those that are read now: not those that are refused, and one alone while it is tried."""
+        self._cuts: dict[TopicPartition, Refusal] = {}
+        """Records that the destination refuses: those before them are copied."""
+        self._is_stale = False
+        """Other partitions are to be read than those that are."""
         self._doubtful: set[str] = set()
         """Topics that may have been deleted, and made anew: nothing of them is taken until that is known."""
         self._ends: dict[TopicPartition, int] = {}
@@ -83,13 +103,15 @@ class Session:
         self._gaps: list[tuple[TopicPartition, int, int]] = []
         """Offsets passed without a record since the last look: nothing for readers, or deleted before they came."""
         self._look_at = 0.0
+        self._tried_since = 0.0
 
     async def run(self, *, follow: bool) -> None:
         """Until cancelled, or until everything is copied that is there now.
 
         Topics that cannot be mirrored stand in the progress' ``problems``. Raises ProducerFenced when another mirror of
-        the name has begun.
+        the name has begun, and at the end what kept a partition from being copied.
         """
+        self._refusals.release_passing()
         if self.has_begun:  # before the transactional id is taken: another mirror's transactions go on
             journal = Journal(self._options.name)
             await journal.load(self._destination)
@@ -132,6 +154,7 @@ class Session:
         await self._copy(writer, consumer, follow=follow)
         if not follow:
             await self._look(writer, consumer)
+            self._refusals.check()
 
     def _check_owner(self, journal: Journal) -> None:
         if journal.owner != self._owner:
@@ -152,6 +175,7 @@ class Session:
         described = {one.name: one for one in await self._describe() if self._only is None or one.name in self._only}
         there = by_name(await self._destination.describe_topics())
         problems = self._progress.problems
+        self._refusals.release_due()
         plans = self._plan(described, there)
         if refused := {plan.topic for plan in plans if plan.action == "refuse"}:
             # Kafka tells a topic's id first, and its partitions' ends when they are asked: where it was made anew in
@@ -166,10 +190,18 @@ class Session:
             self._give_up(gone, f"topic {gone!r} was deleted at the source; its copy stays as it is")
         entries: list[Entry] = []
         for plan in plans:
-            if plan.action == "refuse":
+            topic = described[plan.topic]
+            if plan.action == "refuse" and plan.topic in there:
                 self._give_up(plan.topic, plan.reason)
-            else:
-                entries += await self._prepare(plan, described[plan.topic], there.get(plan.topic))
+            elif plan.action == "refuse":  # deleted, or hidden from this user: it may be back
+                self._refuse_topic(topic, ConfigError(plan.reason))
+            elif not any(self._refusals.waits(where) for where in _partitions(topic)):
+                try:
+                    entries += await self._prepare(plan, topic, there.get(plan.topic))
+                except EventBusError as error:
+                    if may_pass(error):
+                        raise
+                    self._refuse_topic(topic, error)
         if entries:
             await writer.save(entries)
         await self._take_up(consumer, described, at_start=at_start)
@@ -194,6 +226,10 @@ class Session:
         except UnknownTopicOrPartition:  # one of those named, at least: which, the others tell
             described = await self._source.describe_topics()
         return [one for one in described if not one.is_internal and selection.takes(one.name)]
+
+    def _refuse_topic(self, topic: TopicDescription, error: EventBusError) -> None:
+        for where in _partitions(topic):
+            self._refuse(where, error)
 
     def _give_up(self, topic: str, reason: str) -> None:
         logger.warning("%s", reason)
@@ -234,32 +270,42 @@ class Session:
     ) -> None:
         """Read the partitions that are mirrored now, new ones from where the journal says."""
         ends = await self._ends_of(described, at_start=at_start)
-        wanted: dict[TopicPartition, int] = {}
+        self._starts = {}
         for name, topic in described.items():
-            if name in self._progress.problems:
-                continue
-            for one in topic.partitions:
+            for one in topic.partitions if name not in self._progress.problems else ():
                 where = TopicPartition(name, one.partition)
+                if where not in self._journal.maps:
+                    continue  # the destination could not be prepared for it
                 progress = self._progress.of(where)
                 progress.end = ends.get(where, progress.end)
                 self._note_lost(where, one.log_start_offset)
-                wanted[where] = self._begin(where, one.log_start_offset)
+                self._starts[where] = one.log_start_offset
         self._gaps.clear()
         doubtful, self._doubtful = self._doubtful, set()
-        new = [where for where in sorted(wanted) if where not in self._read or where.topic in doubtful]
-        if wanted.keys() != self._read:
+        await self._read_mirrored(consumer, doubtful)
+
+    async def _read_mirrored(self, consumer: BackendConsumer, doubtful: Collection[str] = ()) -> None:
+        """Read what is mirrored and not refused now. Between transactions."""
+        self._is_stale = False
+        self._passed.clear()
+        while (trial := self._refusals.next_trial()) is not None and trial not in self._starts:
+            self._refusals.clear(trial)
+        wanted = {one for one in self._starts if not self._refusals.waits(one)} if trial is None else {trial}
+        new = {one: self._begin(one) for one in wanted if one not in self._read or one.topic in doubtful}
+        if wanted != self._read:
             self._read = set()  # what is dropped now is not revoked
             await consumer.assign(sorted(wanted))
-            self._read = set(wanted)
-        for where in new:
-            self._seek(consumer, where, wanted[where])
+            self._read = wanted
+            self._tried_since = self._timers.current_time()
+        for where, offset in new.items():
+            self._seek(consumer, where, offset)
 
-    def _begin(self, where: TopicPartition, log_start_offset: int) -> int:
+    def _begin(self, where: TopicPartition) -> int:
         """Where to go on in a partition."""
-        position = self._journal.maps[where].position
-        if where not in self._read and 0 <= position < log_start_offset:
-            self._say_lost(where, position, log_start_offset)
-        return max(position, log_start_offset, 0)
+        position, start = self._journal.maps[where].position, self._starts[where]
+        if where not in self._read and 0 <= position < start and self._progress.of(where).position < start:
+            self._say_lost(where, position, start)
+        return max(position, start, 0)
 
     def _note_lost(self, where: TopicPartition, log_start_offset: int) -> None:
         """A reader that retention has overtaken goes on at the first record there is, without a word."""
@@ -295,7 +341,13 @@ class Session:
         }
         if not starts:
             return
-        there = await self._destination.list_offsets(dict.fromkeys(starts, EARLIEST))
+        try:
+            there = await self._destination.list_offsets(dict.fromkeys(starts, EARLIEST))
+        except KafkaError as error:
+            if may_pass(error):
+                raise
+            logger.debug("the journal is not pruned now: %s", error)
+            return
         entries: list[Entry] = []
         for where, start in starts.items():
             entries += self._journal.dropped(where, start, there[where].offset)
@@ -311,29 +363,88 @@ class Session:
             now = timers.current_time()
             if not writer.count and now >= self._look_at:
                 await self._look(writer, consumer)
-            fetched = await consumer.fetch(self._wait_ms(writer, now))
+            if not writer.count and self._is_stale:
+                await self._read_mirrored(consumer)
+            fetched = await self._fetch(consumer, self._wait_ms(writer, now))
             if not fetched:
                 await self._note_positions(consumer)
             elif not writer.count:
                 began_at = timers.current_time()
             for records in fetched:
-                if self._is_sound(records):
-                    await writer.add(records)
+                if self._is_sound(records) and (before := self._before_cut(records)):
+                    await writer.add(before)
             now = timers.current_time()
             self._note_reached()
             is_full = writer.count >= self._most_records or writer.size_bytes >= self._most_bytes
+            is_full = is_full or writer.has_failed
             has_all = not follow and not self._ends  # and maybe more: producers do not wait for a copy to end
             if writer.count and (is_full or has_all or now - began_at > _SECONDS or not fetched):
                 moved_at = now
-                for where, position in (await writer.commit()).items():
-                    self._seek(consumer, where, position)
-                    if not follow:
-                        self._ends[where] = self._progress.of(where).end
+                await self._commit(writer, consumer, follow=follow)
+            self._end_empty_trial(has_records=bool(fetched))
             if not follow and now - moved_at > _STALL_SECONDS:
                 raise RequestTimedOut(
                     f"nothing has come from the source for {_STALL_SECONDS:.0f} s, though there is more in "
                     f"{', '.join(map(str, sorted(self._ends)))}: has the partition no leader?"
                 )
+
+    async def _fetch(self, consumer: BackendConsumer, wait_ms: int) -> list[FetchedRecords]:
+        try:
+            return await consumer.fetch(wait_ms)
+        except KafkaError as error:
+            where = error.topic_partition
+            if where is None or where not in self._read or may_pass(error):
+                raise
+            self._refuse(where, refusal_of(error, where, self._next[where]))
+            return []
+
+    async def _commit(self, writer: Writer, consumer: BackendConsumer, *, follow: bool) -> None:
+        trial = self._refusals.next_trial()
+        outcome = await writer.commit(is_trial=trial is not None)
+        for where, position in outcome.again.items():
+            if where in self._read:
+                self._seek(consumer, where, position)
+            if not follow:
+                self._ends[where] = self._progress.of(where).end
+        for where, refusal in outcome.refused.items():
+            if refusal.offset is None or refusal.offset <= outcome.again[where]:
+                self._refuse(where, refusal.error)
+            else:
+                self._cuts[where] = refusal
+        for where in sorted(outcome.suspects):
+            self._refusals.suspect(where)
+            self._is_stale = True
+        if trial is not None and not outcome.again:
+            self._refusals.clear(trial)
+            self._is_stale = True
+
+    def _refuse(self, where: TopicPartition, error: EventBusError) -> None:
+        self._refusals.add(where, error)
+        self._read.discard(where)  # it may be due again before others are read: it is sought then
+        self._is_stale = True
+
+    def _before_cut(self, records: FetchedRecords) -> FetchedRecords | None:
+        """The records before the one that the destination refuses. Its partition waits when they are copied."""
+        where = TopicPartition(records.topic, records.partition)
+        cut = self._cuts.get(where)
+        if cut is None or cut.offset is None or records.offsets[-1] < cut.offset:
+            return records
+        del self._cuts[where]
+        self._refuse(where, cut.error)
+        self._progress.of(where).position = cut.offset
+        return _part_until(records, cut.offset)
+
+    def _end_empty_trial(self, *, has_records: bool) -> None:
+        """A partition that is tried alone must not keep the others waiting when nothing comes from the source."""
+        trial = self._refusals.next_trial()
+        if trial is None or has_records or self._is_stale:
+            return
+        if not self._progress.of(trial).lag:
+            self._refusals.clear(trial)
+            self._is_stale = True
+        elif self._timers.current_time() - self._tried_since > _TRIAL_SECONDS:
+            error = RequestTimedOut(f"nothing has come from the source for {_TRIAL_SECONDS:.0f} s")
+            self._refuse(trial, refusal_of(error, trial, self._next[trial]))
 
     def _wait_ms(self, writer: Writer, now: float) -> int:
         if writer.count or self._passed:
@@ -358,7 +469,9 @@ class Session:
         self._ends = {
             where: end
             for where, end in self._ends.items()
-            if self._progress.of(where).position < end and where.topic not in self._progress.problems
+            if self._progress.of(where).position < end
+            and where.topic not in self._progress.problems
+            and not self._refusals.waits(where)
         }
 
     async def _note_positions(self, consumer: BackendConsumer) -> None:
@@ -370,3 +483,23 @@ class Session:
         behind = [one for one in held if self._progress.of(one).lag and one.topic not in self._doubtful]
         self._passed = {where: await consumer.position(where) for where in behind}
         self._passed = {at: where for at, where in self._passed.items() if where > self._progress.of(at).position}
+
+
+def _partitions(topic: TopicDescription) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, one.partition) for one in topic.partitions]
+
+
+def _part_until(records: FetchedRecords, offset: int) -> FetchedRecords | None:
+    """The records before ``offset``; None: there are none."""
+    end = bisect_left(records.offsets, offset)
+    if not end:
+        return None
+    return msgspec.structs.replace(
+        records,
+        offsets=records.offsets[:end],
+        timestamps_ms=records.timestamps_ms[:end],
+        keys=records.keys[:end],
+        values=records.values[:end],
+        headers=None if records.headers is None else records.headers[:end],
+        next_offset=offset,
+    )

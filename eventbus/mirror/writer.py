@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -21,12 +22,14 @@ from eventbus.errors import (
     ProducerFenced,
     RecordTooLarge,
     RequestTimedOut,
+    TransactionAborted,
 )
 from eventbus.ledger import ends_of
 from eventbus.mirror.journal import Entry, Journal
 from eventbus.mirror.offset_map import Run
 from eventbus.mirror.options import Options
 from eventbus.mirror.progress import Progress
+from eventbus.mirror.refusals import is_of_producer, may_pass
 from eventbus.types import FetchedRecords, Headers, TopicPartition
 
 _BATCH_BYTES = 262_144
@@ -44,6 +47,25 @@ _RECORDS_FAULT = (InvalidRecord, InvalidTimestamp, RecordTooLarge)
 T = TypeVar("T")
 
 
+class Refusal(NamedTuple):
+    """Why a partition cannot be copied on."""
+
+    error: EventBusError
+    offset: int | None = None
+    """The offset at the source of the record that the destination refuses; None: it refuses any record."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of a transaction: it is committed if nothing has to be read again."""
+
+    again: Mapping[TopicPartition, int] = MappingProxyType({})
+    """Partitions, and the offsets at the source from which they have to be read again."""
+    refused: Mapping[TopicPartition, Refusal] = MappingProxyType({})
+    """Those of them that cannot be copied on."""
+    suspects: frozenset[TopicPartition] = frozenset()
+    """Those of them of which some cannot be copied on, and the error does not show which."""
+
+
 class _Sent(NamedTuple):
     """Records without a gap between them at the source."""
 
@@ -55,17 +77,18 @@ class _Sent(NamedTuple):
     """Of each; or of the first and the last."""
 
     @property
-    def is_refused(self) -> bool:
-        """One of these records is refused, whichever it is."""
-        return any(isinstance(handle.batch.error, _RECORDS_FAULT) for handle in self.handles)
+    def error(self) -> EventBusError | None:
+        """The error that kept one of these records from the destination, whichever it is."""
+        return next((handle.batch.error for handle in self.handles if handle.batch.error is not None), None)
 
-    def check(self) -> None:
-        """Raise the refusal of a record with its offset at the source, if it is known which record it is."""
+    def refusal(self) -> Refusal | None:
+        """Return the refusal of a record with its offset at the source, if it is known which record it is."""
         errors = [handle.exception() for handle in self.handles]
         error = next((error for error in errors if isinstance(error, _RECORDS_FAULT)), None)
         # A log in this process has one error for the whole batch.
-        if error is not None and len(errors) == self.length and sum(other is error for other in errors) == 1:
-            raise _at_source(error, self.where, self.source + errors.index(error))
+        if error is None or len(errors) < self.length or sum(other is error for other in errors) > 1:
+            return None
+        return _refusal(error, self.where, self.source + errors.index(error))
 
     def runs(self) -> list[Run]:
         """Where they are now. Empty: others wrote between them, and only each one's own handle could tell."""
@@ -104,6 +127,12 @@ class Writer:
         """Others write there too, between our records: each one's offset has to be asked for."""
         self._one_by_one: set[TopicPartition] = set()
         """A batch of several records was refused there: each record is sent alone, which shows which one it was."""
+        self._again: dict[TopicPartition, int] = {}
+        """Partitions in the open transaction, and the offsets at the source of their first records in it."""
+        self._refused: dict[TopicPartition, Refusal] = {}
+        """Partitions of which the producer would not take a record."""
+        self._failure: TransactionAborted | None = None
+        """The open transaction has failed. The outcomes of its records show why."""
         self.count = 0
         """Records in the open transaction."""
         self.size_bytes = 0
@@ -115,9 +144,13 @@ class Writer:
     # records ---------------------------------------------------------------------------------------------------------
 
     async def add(self, fetched: FetchedRecords) -> None:
-        """Put records into the open transaction, or into a new one."""
-        await self._begin()
+        """Put records into the open transaction, or into a new one. `commit` returns what is refused."""
         offsets = fetched.offsets
+        self._again.setdefault(TopicPartition(fetched.topic, fetched.partition), offsets[0])
+        self.count += len(offsets)
+        if self.has_failed:
+            return
+        await self._begin()
         begin = 0
         if offsets[-1] - offsets[0] != len(offsets) - 1:
             for index in range(1, len(offsets)):
@@ -125,7 +158,11 @@ class Writer:
                     await self._add_run(fetched, begin, index)
                     begin = index
         await self._add_run(fetched, begin, len(offsets))
-        self.count += len(offsets)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the open transaction can only be aborted, so its records have to be read again."""
+        return self._failure is not None or bool(self._refused)
 
     async def _begin(self) -> None:
         if self._is_open:
@@ -146,17 +183,18 @@ class Writer:
 
     async def _add_run(self, fetched: FetchedRecords, begin: int, end: int) -> None:
         where = TopicPartition(fetched.topic, fetched.partition)
-        append, add = self._producer.appender(*where), self._producer.adder(*where)
         of_each = where in self._shared
         keys, values, headers, times = fetched.keys, fetched.values, fetched.headers, fetched.timestamps_ms
         handles: list[Delivery] = []
         size_bytes = 0
-        for index in range(begin, end):
-            if index % _TURN == 0:
-                await anyio.lowlevel.checkpoint()
-            key, value, time_ms = keys[index], values[index], times[index]
-            of_record = () if headers is None else headers[index]
-            try:
+        index = begin
+        try:
+            append, add = self._producer.appender(*where), self._producer.adder(*where)
+            for index in range(begin, end):
+                if index % _TURN == 0:
+                    await anyio.lowlevel.checkpoint()
+                key, value, time_ms = keys[index], values[index], times[index]
+                of_record = () if headers is None else headers[index]
                 if of_each or index == begin or index == end - 1:
                     handles.append(await self._put(append, key, value, of_record, time_ms))
                     if where in self._one_by_one:
@@ -167,9 +205,13 @@ class Writer:
                         add(key, value, of_record, time_ms)
                     except (BufferExhausted, ConfigError):
                         await self._put(add, key, value, of_record, time_ms)
-            except _RECORDS_FAULT as error:
-                raise _at_source(error, where, fetched.offsets[index]) from error
-            size_bytes += len(key or b"") + len(value or b"")
+                size_bytes += len(key or b"") + len(value or b"")
+        except TransactionAborted as error:  # because of an earlier record
+            self._failure = error
+        except EventBusError as error:
+            if is_of_producer(error) or isinstance(error, (BufferExhausted, RequestTimedOut)):
+                raise
+            self._refused[where] = _refusal(error, where, fetched.offsets[index])
         self.size_bytes += size_bytes
         self._sent.append(_Sent(where, fetched.offsets[begin], end - begin, size_bytes, handles))
 
@@ -187,38 +229,95 @@ class Writer:
                 timestamp_ms = 1
                 self._progress.moved_timestamps += 1
 
-    async def commit(self) -> dict[TopicPartition, int]:
+    async def commit(self, *, is_trial: bool = False) -> Outcome:
         """Commit the records of the open transaction, and what the journal says of them.
 
-        Returns where to read again, with nothing committed: others write to the same partitions, or a record is refused
-        and nobody knows which. Then each record has its own handle.
-        Raises what kept a record from the destination, TransactionAborted, TransactionOutcomeUnknown, ProducerFenced.
+        They are read again, with nothing committed, if a record is refused, or if others write to the same partitions:
+        then each record has its own handle the next time. ``is_trial``: others could be copied without this partition.
+        Raises TransactionAborted, TransactionOutcomeUnknown, ProducerFenced, and what the destination returns to every
+        partition and may pass.
         """
         await self._producer.flush()
-        sent, self._sent = self._sent, []
+        sent, again, refused, failure = self._sent, self._again, self._refused, self._failure
+        self._sent, self._again, self._refused, self._failure = [], {}, {}, None
         self.count = self.size_bytes = 0
-        for one in sent:
-            if one.is_refused:
-                one.check()
-                if one.where in self._shared:
-                    self._one_by_one.add(one.where)
-        runs = [(one.where, [] if one.is_refused else one.runs()) for one in sent]
+        failed = {one.where: error for one in sent if (error := one.error) is not None}
+        if refused or failed or failure is not None:
+            outcome = (
+                self._find_refused(sent, again, refused, failed, is_trial=is_trial)
+                if refused or failed
+                else self._find_suspects(again, failure)
+            )
+            await self._abort()
+            return outcome
+        runs = [(one.where, one.runs()) for one in sent]
         shared = {where for where, found in runs if not found}
         if shared:
             self._shared |= shared
-            await self._producer.abort_transaction()
-            self._is_open = False
-            return {one.where: one.source for one in reversed(sent)}
+            await self._abort()
+            return Outcome(again)
         for where, found in runs:
             for run in found:
                 self._journal.maps[where].add(*run)
-        touched = dict.fromkeys(one.where for one in sent)
-        await self.save([entry for where in touched for entry in self._journal.grown(where)])
+        try:
+            await self.save([entry for where in again for entry in self._journal.grown(where)])
+        except TransactionAborted as error:
+            outcome = self._find_suspects(again, error)
+            self._is_open = False
+            await self._journal.load(self._destination)  # the maps have grown already
+            return outcome
         for one in sent:
             progress = self._progress.of(one.where)
             progress.copied += one.length
             progress.copied_bytes += one.size_bytes
-        return {}
+        return Outcome()
+
+    async def _abort(self) -> None:
+        await self._producer.abort_transaction()
+        self._is_open = False
+
+    def _find_refused(
+        self,
+        sent: list[_Sent],
+        again: dict[TopicPartition, int],
+        refused: dict[TopicPartition, Refusal],
+        failed: dict[TopicPartition, EventBusError],
+        *,
+        is_trial: bool,
+    ) -> Outcome:
+        for one in sent:
+            if isinstance(one.error, _RECORDS_FAULT) and one.where not in refused:
+                refusal = one.refusal()
+                if refusal is not None:
+                    refused[one.where] = refusal
+                elif one.where in self._shared:
+                    self._one_by_one.add(one.where)
+                else:
+                    self._shared.add(one.where)
+        if refused or any(isinstance(error, _RECORDS_FAULT) for error in failed.values()):
+            return Outcome(again, refused)  # the other errors may be consequences
+        others = {where: error for where, error in failed.items() if not isinstance(error, TransactionAborted)}
+        if not others:
+            return self._find_suspects(again, next(iter(failed.values())))
+        error = next((error for error in others.values() if is_of_producer(error)), None)
+        if error is None and not is_trial and failed.keys() >= {one.where for one in sent}:
+            error = next((error for error in others.values() if error.retriable), None)
+        if error is not None:
+            raise error
+        return _suspected(again, others)
+
+    def _find_suspects(self, again: dict[TopicPartition, int], failure: EventBusError | None) -> Outcome:
+        """A record without a handle was refused. Raises the failure if a new session may succeed."""
+        cause = None if failure is None else failure.__cause__
+        if not isinstance(cause, EventBusError) or may_pass(cause):
+            assert failure is not None
+            raise failure
+        if not isinstance(cause, _RECORDS_FAULT):
+            return _suspected(again, dict.fromkeys(again, cause))
+        if again.keys() <= self._shared:
+            raise cause
+        self._shared |= again.keys()
+        return Outcome(again)
 
     async def save(self, entries: Iterable[Entry]) -> None:
         """Entries of the journal, with what else is in the transaction."""
@@ -238,10 +337,28 @@ class Writer:
         self._producer.give_up(RequestTimedOut("the mirror was closed before the destination answered"))
 
 
-def _at_source(error: EventBusError, where: TopicPartition, offset: int) -> EventBusError:
-    """The refusal of a record with its offset at the source, of the same class."""
+def _suspected(again: dict[TopicPartition, int], errors: Mapping[TopicPartition, EventBusError]) -> Outcome:
+    """Partitions failed for another reason than a record. librdkafka reports one error for the whole transaction."""
+    if len(errors) > 1:
+        return Outcome(again, suspects=frozenset(errors))
+    return Outcome(again, {where: Refusal(refusal_of(error, where, again[where])) for where, error in errors.items()})
+
+
+def refusal_of(error: EventBusError, where: TopicPartition, offset: int) -> EventBusError:
+    """Return the error that stops a partition, of the same class, with the offset at the source."""
     return type(error)(
-        f"{where} offset {offset} of the source was not copied, nor was anything after it. The destination refuses it: "
-        f"{str(error).rstrip('.')}. A mirror copies no message.timestamp.* configs. Alter them, or max.message.bytes, "
-        f"of topic {where.topic!r} at the destination, and start the mirror again"
+        f"{where} is not copied from offset {offset} of the source on: {str(error).rstrip('.')}. The mirror copies the "
+        "other partitions. With --follow it tries this one again automatically; otherwise start it again"
     )
+
+
+def _refusal(error: EventBusError, where: TopicPartition, offset: int) -> Refusal:
+    if not isinstance(error, _RECORDS_FAULT):
+        return Refusal(refusal_of(error, where, offset))
+    text = (
+        f"{where} offset {offset} of the source was not copied, nor was anything after it in this partition. The "
+        f"destination refuses it: {str(error).rstrip('.')}. A mirror copies no message.timestamp.* configs. Alter "
+        f"them, or max.message.bytes, of topic {where.topic!r} at the destination. With --follow the mirror then goes "
+        "on automatically; otherwise start it again"
+    )
+    return Refusal(type(error)(text), offset)

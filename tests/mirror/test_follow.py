@@ -20,7 +20,7 @@ from eventbus.mirror import Mirror
 from eventbus.mirror.session import Session
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 from tests.mirror.conftest import NewLog
-from tests.mirror.logs import assert_copied, create, fill, opened, until, visible, write
+from tests.mirror.logs import assert_copied, content, create, fill, opened, until, visible, write
 from tests.tiers import quick
 
 ORDERS = TopicPartition("orders", 0)
@@ -168,6 +168,58 @@ async def test_a_mirror_that_began_anew_in_the_middle_stops_that_topic_alone(
             await write(source, TopicPartition("others", 0), b"goes on")
             await until(lambda: mirror.progress.copied == 3)
         assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
+
+
+@pytest.fixture
+def retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventbus.mirror.refusals._FIRST_PAUSE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("retries_at_once")
+async def test_a_refused_partition_is_copied_on_when_its_topic_allows_it(new_log: NewLog) -> None:
+    """It ended the mirror, and with it the copies of all other topics."""
+    here, there = new_log("memory"), new_log("memory")
+    others = TopicPartition("others", 0)
+    async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:
+        for where in (ORDERS, others):
+            await create(source, where.topic)
+            await write(source, where, b"1")
+        await until(lambda: mirror.progress.copied == 2)
+        await destination.alter_configs("orders", {"max.message.bytes": "1000"}, [])
+        await write(source, ORDERS, b"2", b"x" * 5_000, b"4")
+        await write(source, others, b"2")
+        await until(lambda: mirror.progress.refused and mirror.progress.copied == 4)
+        for value in (b"3", b"4"):
+            await write(source, others, value)
+            await two_looks(mirror)
+        await until(lambda: mirror.progress.copied == 6)
+        assert "orders-0 offset 2 of the source" in mirror.progress.refused[ORDERS]
+        assert "max.message.bytes=1,000" in mirror.progress.refused[ORDERS]
+        assert mirror.progress.of(ORDERS).lag == 2
+        await destination.alter_configs("orders", {"max.message.bytes": "10000"}, [])
+        await until(lambda: mirror.progress.copied == 8)
+        assert not mirror.progress.refused
+        for where in (ORDERS, others):
+            copies = await visible(destination, where)
+            assert [content(one) for one in copies] == [content(one) for one in await visible(source, where)]
+
+
+@pytest.mark.usefixtures("retries_at_once")
+async def test_a_topic_that_is_gone_at_the_destination_stops_none_of_its_neighbours(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    others = TopicPartition("others", 0)
+    async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:
+        for where in (ORDERS, others):
+            await create(source, where.topic)
+            await write(source, where, b"1")
+        await until(lambda: mirror.progress.copied == 2)
+        await destination.delete_topics(["orders"])
+        for where in (ORDERS, others):
+            await write(source, where, b"2")
+        await until(lambda: mirror.progress.copied == 3)
+        await two_looks(mirror)
+        assert "topic 'orders' was mirrored, and is gone at the destination" in mirror.progress.refused[ORDERS]
+        assert [record.value for record in await visible(destination, others)] == [b"1", b"2"]
 
 
 async def test_a_deleted_topic_leaves_its_copy(new_log: NewLog) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from eventbus.backends.base import Backend
 from eventbus.backends.clock import system_clock
+from eventbus.backends.urls import open_backend
+from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.errors import (
     ConfigError,
     CorruptRecord,
@@ -15,6 +18,7 @@ from eventbus.errors import (
     InvalidTimestamp,
     KafkaError,
     LogLocked,
+    PolicyViolation,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
@@ -200,21 +204,52 @@ async def test_a_refused_record_is_named_with_its_offset_and_the_setting(kind: s
             match=r"orders-0 offset 3 of the source was not copied.*message\.timestamp\.before\.max\.ms",
         ):
             await copy(here, there)
-        assert await visible(destination, ORDERS) == []
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"1", b"2", b"3"]
 
 
-async def test_a_record_that_the_destination_does_not_take_ends_it_with_the_reason(new_log: NewLog) -> None:
+SMALL = {"log_defaults": {"max.message.bytes": "1000"}}
+
+
+async def test_a_record_that_the_destination_does_not_take_stops_its_partition_alone(new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log("memory")
-    async with opened(here) as source, opened(there, log_defaults={"max.message.bytes": "1000"}) as destination:
-        await create(source, "orders")
-        await write(source, ORDERS, b"small", b"x" * 5_000)
+    neighbours = [TopicPartition("orders", 1), TopicPartition("invoices", 0)]
+    async with opened(here) as source, opened(there, **SMALL) as destination:
+        await create(source, "orders", 2)
+        await create(source, "invoices")
+        await write(source, ORDERS, b"small", b"x" * 5_000, b"after")
+        for where in neighbours:
+            await write(source, where, b"1", b"2")
         with pytest.raises(RecordTooLarge, match=r"orders-0 offset 1 of the source.*max\.message\.bytes"):
-            await copy(here, there, destination_config={"log_defaults": {"max.message.bytes": "1000"}})
-        assert await visible(destination, ORDERS) == []
+            await copy(here, there, destination_config=SMALL)
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"small"]
+        for where in neighbours:
+            assert [record.value for record in await visible(destination, where)] == [b"1", b"2"]
         await destination.alter_configs("orders", {"max.message.bytes": "10000"}, [])
-        await copy(here, there, destination_config={"log_defaults": {"max.message.bytes": "1000"}})
-        here_records, there_records = await visible(source, ORDERS), await visible(destination, ORDERS)
-        assert [content(one) for one in there_records] == [content(one) for one in here_records]
+        mirror = await copy(here, there, destination_config=SMALL)
+        assert not mirror.progress.refused
+        for where in (ORDERS, *neighbours):
+            copies = await visible(destination, where)
+            assert [content(one) for one in copies] == [content(one) for one in await visible(source, where)]
+
+
+async def test_a_topic_that_cannot_be_created_stops_none_of_its_neighbours(new_log: NewLog) -> None:
+    here, there = new_log("memory"), open_backend(new_log("memory"), {})
+    create_topics = there.create_topics
+
+    async def refusing(specs: Sequence[TopicSpec], **options: bool) -> dict[str, TopicDescription | KafkaError]:
+        if specs[0].name == "orders":
+            return {"orders": PolicyViolation("no topic of this name")}
+        return await create_topics(specs, **options)
+
+    there.create_topics = refusing  # pyright: ignore[reportAttributeAccessIssue]
+    async with opened(here) as source, opened(there.url) as destination:
+        for topic in ("orders", "invoices"):
+            await create(source, topic)
+            await write(source, TopicPartition(topic, 0), b"1")
+        with pytest.raises(PolicyViolation, match=r"topic 'orders' of the source.*no topic of this name"):
+            async with Mirror(here, there, name="m") as mirror:
+                await mirror.copy()
+        assert len(await visible(destination, TopicPartition("invoices", 0))) == 1
 
 
 @pytest.mark.system

@@ -283,7 +283,7 @@ def ended_at_the_start(at: At) -> str:
 @RUN.mistake(
     "`eventbus mirror` of a record that the destination's topic does not take",
     "`eventbus topics alter orders --config max.message.bytes=...` at the destination",
-    "orders-0 offset 1 of the source was not copied", "max.message.bytes=1,000", "start the mirror again",
+    "orders-0 offset 1 of the source was not copied", "max.message.bytes=1,000", "otherwise start it again",
 )  # fmt: skip
 def mirrored_record_too_large(at: At) -> str:
     with EventBus("file://./old", auto_create_topics=True).blocking() as bus:
