@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from eventbus.backends.kafka import inbox
@@ -26,7 +27,7 @@ def taken(box: Inbox) -> list[tuple[int, int]]:
 
 
 def test_what_is_paused_is_put_by_and_comes_back_in_order() -> None:
-    box = Inbox(room_bytes=100_000)
+    box = Inbox(room_bytes=100_000, fetch_bytes=1)
     box.add(records(A, 0))
     box.add(records(B, 0))
     box.pause(A)
@@ -41,7 +42,7 @@ def test_what_is_paused_is_put_by_and_comes_back_in_order() -> None:
 
 
 def test_pausing_and_resuming_twice_is_once() -> None:
-    box = Inbox(room_bytes=100_000)
+    box = Inbox(room_bytes=100_000, fetch_bytes=1)
     box.add(records(A, 0))
     box.pause(A)
     box.pause(A)
@@ -50,7 +51,7 @@ def test_pausing_and_resuming_twice_is_once() -> None:
 
 
 def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
-    box = Inbox(room_bytes=3_000)
+    box = Inbox(room_bytes=3_000, fetch_bytes=1)
     box.pause(A)
     box.add(records(A, 0))
     assert box.overfull([A]) == {}
@@ -64,7 +65,7 @@ def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
 
 def test_what_was_put_by_for_long_makes_room_for_what_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "_LONG_SECONDS", 0.0)
-    box = Inbox(room_bytes=1_500)
+    box = Inbox(room_bytes=1_500, fetch_bytes=1)
     box.pause(A)
     box.add(records(A, 100))
     monkeypatch.setattr(inbox, "_LONG_SECONDS", 1_000.0)
@@ -77,7 +78,7 @@ def test_what_was_put_by_for_long_makes_room_for_what_comes_and_goes(monkeypatch
 
 
 def test_a_partition_that_is_given_up_leaves_nothing() -> None:
-    box = Inbox(room_bytes=500)
+    box = Inbox(room_bytes=500, fetch_bytes=1)
     box.pause(A)
     box.add(records(A, 0))
     box.overfull([A])
@@ -90,7 +91,32 @@ def test_a_partition_that_is_given_up_leaves_nothing() -> None:
 
 
 def test_all_are_paused_only_where_there_is_something_to_pause() -> None:
-    box = Inbox(room_bytes=500)
+    box = Inbox(room_bytes=500, fetch_bytes=1)
     assert not box.are_paused([])
     box.pause(A)
     assert box.are_paused([A]) and not box.are_paused([A, B])
+
+
+def test_parts_of_a_partition_are_joined_up_to_the_size_of_a_fetch() -> None:
+    """A handler that was behind had one transaction for each poll, of three records or so, and never caught up."""
+    box = Inbox(room_bytes=100_000, fetch_bytes=5_000)  # of two parts
+    box.pause(A)
+    for first in (0, 10, 20, 40):
+        box.add(records(A, first))
+        box.add(records(B, first))
+    box.resume(A)
+    found = box.take()
+    assert [(one.partition, list(one.offsets)) for one in found] == [
+        (1, list(range(20))), (1, [*range(20, 30), *range(40, 50)]),
+        (0, list(range(20))), (0, [*range(20, 30), *range(40, 50)]),
+    ]  # fmt: skip
+    assert [one.next_offset for one in found] == [20, 50, 20, 50]
+    assert all(len(one) == len(one.keys) == len(one.values) == len(one.timestamps_ms) for one in found)
+
+
+def test_headers_stay_with_their_records_when_parts_are_joined() -> None:
+    box = Inbox(room_bytes=100_000, fetch_bytes=50_000)
+    box.add(records(A, 0, 1))
+    box.add(msgspec.structs.replace(records(A, 1, 1), headers=[(("a", b"1"),)]))
+    [found] = box.take()
+    assert found.headers == [(), (("a", b"1"),)]

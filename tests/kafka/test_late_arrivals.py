@@ -57,7 +57,7 @@ async def test_what_is_fetched_twice_is_handed_over_once_and_nothing_is_left_out
 
 def test_small_records_take_room_too() -> None:
     """Deletions have no values: a million of them that are put by is not nothing."""
-    box = Inbox(room_bytes=100_000)
+    box = Inbox(room_bytes=100_000, fetch_bytes=1)
     box.pause(WHERE)
     box.add(records(0, 5_000, value=None))
     assert box.overfull([WHERE]) == {WHERE: None}

@@ -149,6 +149,28 @@ def _runs(messages: list[Message], topics: set[str]) -> list[tuple[TopicPartitio
     return [(where, sum(1 for _ in run)) for where, run in groupby(places)]
 
 
+def joined(parts: list[FetchedRecords]) -> FetchedRecords:
+    """Records of one partition that follow one another, as one fetch."""
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return first
+    begin, end, count = first.offsets[0], last.offsets[-1], sum(map(len, parts))
+    headers: list[Headers] | None = None
+    if any(part.headers is not None for part in parts):
+        headers = [one for part in parts for one in (part.headers or [()] * len(part))]
+    return FetchedRecords(
+        first.topic,
+        first.partition,
+        range(begin, end + 1) if end - begin + 1 == count else [one for part in parts for one in part.offsets],
+        [one for part in parts for one in part.timestamps_ms],
+        [one for part in parts for one in part.keys],
+        [one for part in parts for one in part.values],
+        headers,
+        first.timestamp_type,
+        last.next_offset,
+    )
+
+
 def part_from(records: FetchedRecords, offset: int) -> FetchedRecords:
     """The records from ``offset`` on."""
     first = bisect_left(records.offsets, offset)

@@ -120,7 +120,7 @@ class KafkaConsumer:
         self._lost_place = False
         self._event = anyio.Event()
         self._closed = False
-        self._inbox = Inbox(1024 * int(told["queued.max.messages.kbytes"]))
+        self._inbox = Inbox(1024 * int(told["queued.max.messages.kbytes"]), config.max_partition_fetch_bytes)
         self._group = GroupMetadata(config.group or "")
         self._group_at = 0.0
         """When its generation changed last, in seconds of `time.monotonic`."""

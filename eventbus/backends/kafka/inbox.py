@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 
+from eventbus.backends.kafka.columns import joined
 from eventbus.types import FetchedRecords, TopicPartition
 
 _LONG_SECONDS = 5.0
@@ -22,9 +23,10 @@ _RECORD_BYTES = 100
 class Inbox:
     """Of one consumer."""
 
-    def __init__(self, room_bytes: int) -> None:
-        """``room_bytes``: how much may be put by, of all partitions together."""
+    def __init__(self, room_bytes: int, fetch_bytes: int) -> None:
+        """``room_bytes``: how much may be put by, of all partitions together. ``fetch_bytes``: the size of a fetch."""
         self._room_bytes = room_bytes
+        self._fetch_bytes = fetch_bytes
         self._ready: deque[FetchedRecords] = deque()
         self._paused: dict[TopicPartition, float] = {}
         """Since when, on the system's steady clock; the longest first."""
@@ -46,9 +48,33 @@ class Inbox:
         self._put_by_bytes[where] = self._put_by_bytes.get(where, 0) + _room_bytes(records)
 
     def take(self) -> list[FetchedRecords]:
-        """All there is."""
+        """Return all records that are ready. The parts of one partition are joined up to the size of a fetch.
+
+        A handler that is behind gets a part of a few records for each poll that was made while it worked. One
+        transaction, or one call of a batch, for each part would never let it catch up.
+        """
         ready, self._ready = self._ready, deque()
-        return list(ready)
+        if len(ready) < 2:
+            return list(ready)
+        parts_of: dict[TopicPartition, list[FetchedRecords]] = {}
+        for records in ready:
+            parts_of.setdefault(TopicPartition(records.topic, records.partition), []).append(records)
+        taken: list[FetchedRecords] = []
+        for parts in parts_of.values():
+            taken += parts if len(parts) == 1 else self._joined(parts)
+        return taken
+
+    def _joined(self, parts: list[FetchedRecords]) -> list[FetchedRecords]:
+        groups: list[list[FetchedRecords]] = []
+        group_bytes = 0
+        for records in parts:
+            group_bytes += (size := _room_bytes(records))
+            if groups and group_bytes <= self._fetch_bytes and groups[-1][0].timestamp_type == records.timestamp_type:
+                groups[-1].append(records)
+            else:
+                groups.append([records])
+                group_bytes = size
+        return [joined(group) for group in groups]
 
     @property
     def ready_bytes(self) -> int:
