@@ -89,10 +89,14 @@ class Moves:
 
     def has(self, lane: Lane) -> bool:
         """The lane's next commit has to be one of these."""
-        if lane.topic_partition in self._waiting:
-            return True
         writer = self._writers.get(lane.topic_partition)
         is_unsure = writer is not None and writer.unsure is not None
+        waiting = self._waiting.get(lane.topic_partition)
+        if waiting is not None:
+            # Where only an offset has passed, a transaction here would fence those of `Retried`, which has the same id:
+            # the next retry would be aborted and its function called twice.
+            only_passes = self._handler.spec.exactly_once and not (is_unsure or lane.moves) and waiting.plan() is None
+            return not only_passes
         return is_unsure or any(offset < lane.finished for offset in lane.moves)
 
     async def commit(self, lane: Lane) -> None:
