@@ -18,6 +18,7 @@ from eventbus.backends.kafka.columns import part_from
 from eventbus.backends.kafka.inbox import Inbox
 from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
 from eventbus.backends.kafka.threads import Job, Loop
+from eventbus.backends.kafka.topic_identity import TopicIdentity
 from eventbus.errors import (
     ConfigError,
     EventBusError,
@@ -46,8 +47,6 @@ _KEPT_SECONDS = 1.0
 """How long after a new epoch of KIP-848 librdkafka would have called back if partitions of this member moved."""
 _FETCH_PAUSE_MS = 500
 """librdkafka's default of ``fetch.error.backoff.ms``, how long it waits after a fetch that failed."""
-_VERIFICATIONS = 5
-"""How often a topic that is missing is looked up before its records are handed over."""
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
 
@@ -82,21 +81,9 @@ class KafkaConsumer:
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
         """Partitions held whose first offset is not known yet, each with the error of the last try."""
-        self._ids: dict[str, str] = {}
-        """The ids of the topics that are read, as they were when their first partition was placed."""
-        self._ids_seen: Mapping[str, str] = {}
-        """The backend's, when they were last compared."""
-        self._recreated: set[TopicPartition] = set()
-        """Partitions of topics that were deleted and created again, to be read from where ``start`` specifies."""
-        self._identified_at: dict[str, float] = {}
-        """When the id of a topic was looked up before it was read, in seconds of `time.monotonic`."""
-        self._arrived_at: dict[TopicPartition, float] = {}
-        """When something of a partition last arrived, in seconds of `time.monotonic`."""
-        self._silence_seconds = 0.0009 * int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
-        self._unverified: set[str] = set()
-        """Topics of which something has arrived after a silence, so they may have been created again."""
-        self._doubts_ids = False
-        """A position was out of range, so its topic may have been created again."""
+        self._identity = TopicIdentity(
+            backend, config.start, 0.0009 * int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
+        )
         self._place_at = 0.0
         """When to try to place them again, in seconds on the timers."""
         self._told: set[TopicPartition] = set()
@@ -251,11 +238,7 @@ class KafkaConsumer:
         self._told.discard(where)
         self._unplaced.pop(where, None)
         self._unchecked.discard(where)
-        self._recreated.discard(where)
-        self._arrived_at.pop(where, None)
-        if not any(topic == where.topic for topic, _ in self._held):
-            self._ids.pop(where.topic, None)
-            self._identified_at.pop(where.topic, None)
+        self._identity.forget(where, is_last=not any(topic == where.topic for topic, _ in self._held))
         self._inbox.drop(where)
         self.on_revoked(where)
 
@@ -275,7 +258,7 @@ class KafkaConsumer:
         self._group, self._group_at = metadata, time.monotonic()
 
     def _on_arrival(self, arrival: Arrival) -> None:
-        self._note_silence(arrival)
+        self._identity.arrived([*(TopicPartition(one.topic, one.partition) for one in arrival.records), *arrival.ends])
         for records in arrival.records:
             where = TopicPartition(records.topic, records.partition)
             position = self._positions.get(where)
@@ -294,38 +277,10 @@ class KafkaConsumer:
         for where in arrival.out_of_range:
             if where in self._positions and where not in self._sought:
                 self._unplaced[where] = ""
-                self._doubts_ids = True
+                self._identity.doubt()
         self._errors.extend(arrival.errors)
         self._keep_back(arrival)
         self._wake()
-
-    def _note_silence(self, arrival: Arrival) -> None:
-        """Have the topics of partitions verified of which nothing has arrived for a while.
-
-        librdkafka keeps its position when a topic is created again, and does not report it. But its fetch of the old
-        topic fails, and it does not fetch the partition again for ``fetch.error.backoff.ms``.
-        """
-        now = time.monotonic()
-        for where in (*(TopicPartition(one.topic, one.partition) for one in arrival.records), *arrival.ends):
-            since = self._arrived_at.get(where, self._identified_at.get(where.topic, 0.0))
-            if now - since >= self._silence_seconds:
-                self._unverified.add(where.topic)
-            self._arrived_at[where] = now
-
-    async def _verify(self) -> None:
-        """Drop what has arrived of topics that were created again."""
-        topics, self._unverified = self._unverified, set()
-        for _ in range(_VERIFICATIONS):
-            try:
-                is_missing = await self._backend.verify(topics)
-            except EventBusError as error:  # the next refresh does it
-                logger.debug("whether %s were created again is not known: %s", sorted(topics), error)
-                return
-            if not is_missing:
-                break
-            await self._timers.sleep(_STABLE_SECONDS)  # the broker that was asked does not know of a new topic yet
-        if self._ids_seen is not self._backend.known_ids:
-            await self._take_recreated()
 
     def _keep_back(self, arrival: Arrival) -> None:
         """Too much is put by: have librdkafka pause what nobody wants now."""
@@ -405,7 +360,7 @@ class KafkaConsumer:
         wanted = self._to_place() if partition is None else [partition]
         passed = {where: self._positions[where] for where in wanted if where in self._positions}
         fresh = [where for where in wanted if where not in passed]
-        recreated = self._recreated & set(fresh)
+        recreated = self._identity.recreated & set(fresh)
         found = await self._in_thread(lambda: self._find_beginnings(fresh, passed, recreated))
         for where, offset in found.offsets.items():
             if where not in self._unplaced:
@@ -416,7 +371,7 @@ class KafkaConsumer:
                 self._told.discard(where)
             self._positions[where] = offset
             if where in recreated:
-                self._recreated.discard(where)
+                self._identity.recreated.discard(where)
                 self._read_from(where, offset)
         errors = {where: error for where, error in found.errors.items() if where in self._unplaced}
         self._unplaced.update({where: str(error) for where, error in errors.items()})
@@ -427,7 +382,7 @@ class KafkaConsumer:
         self, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int], recreated: Collection[TopicPartition]
     ) -> Beginning:
         """Return where to begin; in the thread. What the group has committed is not about a topic created since."""
-        self._identify(fresh)
+        self._identity.identify(fresh)
         found = self._beginnings.offsets(self._member, [one for one in fresh if one not in recreated], passed)
         again = self._beginnings.again(sorted(recreated))
         found.offsets.update(again.offsets)
@@ -435,48 +390,22 @@ class KafkaConsumer:
         return found
 
     def _place_at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._identify(partitions)
+        self._identity.identify(partitions)
         return self._beginnings.at_once(member, partitions)
-
-    def _identify(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note the ids of topics before their partitions are placed; in the thread.
-
-        The order matters: a topic that is created again in between is noticed.
-        """
-        topics = {topic for topic, _ in partitions} - self._ids.keys()
-        if topics:
-            now = time.monotonic()
-            try:
-                self._ids.update(self._backend.identify(topics))
-                self._identified_at.update(dict.fromkeys(topics, now))
-            except EventBusError as error:  # the next refresh has them
-                logger.debug("the ids of %s are not known: %s", sorted(topics), error)
 
     async def _take_recreated(self) -> None:
         """Begin topics again that were deleted and created again since this consumer took them up."""
-        self._ids_seen = known = self._backend.known_ids
-        recreated: list[TopicPartition] = []
-        for topic in {topic for topic, _ in self._held}:
-            before, now = self._ids.get(topic), known.get(topic)
-            if now is None or now == before:
-                continue
-            self._ids[topic] = now
-            if before is not None:
-                recreated += [where for where in self._held if where.topic == topic]
-                logger.warning(
-                    "Topic %r was deleted and created again (its id was %s and is %s). It is read from where start=%r "
-                    "specifies, whatever the group has committed", topic, before, now, self._config.start,
-                )  # fmt: skip
+        recreated = self._identity.find_recreated(self._held)
         if recreated:
-            await self._read_recreated(sorted(recreated))
+            await self._read_recreated(recreated)
 
     async def _read_recreated(self, partitions: list[TopicPartition]) -> None:
         for where in partitions:
-            is_told, topic_id = where in self._told, self._ids[where.topic]
+            is_told = where in self._told
             self._drop(where)  # nothing of the old topic is committed or handed over any more
-            self._held[where], self._ids[where.topic] = None, topic_id
+            self._held[where] = None
             self._unplaced[where] = ""
-            self._recreated.add(where)
+            self._identity.recreated.add(where)
             if is_told:
                 self._told.add(where)
         await self._place_again()
@@ -507,8 +436,9 @@ class KafkaConsumer:
         while True:
             while self._steps:
                 await self._take(self._steps[0])
-            if self._unverified and (self._inbox or self._has_passed):
-                await self._verify()
+            if self._identity.is_unverified and (self._inbox or self._has_passed):
+                await self._identity.verify()
+                await self._take_recreated()
             if self._inbox and self._has_enough():
                 break
             if self._errors:
@@ -540,14 +470,8 @@ class KafkaConsumer:
 
     async def _prepare(self) -> None:
         """Tell librdkafka what has changed since the last poll."""
-        if self._doubts_ids:
-            self._doubts_ids = False
-            try:
-                await self._backend.refresh()
-            except EventBusError as error:
-                logger.debug("whether topics were created again is not known: %s", error)
-        if self._ids_seen is not self._backend.known_ids:
-            await self._take_recreated()
+        await self._identity.end_doubt()
+        await self._take_recreated()
         if self._is_subscribed and self._config.group is None:
             counts = self._backend.known_counts
             wanted = {TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])}
@@ -757,9 +681,9 @@ class KafkaConsumer:
 
     async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         wanted = set(topics)
-        if unknown := wanted - self._ids.keys():
-            self._ids.update(await self._in_thread(lambda: self._backend.identify(unknown)))
-        return {topic: _known_id(self._ids[topic]) for topic in wanted if topic in self._ids}
+        if wanted - self._identity.known(wanted).keys():
+            await self._in_thread(lambda: self._identity.look_up(wanted))
+        return self._identity.known(wanted)
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         return await self._member.worker.do(call).wait()
@@ -776,11 +700,6 @@ class KafkaConsumer:
         # Shielded: after a Ctrl-C the group would wait a session long.
         with self._timers.move_on_after(self._backend.close_seconds, shield=True):
             await self._member.shut().wait()
-
-
-def _known_id(topic_id: str) -> str:
-    """Return an empty text for the id of zeros, which brokers before 2.8 return for every topic."""
-    return topic_id if topic_id.strip("A") else ""
 
 
 def _nothing(*_: object) -> None:
