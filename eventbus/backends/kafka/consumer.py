@@ -18,7 +18,7 @@ from eventbus.backends.kafka.columns import part_from
 from eventbus.backends.kafka.inbox import Inbox
 from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
 from eventbus.backends.kafka.threads import Job, Loop
-from eventbus.backends.kafka.topic_identity import TopicIdentity
+from eventbus.backends.kafka.topic_identity import ReportedIds, TopicIdentity
 from eventbus.errors import (
     ConfigError,
     EventBusError,
@@ -61,6 +61,8 @@ class KafkaConsumer:
         settings = backend.settings
         assignors, is_cooperative = librdkafka_assignors(config.assignors)
         told = settings.consumer(config, assignors)
+        reported = ReportedIds(told)
+        told |= reported.settings
         self._topics: set[str] = set()
         self._pattern: str | None = None
         self._matched: set[str] = set()
@@ -81,9 +83,8 @@ class KafkaConsumer:
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
         """Partitions held whose first offset is not known yet, each with the error of the last try."""
-        self._identity = TopicIdentity(
-            backend, config.start, 0.0009 * int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
-        )
+        pause_ms = int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
+        self._identity = TopicIdentity(backend, reported, config.start, 0.0009 * pause_ms)
         self._place_at = 0.0
         """When to try to place them again, in seconds on the timers."""
         self._told: set[TopicPartition] = set()

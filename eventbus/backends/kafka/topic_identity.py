@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from logging import LoggerAdapter
+from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
@@ -15,17 +17,50 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("eventbus.consumer")
 
+_CHANGED_ID = re.compile(r".*Topic (\S+) changed id from \S+ to (\S+)$")
 _VERIFICATIONS = 5
 """How often a topic that is missing is looked up before its records are handed over."""
 _VERIFICATION_PAUSE_SECONDS = 0.1
 
 
+class ReportedIds:
+    """The logger of one of librdkafka's consumers. It reads from the lines under which ids topics are fetched.
+
+    librdkafka logs "changed id" when it has a topic's first id, and before it fetches anything under another id. A
+    consumer polls its lines and its records from one queue, so a line comes before the records that it is about.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """``settings``: those of the consumer. The lines of ``metadata`` are logged only if they set ``debug``."""
+        self._logger: LoggerAdapter[logging.Logger] = settings["logger"]
+        self._contexts = settings.get("debug", "")
+        self._ids: dict[str, str] = {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that take the place of the consumer's."""
+        return {"logger": self, "debug": ",".join(filter(None, (self._contexts, "metadata")))}
+
+    def log(self, level: int, message: object, *args: object) -> None:
+        """Called by confluent-kafka, in the thread that polls."""
+        changed = _CHANGED_ID.match(str(args[-1])) if args else None
+        if changed is not None:
+            self._ids[changed[1]] = changed[2].replace("+", "-").replace("/", "_")
+        if self._contexts or level > logging.DEBUG:
+            self._logger.log(level, message, *args)
+
+    def get(self, topic: str) -> str | None:
+        """Return the id, or None if no line has named it: an older broker has none, an older librdkafka logs none."""
+        return self._ids.get(topic)
+
+
 class TopicIdentity:
     """The ids of the topics that one consumer reads, and which of them may have changed."""
 
-    def __init__(self, backend: KafkaBackend, start: str, silence_seconds: float) -> None:
+    def __init__(self, backend: KafkaBackend, reported: ReportedIds, start: str, silence_seconds: float) -> None:
         """``start``: as in `ConsumerConfig`. ``silence_seconds``: librdkafka pauses longer after a failed fetch."""
         self._backend = backend
+        self._reported = reported
         self._start = start
         self._silence_seconds = silence_seconds
         self._ids: dict[str, str] = {}
@@ -77,15 +112,20 @@ class TopicIdentity:
     # doubts ----------------------------------------------------------------------------------------------------------
 
     def arrived(self, partitions: Iterable[TopicPartition]) -> None:
-        """Doubt the topics of partitions of which nothing has arrived for a while.
+        """Doubt topics that are fetched under another id than the one that they had.
 
-        librdkafka does not report that a topic was created again. But its fetch of the old topic fails, and it does not
-        fetch the partition again for ``fetch.error.backoff.ms``.
+        Where that is not known, doubt the topics of partitions of which nothing has arrived for a while: the fetch of
+        a topic that was deleted fails, and librdkafka does not fetch the partition again for
+        ``fetch.error.backoff.ms``.
         """
         now = time.monotonic()
         for where in partitions:
-            since = self._arrived_at.get(where, self._identified_at.get(where.topic, 0.0))
-            if now - since >= self._silence_seconds:
+            reported = self._reported.get(where.topic)
+            if reported is None:
+                since = self._arrived_at.get(where, self._identified_at.get(where.topic, 0.0))
+                if now - since >= self._silence_seconds:
+                    self._unverified.add(where.topic)
+            elif reported != self._ids.get(where.topic):
                 self._unverified.add(where.topic)
             self._arrived_at[where] = now
 
