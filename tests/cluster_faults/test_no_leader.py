@@ -14,6 +14,10 @@ from tests.kafka.urls import bus_url
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
 
 
+async def is_ok(bus: EventBus) -> bool:
+    return (await bus.health()).status == "ok"
+
+
 async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafka) -> None:
     """A service that started meanwhile raised HandlerError: 'No leaders found' had no translation."""
     handled: list[bytes] = []
@@ -57,6 +61,15 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
                 with anyio.fail_after(PATIENCE_SECONDS):
                     await bus.drain()
                 assert len(handled) == 5
+                cluster.node(3).kill()
+
+                async def loss_shows() -> bool:
+                    """Health was "ok": the handler had begun to read the partition before it lost its leader."""
+                    return any("alone-0 waits: no broker leads" in one.reason for one in (await bus.health()).handlers)
+
+                await until(loss_shows)
+                cluster.node(3).start()
+                await until(lambda: is_ok(bus))
         finally:
             if not cluster.node(3).is_running:
                 cluster.node(3).start()

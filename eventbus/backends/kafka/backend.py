@@ -114,6 +114,8 @@ class KafkaBackend:
         """Topics and their partitions, as they were when somebody last asked: of those in use."""
         self.known_ids: dict[str, str] = {}
         """The ids of topics in use, as they were then. Those of deleted topics stay; another dict after each change."""
+        self.leaderless: frozenset[TopicPartition] = frozenset()
+        """Partitions of topics in use that no broker led then."""
         self.known_limits: dict[str, TopicLimits] = {}
         """The limits of topics that this process writes to."""
         self.topic_listeners: list[Callable[[], object]] = []
@@ -270,6 +272,7 @@ class KafkaBackend:
     def _look_up_topics(self, of_all: bool) -> tuple[Mapping[str, int], dict[str, str]]:
         """Return counts and ids; in a thread."""
         topics = self._topics.metadata.known(frozenset(self._in_use | self._identified))
+        self.leaderless = frozenset[TopicPartition]().union(*(topic.leaderless for topic in topics.values()))
         counts: Mapping[str, int] = {name: topic.partitions for name, topic in topics.items()}
         if self._watches_all_topics:
             counts = self._topics.metadata.all_counts() if of_all else self.known_counts

@@ -38,6 +38,8 @@ class KnownTopic(NamedTuple):
     partitions: int
     id: str
     """It changes when the topic is deleted and a topic with its name is created."""
+    leaderless: frozenset[TopicPartition]
+    """Its partitions that no broker leads now."""
 
 
 class Topics(NamedTuple):
@@ -148,8 +150,13 @@ class ClusterMetadata:
         for error in topics.errors.values():
             if error.retriable and error.code != UnknownTopicOrPartition.code:
                 raise error  # the topic may exist
-        found = topics.found.items()
-        return {name: KnownTopic(len(topic.partitions), id_text(topic.topic_id)) for name, topic in found}
+        known: dict[str, KnownTopic] = {}
+        for name, topic in topics.found.items():
+            led = {one.partition_index for one in topic.partitions if one.leader_id in topics.brokers}
+            rest = {one.partition_index for one in topic.partitions} - led
+            leaderless = frozenset(TopicPartition(name, number) for number in rest)
+            known[name] = KnownTopic(len(topic.partitions), id_text(topic.topic_id), leaderless)
+        return known
 
     def all_counts(self) -> dict[str, int]:
         """Return all topics of the cluster and how many partitions each has."""

@@ -43,6 +43,7 @@ _MOVING = (14, 16)
 """What a broker says that is just becoming the group's coordinator, or is it no more: librdkafka hands it through."""
 _MOVING_SECONDS = 30.0
 _NO_TOPIC = "the topic does not exist, or this user may not describe it; it is read again when it is there"
+_NO_LEADER = "no broker leads the partition, because all its replicas are down; it is read again when one is back"
 _KEPT_SECONDS = 1.0
 """How long after a new epoch of KIP-848 librdkafka would have called back if partitions of this member moved."""
 _FETCH_PAUSE_MS = 500
@@ -560,7 +561,8 @@ class KafkaConsumer:
     def waiting_for(self) -> dict[TopicPartition, str]:
         counts = self._backend.known_counts
         missing = {TopicPartition(topic, 0): _NO_TOPIC for topic in self._topics if topic not in counts}
-        return {**missing, **{where: reason for where, reason in self._unplaced.items() if reason}}
+        leaderless = dict.fromkeys(self._backend.leaderless & self._held.keys(), _NO_LEADER)
+        return {**missing, **leaderless, **{where: reason for where, reason in self._unplaced.items() if reason}}
 
     def polled(self) -> bool:
         if self._config.group is None:
