@@ -98,7 +98,7 @@ def test_all_are_paused_only_where_there_is_something_to_pause() -> None:
 
 
 def test_parts_of_a_partition_are_joined_up_to_the_size_of_a_fetch() -> None:
-    """A handler that was behind had one transaction for each poll, of three records or so, and never caught up."""
+    """A busy handler had one transaction for each poll, of about three records, and never caught up."""
     box = Inbox(room_bytes=100_000, fetch_bytes=5_000)  # of two parts
     box.pause(A)
     for first in (0, 10, 20, 40):

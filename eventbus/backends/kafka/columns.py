@@ -150,7 +150,7 @@ def _runs(messages: list[Message], topics: set[str]) -> list[tuple[TopicPartitio
 
 
 def joined(parts: list[FetchedRecords]) -> FetchedRecords:
-    """Records of one partition that follow one another, as one fetch."""
+    """Consecutive parts of a partition as one fetch."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first

@@ -48,10 +48,10 @@ class Inbox:
         self._put_by_bytes[where] = self._put_by_bytes.get(where, 0) + _room_bytes(records)
 
     def take(self) -> list[FetchedRecords]:
-        """Return all records that are ready. The parts of one partition are joined up to the size of a fetch.
+        """Return all records that are ready. The parts of a partition are joined, up to the size of a fetch.
 
-        A handler that is behind gets a part of a few records for each poll that was made while it worked. One
-        transaction, or one call of a batch, for each part would never let it catch up.
+        While a handler works, each poll puts a part of a few records by. It would never catch up if each part became a
+        transaction or a batch.
         """
         ready, self._ready = self._ready, deque()
         if len(ready) < 2:

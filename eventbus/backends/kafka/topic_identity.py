@@ -64,7 +64,7 @@ class TopicIdentity:
         self._start = start
         self._silence_seconds = silence_seconds
         self._ids: dict[str, str] = {}
-        """As they were when the topic's first partition was placed."""
+        """The ids when the first partition of each topic was placed."""
         self._compared: Mapping[str, str] = {}
         """The backend's, when they were last compared."""
         self._identified_at: dict[str, float] = {}
