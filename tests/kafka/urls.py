@@ -15,5 +15,6 @@ QUICK = {
 
 def bus_url(bootstrap: str, **more: str) -> str:
     """Return the URL of a bus; ``more`` are further settings of librdkafka."""
-    settings = "&".join(f"{name}={value}" for name, value in {**QUICK, **more}.items())
+    dotted = {name.replace("_", "."): value for name, value in more.items()}
+    settings = "&".join(f"{name}={value}" for name, value in {**QUICK, **dotted}.items())
     return f"kafka://{bootstrap}?{settings}"
