@@ -57,11 +57,11 @@ async def lateness(url: str, pending: int) -> tuple[float, float]:
 
     bus.topic("near")
     async with bus:
-        rate = await put_by(bus, "far", pending, 86_400_000, bus.now_ms() + 86_400_000)
+        rate = await put_by(bus, "far", pending, 86_400_000, bus.context.now_ms() + 86_400_000)
         await bus.drain()
         chosen = random.Random(2)
         for _ in range(_PROBES):
-            due_ms = bus.now_ms() + 1_000 + chosen.randrange(20_000)
+            due_ms = bus.context.now_ms() + 1_000 + chosen.randrange(20_000)
             await bus.send("near", due_ms, deliver_at=due_ms)
         await all_came.wait()
     late.sort()
@@ -77,9 +77,9 @@ async def backlog(url: str, count: int) -> float:
     bus = EventBus(url, service="bench")
     bus.topic("t")
     async with bus:
-        due_ms = bus.now_ms() + 3_000 + count // 10
+        due_ms = bus.context.now_ms() + 3_000 + count // 10
         await put_by(bus, "t", count, 1, due_ms)
-        await anyio.sleep(max(0.0, (due_ms - bus.now_ms()) / 1000))
+        await anyio.sleep(max(0.0, (due_ms - bus.context.now_ms()) / 1000))
         began = time.perf_counter()
         await bus.drain()
         rate = count / (time.perf_counter() - began)

@@ -108,7 +108,7 @@ class Edit:
         new_headers = letter.headers if record is None else record.headers
         if not isinstance(value, UnsetType):
             # The old value was a reference to a claim check's store, say. Readers would take the new one for such.
-            marks = self._bus.restoring.marks | {CLAIM_CHECK}
+            marks = self._bus.context.restoring.marks | {CLAIM_CHECK}
             new_headers = tuple(header for header in new_headers if header[0] not in marks)
         if not isinstance(headers, UnsetType):
             new_headers = headers

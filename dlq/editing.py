@@ -21,7 +21,7 @@ async def check_edit(bus: EventBus, topic: str, before: bytes | None, value: byt
     It is known for values that name their schema, where the bus's own serde reads such. SchemaUnavailable when the
     registry does not answer.
     """
-    serde = serde_for(Any, bus.serdes)
+    serde = serde_for(Any, bus.context.serdes)
     if value is None or not isinstance(serde, SchemaSerde):
         return
     name = serde.header

@@ -76,7 +76,7 @@ class Following:
             return await self._bus.admin.describe_topics(self._chosen)
         own = {
             runner.recovering.recovery.dead_letter_topic
-            for runner in self._bus.runners
+            for runner in self._bus.context.runners
             if runner.recovering is not None
         }
         return [
@@ -136,7 +136,7 @@ class Following:
         if not ends:
             return
         # Not a client's consumer, which would fetch values from a claim check's store: the index needs headers alone.
-        consumer = self._bus.reader(
+        consumer = self._bus.context.reader(
             start="earliest", fetch_max_wait_ms=WAIT_MS, max_partition_fetch_bytes=_LETTERS_FETCH_BYTES
         )
         starts = {where: self._partition(where).next_offset for where in ends}
@@ -156,7 +156,7 @@ class Following:
     async def catch_up_states(self, consumer: Consumer) -> None:
         """Read what became of letters, to the very end. Only the holder of the transactional id calls it."""
         async with self._lock:
-            [end] = (await ends_of(self._bus.backend, [self._state], IsolationLevel.READ_UNCOMMITTED)).values()
+            [end] = (await ends_of(self._bus.context.backend, [self._state], IsolationLevel.READ_UNCOMMITTED)).values()
             if end + _MARKER < self._states_until(end):
                 raise StaleIndex(f"topic {self.state_topic!r} was deleted or cut while what it says was in use")
             await self._read_states(consumer, end)
@@ -177,7 +177,9 @@ class Following:
         Raises ConfigError for one that is not fit for them.
         """
         name = self.state_topic
-        found = await find_or_create(self._bus.backend, TopicSpec(name, 1, configs={"cleanup.policy": "compact"}))
+        found = await find_or_create(
+            self._bus.context.backend, TopicSpec(name, 1, configs={"cleanup.policy": "compact"})
+        )
         policy = found.configs.get("cleanup.policy")
         if len(found.partitions) != 1 or (policy is not None and policy.value != "compact"):
             raise ConfigError(

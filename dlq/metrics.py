@@ -36,7 +36,7 @@ class DeadLetterMetrics:
 
     async def start(self, bus: EventBus) -> None:
         """As a part of a bus."""
-        letters, timers = DeadLetters(bus, self._topics), bus.backend.timers
+        letters, timers = DeadLetters(bus, self._topics), bus.context.backend.timers
 
         async def look() -> None:
             while True:
@@ -47,7 +47,7 @@ class DeadLetterMetrics:
                     logger.debug("how many dead letters there are is not known: %s", error)
                 await timers.sleep(self._interval_seconds)
 
-        bus.start_soon(look)
+        bus.context.start_soon(look)
 
     async def aclose(self) -> None:
         """As a part of a bus."""

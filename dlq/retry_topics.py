@@ -112,6 +112,6 @@ def _groups_of(topic: TopicDescription, topics_by_group: Mapping[str, Iterable[s
 async def _entries(bus: EventBus, part: _Range) -> RetryPartition:
     waiting = RetryPartition("key", owner=part.group)
     if part.start < part.end:
-        consumer = bus.reader(start="earliest", fetch_max_wait_ms=WAIT_MS)
+        consumer = bus.context.reader(start="earliest", fetch_max_wait_ms=WAIT_MS)
         await read_partitions(consumer, {part.partition: part.end}, waiting.add, starts={part.partition: part.start})
     return waiting

@@ -7,7 +7,6 @@ says it is finished are one transaction, so that it is exactly one of done, wait
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -284,28 +283,11 @@ def redrive_topic_of(policy: FailurePolicy, group: str) -> str | None:
 
 
 def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
-    """The policy of ``retry=`` and ``dead_letter=``, made by whoever is installed as "eventbus.failure_policies".
-
-    Raises ConfigError for what is no policy, or when nobody is installed.
-    """
-    from eventbus.errors import ConfigError
-
+    """Return the policy of ``retry=`` and ``dead_letter=``, or None without either. Raises ConfigError."""
     if (retry is None or retry is False) and dead_letter in (None, False):
         return None
-    make = _installed()
-    if make is None:
-        raise ConfigError(f"{where}: retry= and dead_letter= need the package dlq, which is not installed")
+    # This import and the one in `units_of_work` point upwards, because `retry=True`, `retry=3` and `dead_letter=True`
+    # mean a policy of dlq. dlq imports this module, so the import must wait until a handler is declared.
+    from dlq.policy import policy_of as make
+
     return make(retry, dead_letter, where)
-
-
-def has_policies() -> bool:
-    """Return whether the package that makes policies is installed."""
-    return _installed() is not None
-
-
-@cache
-def _installed() -> Callable[[Any, Any, str], FailurePolicy] | None:
-    from importlib.metadata import entry_points
-
-    found = entry_points(group="eventbus.failure_policies", name="default")
-    return next(iter(found)).load() if found else None

@@ -1,13 +1,12 @@
 """The seam of ``tx=``: a handler's call inside a database transaction that holds the consumed offset too.
 
-Whoever is installed as "eventbus.units_of_work" (the package outbox) makes a `UnitsOfWork` of what the user gives. The
-runner asks it where partitions begin, and has it make the calls; what the log's group says is then only for show.
+The package outbox makes a `UnitsOfWork` of the user's engine or session factory. The runner reads the start offset of a
+partition from it, and calls the handler through it; the offsets of the group in the log are then only informative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from eventbus.types import ConsumerRecord, TopicPartition
@@ -113,18 +112,7 @@ class UnitsOfWork(Protocol):
 
 
 def units_of(tx: Any, where: str) -> UnitsOfWork:
-    """What to make of ``tx=``. Raises ConfigError for what is no database, or when nobody is installed."""
-    from eventbus.errors import ConfigError
+    """Return the units of ``tx=``. Raises ConfigError for an object that opens no database."""
+    from outbox.inbox import units_of as make  # it points upwards, as the import in `recovery.policy_of`
 
-    make = _installed()
-    if make is None:
-        raise ConfigError(f"{where}: tx= needs the package outbox, which is not installed")
     return make(tx, where)
-
-
-@cache
-def _installed() -> Callable[[Any, str], UnitsOfWork] | None:
-    from importlib.metadata import entry_points
-
-    found = entry_points(group="eventbus.units_of_work", name="default")
-    return next(iter(found)).load() if found else None

@@ -66,7 +66,7 @@ class Follower:
         began = time.monotonic()
         consumer = self._bus.new_consumer(partitions=[self._where], start="earliest")
         await consumer.__aenter__()
-        self._bus.start_soon(lambda: self._run(consumer))
+        self._bus.context.start_soon(lambda: self._run(consumer))
         try:
             await self._reach(await self._end())
             self._ledger.loaded()
@@ -80,7 +80,7 @@ class Follower:
     async def _check_topic(self, replication_factor: int) -> None:
         name = self._where.topic
         spec = TopicSpec(name, 1, replication_factor, {"cleanup.policy": "compact"})
-        found = await find_or_create(self._bus.backend, spec)
+        found = await find_or_create(self._bus.context.backend, spec)
         self._topic_id = found.topic_id
         if len(found.partitions) != 1:
             raise RegistryRefused(
@@ -206,7 +206,7 @@ class Follower:
 
     async def _end(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> int:
         """Return the end of what is decided: records of an open transaction are not waited for."""
-        return (await ends_of(self._bus.backend, [self._where], isolation))[self._where]
+        return (await ends_of(self._bus.context.backend, [self._where], isolation))[self._where]
 
     async def check_identity(self) -> None:
         """Raises RegistryRefused when the topic is another one of the same name."""

@@ -71,7 +71,7 @@ class Writer:
 
     def start(self) -> None:
         self._ended = anyio.Event()
-        self._bus.start_soon(self._run)
+        self._bus.context.start_soon(self._run)
 
     async def aclose(self) -> None:
         self._scope.cancel()

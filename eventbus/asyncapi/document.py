@@ -48,26 +48,26 @@ def asyncapi_document(
     https://www.asyncapi.com/docs/reference/specification/v3.0.0.
     """
     writer = _Writer(bus)
-    handlers = bus.handlers_in_force()
+    handlers = bus.context.handlers_in_force()
     timetables = {topic for handler in handlers if handler.spec.is_firing for topic in handler.spec.topics}
     handlers = [handler for handler in handlers if not handler.spec.is_firing]  # the bus's own business
     for name, spec in _topics(bus).items():
         if name not in timetables:
             writer.declare(name, spec)
-    for function in bus.producer_functions:
+    for function in bus.context.producer_functions:
         writer.sends(function)
     for handler in handlers:
         writer.receives(handler)
-    for table in bus.tables.values():
+    for table in bus.context.tables.values():
         writer.keeps(table)
-    for name in bus.declared_topics:
+    for name in bus.context.topics:
         writer.holds(name)
     for handler in handlers:
         if handler.spec.retry is not None:
             writer.recovers(handler, handler.spec.retry)
-    servers, schemes = servers_of(url or bus.url, bus.configuration.settings.log)
+    servers, schemes = servers_of(url or bus.url, bus.context.configuration.settings.log)
     components: JsonObject = {"schemas": _sorted(writer.payloads.schemas), "securitySchemes": schemes}
-    info: JsonObject = {"title": title or bus.service_name, "version": version}
+    info: JsonObject = {"title": title or bus.context.service_name, "version": version}
     if description:
         info["description"] = description
     document: JsonObject = {
@@ -87,13 +87,13 @@ class _Writer:
         self.payloads = Payloads()
         self.channels: dict[str, JsonObject] = {}
         self.operations: dict[str, JsonObject] = {}
-        self._serdes = bus.serdes
+        self._serdes = bus.context.serdes
         self._keys = self._all_keys()
         """By topic; messages are written with them."""
 
     def _all_keys(self) -> dict[str, JsonObject]:
         found: dict[str, list[JsonObject]] = {}
-        for function in self._bus.producer_functions:
+        for function in self._bus.context.producer_functions:
             key = function.spec.key
             if key is not None:
                 kinds = [type_of_key(key, arm) for arm in arms(function.published)]
@@ -101,7 +101,7 @@ class _Writer:
                     {} if kind is None else self._key(kind, f"the key of producer function {function.__name__!r}")
                     for kind in kinds
                 )
-        for table in self._bus.tables.values():
+        for table in self._bus.context.tables.values():
             key = self._key(table.spec.key, f"the key of table {table.name!r}")
             found.setdefault(table.topic, []).append(key)
         return {topic: any_of(schemas) for topic, schemas in found.items()}
@@ -156,7 +156,7 @@ class _Writer:
             operation = self._operation(
                 f"receive.{topic}.{name}", "receive", topic, self._messages(topic, payloads), handler.undecorated
             )
-            group: JsonObject = {"type": "string", "enum": [self._bus.group_of(handler)]}
+            group: JsonObject = {"type": "string", "enum": [self._bus.context.group_of(handler)]}
             operation["bindings"] = {"kafka": {"groupId": group, "bindingVersion": BINDING_VERSION}}
             operation["x-eventbus"] = {**_promises(handler), **({"nulls": True} if takes_nulls else {})}
             if handler.spec.replies:
@@ -178,7 +178,7 @@ class _Writer:
             for topic in spec.topics:
                 self.declare(topic)
             return spec.topics
-        found = [name for name in self._bus.declared_topics if matches(spec.pattern, name)]
+        found = [name for name in self._bus.context.topics if matches(spec.pattern, name)]
         if found:
             return found
         name = f"pattern.{_identifier(handler.__name__)}"
@@ -250,16 +250,16 @@ class _Writer:
         recovery = policy.open(
             Handling(
                 handler=handler.__name__,
-                group=self._bus.group_of(handler),
+                group=self._bus.context.group_of(handler),
                 topics=spec.topics,
                 pattern=spec.pattern,
                 order=spec.order,
                 delivery=spec.delivery,
-                client_id=self._bus.client_id,
+                client_id=self._bus.context.client_id,
             )
         )
-        group = self._bus.group_of(handler)
-        is_alone = [self._bus.group_of(one) for one in self._bus.handlers].count(group) == 1
+        group = self._bus.context.group_of(handler)
+        is_alone = [self._bus.context.group_of(one) for one in self._bus.context.handlers].count(group) == 1
         retry_topic = recovery.retry_topic or (redrive_topic_of(policy, group) if is_alone else None)
         for role, topic in (("retry", retry_topic), ("dead letters", recovery.dead_letter_topic)):
             if topic is None:
@@ -275,8 +275,8 @@ class _Writer:
 
 def _topics(bus: EventBus) -> dict[str, TopicSpec]:
     """What the bus declares, with the settings that tables need."""
-    topics = dict(bus.declared_topics)
-    for table in bus.tables.values():
+    topics = dict(bus.context.topics)
+    for table in bus.context.tables.values():
         spec = topics.get(table.topic, TopicSpec(table.topic))
         topics[table.topic] = msgspec.structs.replace(spec, configs={**table.topic_configs, **spec.configs})
     return topics

@@ -55,8 +55,8 @@ def _show(args: argparse.Namespace) -> int:
         from eventbus.cli.run import load_bus
 
         bus = load_bus(args.target)
-        bus.handlers_in_force()  # what the file says of a handler is checked, too
-        rows = rows_of(bus.configuration)
+        bus.context.handlers_in_force()  # what the file says of a handler is checked, too
+        rows = rows_of(bus.context.configuration)
     _print(out, [row for row in rows if not args.changed or row.source != "default"])
     return 0
 

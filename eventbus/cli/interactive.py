@@ -91,7 +91,7 @@ async def _started(bus: EventBus, *, with_handlers: bool) -> AsyncGenerator[None
     if with_handlers:
         await bus.start()
     else:
-        with bus.without_handlers():
+        with bus.context.without_handlers():
             await bus.start()
     try:
         yield
@@ -107,7 +107,7 @@ def _names(target: str, bus: EventBus) -> dict[str, Any]:
     """What there is at the prompt: all public names of the module, the handlers by theirs, and ``bus``."""
     module = import_named(module_and_name(target)[0])
     found = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    found |= {handler.__name__: handler for handler in bus.handlers if handler.__name__.isidentifier()}
+    found |= {handler.__name__: handler for handler in bus.context.handlers if handler.__name__.isidentifier()}
     return {**found, "bus": bus, "__name__": "__console__", "__builtins__": __builtins__}
 
 
@@ -116,7 +116,7 @@ def _banner(args: argparse.Namespace, bus: EventBus, names: dict[str, Any]) -> s
     handlers = "they run" if args.handlers else "they do not run (--handlers)"
     return (
         f"eventbus {__version__}, Python {sys.version.split()[0]}: `await` works here; Ctrl-D ends\n"
-        f"bus: {shown_url(bus.url)}, {len(bus.handlers)} handler(s), {handlers}\n"
+        f"bus: {shown_url(bus.url)}, {len(bus.context.handlers)} handler(s), {handlers}\n"
         f"from {args.target.partition(':')[0]}: {', '.join(sorted(own)) or 'nothing'}"
     )
 

@@ -91,9 +91,13 @@ def replay(args: argparse.Namespace) -> int:
             window = await _window(admin, handler, args)
             await admin.alter_group_offsets(group, window.starts)
         try:
-            with bus.on_backend(up_to(log, window.ends), system_clock), bus.in_group(handler, group), _told(out):
+            with (
+                bus.context.on_backend(up_to(log, window.ends), system_clock),
+                bus.context.in_group(handler, group),
+                _told(out),
+            ):
                 async with bus, until_signal() as scope:
-                    counts = bus.runners[0].counts
+                    counts = bus.context.runners[0].counts
                     await bus.drain()
         except HandlerError:
             out.note("--on-error skip passes over what fails, and names it")
@@ -162,7 +166,7 @@ def _of_service(args: argparse.Namespace) -> tuple[EventBus, Handler[Any, Any]]:
 
 
 def _choose(bus: EventBus, args: argparse.Namespace) -> Handler[Any, Any]:
-    by_name = {handler.__name__: handler for handler in bus.handlers}
+    by_name = {handler.__name__: handler for handler in bus.context.handlers}
     if not by_name:
         raise ConfigError(f"{args.target} has no handlers: nothing to replay through")
     name: str = args.handler or ""
@@ -199,7 +203,7 @@ def _of_topic(args: argparse.Namespace) -> tuple[EventBus, Handler[Any, Any]]:
             f"--handler {args.function}: module {module_name!r} {wrong} {name!r}{nearest(name, functions)}"
         )
     buses = [value for value in vars(module).values() if isinstance(value, EventBus)]
-    own = [bus for bus in buses if found in bus.handlers] or buses
+    own = [bus for bus in buses if found in bus.context.handlers] or buses
     bus = own[0] if len(own) == 1 else EventBus(args.url, client_id="eventbus-cli")
     handler = cast("Handler[Any, Any]", found) if isinstance(found, Handler) else consumer(args.target)(found)
     return bus, _replayed(bus, handler, args, topics=(args.target,), pattern=None)

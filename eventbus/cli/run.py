@@ -171,7 +171,7 @@ def _run(args: argparse.Namespace, startup: Startup, worker: Worker | None, note
     if args.url not in (bus.url, default_url()):
         out.note(f"warning: --url {shown_url(args.url)} is not used: {args.target} has its own, {shown_url(bus.url)}")
     if args.drain_timeout is not None:
-        bus.set_drain_timeout(round(args.drain_timeout * 1000))
+        bus.context.drain_timeout_ms = round(args.drain_timeout * 1000)
     notes.running = f"running {args.target} on {shown_url(bus.url)}; Ctrl-C stops it"
     if worker is not None:
         with worker.placed(bus):

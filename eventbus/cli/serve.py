@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from eventbus.cli.output import Output
@@ -74,32 +74,11 @@ def register(subcommands: Subcommands) -> None:
     security.add_argument("--user", action="append", metavar="NAME:PASSWORD", help="for SASL; repeatable")
     security.add_argument("--acls", action="store_true", help="deny what no ACL allows")
     security.add_argument("--super-user", action="append", metavar="NAME", help="may do everything; repeatable")
-    besides = _besides()
-    for beside in besides:
-        beside.add_arguments(parser)
-    parser.set_defaults(run=serve, besides=besides)
+    from schema_registry.http.beside import RegistryBeside  # upwards, and only for this command
 
-
-class Beside(Protocol):
-    """What else a server of the log may serve; found by the entry point group ``eventbus.serve``."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def is_wanted(self, args: argparse.Namespace) -> bool:
-        """Raises UsageError for flags that would do nothing."""
-        ...
-
-    def open(
-        self, args: argparse.Namespace, url: str, settings: Mapping[str, Any]
-    ) -> AbstractAsyncContextManager[dict[str, str]]:
-        """Serve beside the log of ``url``, open in this process with these settings. Gives what is served where."""
-        ...
-
-
-def _besides() -> list[Beside]:
-    from importlib.metadata import entry_points
-
-    return [entry.load()() for entry in entry_points(group="eventbus.serve")]
+    registry = RegistryBeside()
+    registry.add_arguments(parser)
+    parser.set_defaults(run=serve, registry=registry)
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -110,7 +89,7 @@ def serve(args: argparse.Namespace) -> int:
     out = Output.of(args)
     url, config, log = _what(args, out)
     server = Server(url, config, log)
-    wanted = [beside.open(args, url, log) for beside in args.besides if beside.is_wanted(args)]
+    wanted = [args.registry.open(args, url, log)] if args.registry.is_wanted(args) else []
     _allow_many_connections()
     with _connections_as_notes(out, args.verbose), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(server, wanted, out))

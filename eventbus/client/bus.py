@@ -3,53 +3,46 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 import msgspec
 
-from eventbus.backends.base import Backend, BackendConsumer
-from eventbus.backends.clock import Clock
+from eventbus.backends.base import Backend
 from eventbus.backends.masking import shown_url
-from eventbus.backends.urls import is_durable, open_backend, system_clock
+from eventbus.backends.urls import system_clock
 from eventbus.client.admin import Admin
 from eventbus.client.config import consumer_settings, serdes_given
-from eventbus.client.configuration.choose import Configuration, configure
-from eventbus.client.configuration.handlers import tuned_handlers
+from eventbus.client.configuration.choose import configure
 from eventbus.client.consumer import Consumer
-from eventbus.client.consuming.restoring import Restoring
+from eventbus.client.context import BusContext
 from eventbus.client.declarations import Declarations
-from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.here import inside_handler
-from eventbus.client.handling.middleware import Middleware, check_middleware
-from eventbus.client.handling.runner import Runner
-from eventbus.client.health import BusHealth, BusPhase
-from eventbus.client.host import Part
+from eventbus.client.handling.middleware import Middleware
+from eventbus.client.health import BusHealth
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from eventbus.client.life import Life, Outcome, Plan, not_running
+from eventbus.client.life import Life, Plan
 from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import outside_calls
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.requests import Asking
-from eventbus.client.running.start_checks import check_groups, check_named_groups, unnamed_service
+from eventbus.client.running.start_checks import check_groups
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.scheduling import Scheduling
 from eventbus.client.schema_uses import Members, prepare, uses_of_types
 from eventbus.client.sending import Sending
-from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
 from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.types import TopicPartition
 from serdes import Serde
-from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
-    from eventbus.client.keywords import BusOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+    from eventbus.client.keywords import BusOptions, ConsumerOptions, ProducerOptions
     from eventbus.types import ReadKeyT, ReadValueT
 
 logger = logging.getLogger("eventbus")
@@ -94,104 +87,44 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         **config: Unpack[BusOptions],
     ) -> None:
         given: dict[str, Any] = {} if url is msgspec.UNSET else {"url": url}
-        self.configuration: Configuration = configure({**given, **config}, config_file)
-        """What it goes by, and where each setting stands."""
-        chosen, settings = self.configuration, self.configuration.settings
-        super().__init__(chosen.service, chosen.client_id)
+        chosen = configure({**given, **config}, config_file)
+        self._context = BusContext(chosen, clock, serdes_given(serde, serdes), backend, middleware)
+        super().__init__(self._context)
         self.url = chosen.url
-        self._clock = clock
-        self._serdes = serdes_given(serde, serdes)
-        self._producer_config = settings.producers
-        self._consumer_config = {"client_id": chosen.client_id, **settings.consumers}
-        self.log_settings: Mapping[str, Any] = settings.log
-        """Those of the keywords that are the log's, and what a Kafka's clients are told."""
-        self._backend = open_backend(chosen.url, settings.log, clock) if backend is None else backend
-        self.log_is_durable: bool = is_durable(self._backend.url)
-        """True if the bus's own log outlives the process. A test that runs the bus in memory does not change it: what
-        production refuses fails in the test too."""
-        self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
-        self.set_drain_timeout(chosen.drain_timeout_ms)
-        self.wedged_after_ms = chosen.wedged_after_ms
+        self._producer_config = chosen.settings.producers
         self._slow_loop_ms = chosen.slow_loop_ms
         self._interceptors = tuple(interceptors)
         self._schedules = Schedules(self)
-        self._life: Life | None = None
-        """What it has while it runs."""
-        self._outcome = Outcome()
-        self.admin: Admin = Admin(self._backend, self._check_home)
-        """Topics, offsets and groups."""
 
-    def handlers_in_force(self) -> list[Handler[Any, Any]]:
-        """The handlers with what the configuration file says of each. Raises ConfigError for what it says wrong."""
-        return tuned_handlers(self._handlers, self.configuration.outside.handlers)
+    @property
+    def context(self) -> BusContext:
+        """What parts of the bus, and programs that run, inspect or test one, use of it besides these methods."""
+        return self._context
+
+    @property
+    def admin(self) -> Admin:
+        """Topics, offsets and groups."""
+        return self._context.admin
 
     def __repr__(self) -> str:
         state = "running" if self.is_running else "stopped"
-        return f"<EventBus {shown_url(self.url)} {state}, {len(self._handlers)} handler(s)>"
+        return f"<EventBus {shown_url(self.url)} {state}, {len(self._context.handlers)} handler(s)>"
 
     @property
     def is_running(self) -> bool:
         """Between `start` and the end of `close`."""
-        return self._life is not None
-
-    @property
-    def phase(self) -> BusPhase:
-        """Where in its life it is; may be read in any thread."""
-        life = self._life
-        return "stopped" if life is None else life.phase
+        return self._context.is_running
 
     @property
     def failure(self) -> HandlerError | None:
         """The first handler error that stopped a partition since the last start; None while all is well."""
-        return self._outcome.failure
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether closing has cancelled records at work because their time was over (``drain_timeout_ms``)."""
-        return self._outcome.cut_off
-
-    def set_drain_timeout(self, drain_timeout_ms: int) -> None:
-        """As the argument of that name: for whoever runs the bus, before it starts."""
-        self._drain_timeout_ms = drain_timeout_ms
-
-    @property
-    def drain_timeout_ms(self) -> int:
-        """How long records at work may take to finish when it closes."""
-        return self._drain_timeout_ms
-
-    @property
-    def serdes(self) -> Serdes:
-        """The custom serdes by type, and those of topics with a declared type."""
-        return self._serdes
-
-    @property
-    def runners(self) -> tuple[Runner, ...]:
-        """What runs the handlers, one for each, in the order of their declaration; empty while the bus is stopped."""
-        life = self._life
-        return () if life is None else tuple(life.runners)
-
-    @contextmanager
-    def on_backend(self, backend: Backend, clock: Clock, middleware: Sequence[Middleware] = ()) -> Generator[None]:
-        """While inside, the bus runs on that log and clock instead of its own; handlers, topics and serdes stay.
-
-        ``middleware`` goes around the bus's own. For tests of an application's bus: enter it while the bus is stopped,
-        leave it when it is stopped again; ConfigError otherwise.
-        """
-        if self.is_running:
-            raise ConfigError("on_backend: the bus is running already; enter it before the bus starts")
-        before = self._backend, self._clock, self.admin, self._middleware
-        self._backend, self._clock, self.admin = backend, clock, Admin(backend, self._check_home)
-        self._middleware = (*check_middleware(middleware, "on_backend"), *self._middleware)
-        try:
-            yield
-        finally:
-            self._backend, self._clock, self.admin, self._middleware = before
+        return self._context.outcome.failure
 
     def blocking(self) -> BlockingBus:
         """This bus for plain threads and plain programs, see `BlockingBus`."""
         from eventbus.client.blocking import BlockingBus  # most services never need it
 
-        return BlockingBus(self, self._bridge)
+        return BlockingBus(self, self._context.bridge)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -218,48 +151,35 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``order="global"`` over partitions, and for a bus that runs; UnknownTopicOrPartition for a handler's topic that
         is not there; StorageError.
         """
-        if self._life is not None:
-            self._life.home.check_fork("start")
+        context = self._context
+        if context.life is not None:
+            context.life.home.check_fork("start")
             raise ConfigError("the bus is running already")
-        for handler in self._handlers:
+        for handler in context.handlers:
             handler.override(self.dependency_overrides)
-        members = [(handler, self.group_of(handler)) for handler in self.handlers_in_force()]
-        self.check_names()
-        check_groups(members, self._topics)
+        members = [(handler, context.group_of(handler)) for handler in context.handlers_in_force()]
+        context.check_names()
+        check_groups(members, context.topics)
         with outside_calls():  # the tasks of this bus do not belong to the call of a handler that starts it
-            self._life = life = Life(self, self._plan(members))
-            self._outcome = life.outcome
+            context.life = life = Life(self, self._plan(members))
+            context.outcome = life.outcome
             try:
                 await life.open()
             except BaseException:
-                self._life = None
+                context.life = None
                 raise
 
-    def check_names(self) -> None:
-        """Raise ConfigError for handlers that only a default would name, if the log is durable.
-
-        Another service may have the same default.
-        """
-        if self.service is None and self.log_is_durable:
-            check_named_groups(self._handlers, self.client_id)
-        for name in self._schedules.functions:
-            self.check_service(f"@bus.every: {name!r}")
-
-    def check_service(self, what: str) -> None:
-        """Raise ConfigError for ``what``, which is stored under the service's name, if the log is durable and the bus
-        has no ``service=``."""
-        if self.service is None and self.log_is_durable:
-            raise unnamed_service(what, self.client_id)
-
     def _plan(self, members: Members) -> Plan:
-        middleware, interceptors = self._surroundings()
+        context = self._context
+        middleware, interceptors = context.surroundings()
         return Plan(
-            backend=self._backend, clock=self._clock, serdes=self._serdes, members=members, functions=self._functions,
-            topics=self._with_tables(self._topics), temporary=self._temporary, tables=tuple(self._tables.values()),
-            parts=tuple(self._parts), hooks=self._hooks, schedules=self._schedules,
-            middleware=(*middleware, *self._middleware), interceptors=(*interceptors, *self._interceptors),
-            producer_config=self._producer_config, consumer_config=self._consumer_config,
-            slow_loop_ms=self._slow_loop_ms, wedged_after_ms=self.wedged_after_ms,
+            backend=context.backend, clock=context.clock, serdes=context.serdes, members=members,
+            functions=context.producer_functions, topics=self._with_tables(context.topics),
+            temporary=context.temporary, tables=tuple(context.tables.values()), parts=tuple(context.parts),
+            hooks=context.hooks, schedules=self._schedules, middleware=(*middleware, *context.middleware),
+            interceptors=(*interceptors, *self._interceptors), producer_config=self._producer_config,
+            consumer_config=context.consumer_config, slow_loop_ms=self._slow_loop_ms,
+            wedged_after_ms=context.wedged_after_ms,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -288,7 +208,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        life = self._life
+        life = self._context.life
         if life is None:
             return None
         life.home.check_fork("close")
@@ -300,7 +220,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         try:
             return await life.close(kind, error, traceback)
         finally:
-            self._life = None
+            self._context.life = None
 
     async def run(self, *, ends_with_handlers: bool = False) -> None:
         """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running.
@@ -312,7 +232,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         also while the bus closes, cancels them: they are not committed, and handled again after the next start. Then
         closing raises `StoppedBySignal`. Outside of the main thread signals are somebody else's, and `stop` works.
         """
-        life = self._life
+        life = self._context.life
         if life is not None and life.is_open:
             life.home.check("run")
             await life.run(ends_with_handlers)
@@ -322,7 +242,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def stop(self) -> None:
         """Make `run` return. From any thread, and from a signal handler."""
-        life = self._life
+        life = self._context.life
         if life is not None:
             life.stop()
 
@@ -345,21 +265,21 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
         The bus looks by itself every few seconds too, and logs a warning when a handler is wedged, and when it goes on.
         """
-        life = self._life
+        life = self._context.life
         return BusHealth(status="failed", reason="the bus is not running") if life is None else await life.health()
 
     def metrics(self) -> BusMetrics:
         """What the bus counts, as of now and without asking anybody: records handled, lags, a Kafka's round trips."""
-        life = self._life
+        life = self._context.life
         if life is None or not life.is_open:
             return BusMetrics()
         life.home.check("metrics")
-        return bus_metrics(life.watch.metrics(), self._backend.statistics(), life.parts)
+        return bus_metrics(life.watch.metrics(), self._context.backend.statistics(), life.parts)
 
     # sending ---------------------------------------------------------------------------------------------------------
 
     def _sending_producer(self, transactional: bool = True) -> Producer:
-        return self._alive("send").producers.main
+        return self._context.alive("send").producers.main
 
     def transaction(
         self, transactional_id: str, *, timeout_ms: Milliseconds | None = None, independent: bool = False
@@ -377,31 +297,12 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             transactional_id, setting_ms(timeout_ms), independent
         )
 
-    def main_producer(self) -> Producer:
-        """What `send` sends with: for a `Part`."""
-        return self._sending_producer()
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch, by the clock that gives records their time."""
-        return self._clock()
-
-    @property
-    def backend(self) -> Backend:
-        """What it runs on, for whoever builds another bus on the same log."""
-        return self._backend
-
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
-        life = self._life
+        life = self._context.life
         if life is not None:
             life.home.check("flush")
             await life.producers.flush()
-
-    async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None:
-        if value is not None:
-            spec = function.spec
-            one = self._alive(function.__name__).producers.of(function)
-            await one.send(spec.topic, value, key=spec.key(value) if spec.key else None)
 
     async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
         """Have the schemas of these types registered, or looked up, for ``topic``: then `send_nowait` takes them.
@@ -409,7 +310,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         What is declared is prepared at start. Raises ConfigError for what the registry refuses, SchemaUnavailable.
         """
         self._running("prepare")
-        await prepare(uses_of_types(topic, types, key, self._serdes))
+        await prepare(uses_of_types(topic, types, key, self._context.serdes))
 
     # clients ---------------------------------------------------------------------------------------------------------
 
@@ -484,59 +385,15 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """
         life = self._running("new_consumer")
-        settings = consumer_settings({**self._consumer_config, "group": group, **config})
+        context = self._context
+        settings = consumer_settings({**context.consumer_config, "group": group, **config})
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
-            self._backend, lambda: self._backend.consumer(settings), settings, wanted, spawn=life.start_soon,
+            context.backend, lambda: context.backend.consumer(settings), settings, wanted, spawn=life.start_soon,
             listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
-            pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=self._serdes,
+            pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=context.serdes,
             interceptors=tuple(interceptors), restoring=life.restoring,
         )  # fmt: skip
 
-    def reader(self, **config: Unpack[ReaderOptions]) -> BackendConsumer:
-        """A consumer without a group that gives records in columns: for a `Part`, which closes it."""
-        self._running("reader")
-        return self._backend.consumer(consumer_settings({**self._consumer_config, **config}))
-
-    @property
-    def restoring(self) -> Restoring:
-        """What whoever reads with `reader` has to undo."""
-        return self._running("reader").restoring
-
-    def has_begun(self, part: Part) -> None:
-        """A part that begins when it is first needed; it is closed behind those that may need it."""
-        self._alive("has_begun").parts.insert(0, part)
-
-    def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run a task of a `Part`, until the bus closes. What it raises ends the bus."""
-        self._running("start_soon").start_soon(function)
-
-    # its life --------------------------------------------------------------------------------------------------------
-
-    def _alive(self, what: str) -> Life:
-        """Its tasks run; in which thread this is, whoever uses it looks. Raises ConfigError."""
-        life = self._life
-        if life is None or not life.is_open:
-            if life is not None:
-                life.home.check_fork(what)
-            raise not_running(what)
-        return life
-
     def _running(self, what: str) -> Life:
-        """The same, and this is a task of its loop."""
-        life = self._alive(what)
-        life.home.check(what)
-        return life
-
-    def _check_home(self, what: str) -> None:
-        life = self._life
-        if life is not None:
-            life.home.check(what)
-
-    def _bridge(self, what: str) -> Bridge | None:
-        """Asked in any thread. Raises ConfigError in a forked child, in every phase of the parent's bus."""
-        life = self._life
-        if life is None:
-            return None
-        life.home.check_fork(what)
-        return life.bridge if life.is_open else None
+        return self._context.running(what)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ from eventbus.client.lifespan import Hooks, When
 from eventbus.client.router import Placement, Router
 from eventbus.client.schema_uses import SchemaUse, uses_of
 from eventbus.client.tables.declaring import TableDeclarations
+from eventbus.client.tables.table import Table
 from eventbus.errors import ConfigError
 from serdes.choose import Serdes
 
@@ -52,51 +53,113 @@ class Surrounds(Protocol):
         ...
 
 
-class Declarations(Declares, TableDeclarations):
-    """The decorators of a bus, and what they have gathered."""
+class Declared(ABC):
+    """What is declared on a bus, as tools read it: handlers, producer functions, topics, tables and parts."""
 
-    def __init__(self, service: str | None, client_id: str) -> None:
-        super().__init__()
+    def __init__(self, service: str | None, client_id: str, serdes: Serdes) -> None:
         self.service = service
         self.client_id = client_id
-        self._handlers: list[Handler[Any, Any]] = []
-        self._functions: list[ProducerFunction[..., Any, Any]] = []
-        self._topics: dict[str, TopicSpec] = {}
-        self._temporary: set[str] = set()
-        self._parts: list[Part | Surrounds] = []
-        self._hooks = Hooks()
-        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """For tests: what is called in place of a function that `Depends` names. Read at each start."""
+        self.serdes = serdes
+        """The custom serdes by type, and those of topics with a declared type."""
+        self.handlers: list[Handler[Any, Any]] = []
+        self.producer_functions: list[ProducerFunction[..., Any, Any]] = []
+        self.topics: dict[str, TopicSpec] = {}
+        """The topics that the bus creates at start where they are missing, by name."""
+        self.temporary: set[str] = set()
+        """The names of the topics that are deleted when the bus closes."""
+        self.tables: dict[str, Table[Any, Any]] = {}
+        self.parts: list[Part | Surrounds] = []
+        self.hooks = Hooks()
 
     @property
     @abstractmethod
     def is_running(self) -> bool:
-        """Handlers are read at the start: while this is true there is no declaring any."""
-
-    @property
-    @abstractmethod
-    def serdes(self) -> Serdes:
-        """The custom serdes by type, and those of topics with a declared type."""
+        """Handlers are read at the start: while this is true nothing can be declared."""
 
     @abstractmethod
     async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None:
         """Publish what a producer function returned and wait for the ack; nothing for None."""
 
+    @property
+    def service_name(self) -> str:
+        """Return the name before the groups and topics that a bus names: the service, else the client_id."""
+        return self.service or self.client_id
+
+    def group_of(self, handler: Handler[Any, Any]) -> str:
+        """Return the group of a handler: its own, its router's, or one named after the service and the function."""
+        spec = handler.spec
+        return spec.group or f"{self.service_name}.{spec.group_prefix}{handler.__name__}"
+
+    def schema_uses(self) -> list[SchemaUse]:
+        """Return the types that are declared to be read and written, with their serdes, without any request."""
+        return uses_of([(one, self.group_of(one)) for one in self.handlers], self.producer_functions, self.serdes)
+
+    def surroundings(self) -> tuple[list[Middleware], list[ProducerInterceptor]]:
+        """Return the middleware and the interceptors of all parts. Raises ConfigError for a middleware that is none."""
+        middleware: list[Middleware] = []
+        interceptors: list[ProducerInterceptor] = []
+        for part in self.parts:
+            if isinstance(part, Surrounds):
+                middleware.extend(check_middleware(part.middleware, repr(part)))
+                interceptors.extend(part.interceptors)
+        return middleware, interceptors
+
+    @contextmanager
+    def without_handlers(self) -> Generator[None]:
+        """While inside, the bus starts without handlers: it sends and reads, for a shell. Enter it while stopped."""
+        kept, self.handlers = self.handlers, []
+        try:
+            yield
+        finally:
+            self.handlers = kept
+
+    @contextmanager
+    def in_group(self, handler: Handler[Any, Any], group: str) -> Generator[None]:
+        """While inside, the bus starts with this handler alone, as a member of ``group``: for replays.
+
+        It begins at the group's offsets, or at the earliest record; what it publishes is published. Enter it while the
+        bus is stopped; ConfigError otherwise, and for a handler of another bus.
+        """
+        if self.is_running:
+            raise ConfigError("in_group: the bus is running already; enter it before the bus starts")
+        if handler not in self.handlers:
+            raise ConfigError(f"in_group: {handler!r} is not declared on this bus")
+        alone = copy.copy(handler)
+        alone.spec = msgspec.structs.replace(handler.spec, group=group, group_instance_id=None, start="earliest")
+        kept, self.handlers = self.handlers, [alone]
+        try:
+            yield
+        finally:
+            self.handlers = kept
+
+
+class Declarations(Declares, TableDeclarations):
+    """The decorators of a bus."""
+
+    def __init__(self, declared: Declared) -> None:
+        super().__init__(declared.tables)
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """For tests: what is called in place of a function that `Depends` names. Read at each start."""
+
+    @property
+    @abstractmethod
+    def context(self) -> Declared: ...
+
     def _declare_topic(self, spec: TopicSpec, is_temporary: bool) -> None:
-        name, known = spec.name, self._topics.get(spec.name)
+        name, known = spec.name, self.context.topics.get(spec.name)
         if known is not None and known != spec and known.partitions != -1:
             other = [field for field in spec.__struct_fields__ if getattr(known, field) != getattr(spec, field)]
             both = (", ".join(f"{field}={getattr(one, field)!r}" for field in other) for one in (known, spec))
             raise ConfigError(f"topic {name!r} is declared twice, with {' and with '.join(both)}: declare it once")
-        self._topics[name] = spec
+        self.context.topics[name] = spec
         if is_temporary:
-            self._temporary.add(name)
+            self.context.temporary.add(name)
 
     def _declare_value(self, topic: str, annotation: Any) -> None:
         if self.is_running:
             raise ConfigError(f"bus.topic({topic!r}, value=...): declare it before the bus starts")
         try:
-            self.serdes.declare(topic, annotation, is_final=True)
+            self.context.serdes.declare(topic, annotation, is_final=True)
         except TypeError as error:
             named = getattr(annotation, "__name__", annotation)
             raise ConfigError(f"bus.topic({topic!r}, value={named}): {error}") from error
@@ -104,7 +167,7 @@ class Declarations(Declares, TableDeclarations):
     def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None:
         if self.is_running:
             raise ConfigError(f"@bus.{when}: declare it before the bus starts")
-        self._hooks.add(when, hook)
+        self.context.hooks.add(when, hook)
 
     def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
         """Add functions marked with the free ``@consumer`` / ``@producer``, a `Router`, or all of these that a module
@@ -144,97 +207,30 @@ class Declarations(Declares, TableDeclarations):
     def _add_part(self, part: Part | Surrounds) -> None:
         if self.is_running:
             raise ConfigError(f"{part!r}: include parts before the bus starts")
-        if all(one is not part for one in self._parts):
-            self._parts.append(part)
+        if all(one is not part for one in self.context.parts):
+            self.context.parts.append(part)
 
     def _declare_handler(self, handler: Handler[Any, Any]) -> None:
         if self.is_running:
             raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
-        if handler in self._handlers:
+        if handler in self.context.handlers:
             return
-        handler.payload_serde(self.serdes)  # a type that nothing reads is said where it is written
-        self._handlers.append(handler)
-        if handler.producer is not None and handler.producer not in self._functions:
+        handler.payload_serde(self.context.serdes)  # a type that nothing reads is said where it is written
+        self.context.handlers.append(handler)
+        if handler.producer is not None and handler.producer not in self.context.producer_functions:
             self._declare_function(handler.producer)
 
     def _declare_function(self, function: ProducerFunction[..., Any, Any]) -> None:
-        if function in self._functions:
+        if function in self.context.producer_functions:
             return
-        if function.bus is not None and function.bus is not self:
+        if function.bus is not None and function.bus is not self.context:
             raise ConfigError(f"{function!r} belongs to another bus already")
-        function.bus = self
+        function.bus = self.context
         try:
-            function.serdes = serdes_meant(function.published, self.serdes)
+            function.serdes = serdes_meant(function.published, self.context.serdes)
             if function.published is not None:
-                self.serdes.declare(function.spec.topic, function.published, is_final=False)
+                self.context.serdes.declare(function.spec.topic, function.published, is_final=False)
         except TypeError as error:
             raise ConfigError(f"{function!r} returns {function.published}: {error}") from error
-        self._functions.append(function)
-        self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic))
-
-    def _surroundings(self) -> tuple[list[Middleware], list[ProducerInterceptor]]:
-        """Of all that were included. Raises ConfigError for a middleware that is none."""
-        middleware: list[Middleware] = []
-        interceptors: list[ProducerInterceptor] = []
-        for part in self._parts:
-            if isinstance(part, Surrounds):
-                middleware.extend(check_middleware(part.middleware, repr(part)))
-                interceptors.extend(part.interceptors)
-        return middleware, interceptors
-
-    @property
-    def handlers(self) -> tuple[Handler[Any, Any], ...]:
-        """What is declared, in its order."""
-        return tuple(self._handlers)
-
-    @property
-    def producer_functions(self) -> tuple[ProducerFunction[..., Any, Any], ...]:
-        """What is declared to publish, in its order."""
-        return tuple(self._functions)
-
-    @property
-    def declared_topics(self) -> Mapping[str, TopicSpec]:
-        """What the bus creates at start where it is missing, by name."""
-        return dict(self._topics)
-
-    def schema_uses(self) -> list[SchemaUse]:
-        """The types that are declared to be read and written, with their serdes; asks nobody."""
-        return uses_of([(one, self.group_of(one)) for one in self._handlers], self._functions, self.serdes)
-
-    def group_of(self, handler: Handler[Any, Any]) -> str:
-        """Return the group of a handler: its own, its router's, or one named after the service and the function."""
-        spec = handler.spec
-        return spec.group or f"{self.service_name}.{spec.group_prefix}{handler.__name__}"
-
-    @property
-    def service_name(self) -> str:
-        """Return the name before the groups and topics that a bus names: the service, else the client_id."""
-        return self.service or self.client_id
-
-    @contextmanager
-    def without_handlers(self) -> Generator[None]:
-        """While inside, the bus starts without any: it sends and reads, for a shell. Enter it while it is stopped."""
-        kept, self._handlers = self._handlers, []
-        try:
-            yield
-        finally:
-            self._handlers = kept
-
-    @contextmanager
-    def in_group(self, handler: Handler[Any, Any], group: str) -> Generator[None]:
-        """While inside, the bus starts with this handler alone, as a member of ``group``: for replays.
-
-        It begins at the group's offsets, or at the earliest record; what it publishes is published. Enter it while the
-        bus is stopped; ConfigError otherwise, and for a handler of another bus.
-        """
-        if self.is_running:
-            raise ConfigError("in_group: the bus is running already; enter it before the bus starts")
-        if handler not in self._handlers:
-            raise ConfigError(f"in_group: {handler!r} is not declared on this bus")
-        alone = copy.copy(handler)
-        alone.spec = msgspec.structs.replace(handler.spec, group=group, group_instance_id=None, start="earliest")
-        kept, self._handlers = self._handlers, [alone]
-        try:
-            yield
-        finally:
-            self._handlers = kept
+        self.context.producer_functions.append(function)
+        self.context.topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic))

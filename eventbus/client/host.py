@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.broker import TopicSpec
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.consuming.restoring import Restoring
@@ -34,22 +35,18 @@ class Part(Protocol):
         ...
 
 
-class Host(Protocol):
-    """The part of `EventBus` that its components use; each method is described there."""
+class Context(Protocol):
+    """What a component needs of a bus and its users do not: `EventBus.context`, see `BusContext`."""
 
-    admin: Admin
+    topics: dict[str, TopicSpec]
+    serdes: Serdes
+    drain_timeout_ms: int
 
     @property
     def backend(self) -> Backend: ...
 
     @property
-    def serdes(self) -> Serdes: ...
-
-    @property
     def service_name(self) -> str: ...
-
-    @property
-    def drain_timeout_ms(self) -> int: ...
 
     @property
     def restoring(self) -> Restoring: ...
@@ -57,6 +54,24 @@ class Host(Protocol):
     def now_ms(self) -> int: ...
 
     def check_service(self, what: str) -> None: ...
+
+    def main_producer(self) -> Producer: ...
+
+    def reader(self, **config: Unpack[ReaderOptions]) -> BackendConsumer: ...
+
+    def has_begun(self, part: Part) -> None: ...
+
+    def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None: ...
+
+
+class Host(Protocol):
+    """The part of `EventBus` that its components use; each method is described there."""
+
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def context(self) -> Context: ...
 
     async def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
 
@@ -70,8 +85,6 @@ class Host(Protocol):
         on_delivery: OnDelivery | None = None,
         transactional: bool = True,
     ) -> Delivery: ...
-
-    def main_producer(self) -> Producer: ...
 
     def new_producer(
         self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Unpack[ProducerOptions]
@@ -92,9 +105,3 @@ class Host(Protocol):
         interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Unpack[ConsumerOptions],
     ) -> Consumer: ...
-
-    def reader(self, **config: Unpack[ReaderOptions]) -> BackendConsumer: ...
-
-    def has_begun(self, part: Part) -> None: ...
-
-    def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None: ...

@@ -204,12 +204,12 @@ class LedgerWriter:
     async def _is_there(self, place: RecordMetadata) -> bool:
         """True if a committed record is at this place. The transaction that wrote it has ended."""
         partition = TopicPartition(place.topic, place.partition)
-        end = (await ends_of(self._bus.backend, [partition], IsolationLevel.READ_UNCOMMITTED))[partition]
+        end = (await ends_of(self._bus.context.backend, [partition], IsolationLevel.READ_UNCOMMITTED))[partition]
         if end <= place.offset:
             return False
         found: list[int] = []
         await read_partitions(
-            self._bus.reader(start="earliest", fetch_max_wait_ms=_FETCH_WAIT_MS), {partition: place.offset + 1},
+            self._bus.context.reader(start="earliest", fetch_max_wait_ms=_FETCH_WAIT_MS), {partition: place.offset + 1},
             lambda records: found.extend(records.offsets), starts={partition: place.offset},
         )  # fmt: skip
         return place.offset in found

@@ -140,7 +140,7 @@ class Life:
 
     @property
     def _drain_seconds(self) -> float:
-        return self._bus.drain_timeout_ms / 1000
+        return self._bus.context.drain_timeout_ms / 1000
 
     def check(self, what: str) -> None:
         """Raises ConfigError when its tasks do not run, and in another thread or event loop."""

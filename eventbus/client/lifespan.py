@@ -84,8 +84,8 @@ class HooksAtWork:
 
     async def aclose(self) -> None:
         """All of them, whatever one raises, within the bus's ``drain_timeout_ms``; then that is raised."""
-        seconds = self._bus.drain_timeout_ms / 1000
-        with self._scope, self._bus.backend.timers.move_on_after(seconds) as in_time:
+        seconds = self._bus.context.drain_timeout_ms / 1000
+        with self._scope, self._bus.context.backend.timers.move_on_after(seconds) as in_time:
             await self._stack.aclose()
         if in_time.cancelled_caught:
             logger.warning("on_shutdown: not through after %g s (drain_timeout_ms); given up", seconds)

@@ -212,7 +212,7 @@ class Requests:
 
 def requests_of(bus: Host, spawn: Spawn) -> Requests:
     """Those of a bus, as long as its tasks run."""
-    topic = replies_topic(bus.service_name)
+    topic = replies_topic(bus.context.service_name)
 
     async def create() -> bool:
         try:
@@ -224,7 +224,7 @@ def requests_of(bus: Host, spawn: Spawn) -> Requests:
     def read() -> Consumer:
         return bus.new_consumer(partitions=[TopicPartition(topic, 0)], start="latest")
 
-    return Requests(topic, create, read, spawn, bus.serdes, bus.backend.timers)
+    return Requests(topic, create, read, spawn, bus.context.serdes, bus.context.backend.timers)
 
 
 class Asking(ABC):

@@ -179,7 +179,7 @@ class Connectors:
 
     async def start(self, bus: EventBus) -> None:
         """Begin all. Raises ConfigError for a topic of offsets that forgets them."""
-        timers = bus.backend.timers
+        timers = bus.context.backend.timers
         self._clock = cast("Clock", timers) if callable(timers) else system_clock  # a test's clock stands for both
         if any(run.kind == "source" for run in self.runs):
             await self._offsets.create(bus)
@@ -188,8 +188,8 @@ class Connectors:
         self._bus = bus  # from here on there is something to stop
         for run in self.runs:
             run.begin(bus)
-            bus.start_soon(run.run)
-        bus.start_soon(self._watch)
+            bus.context.start_soon(run.run)
+        bus.context.start_soon(self._watch)
 
     async def _watch(self) -> None:
         for run in self.runs:
@@ -217,7 +217,7 @@ class Connectors:
     async def _stop(self, bus: EventBus) -> None:
         for run in self.runs:
             run.stop()
-        with bus.backend.timers.move_on_after(self._seconds) as scope:
+        with bus.context.backend.timers.move_on_after(self._seconds) as scope:
             for run in self.runs:
                 await run.ended.wait()
         if scope.cancelled_caught:

@@ -44,7 +44,7 @@ class OffsetTopic:
     async def create(self, bus: EventBus) -> None:
         """Create the topic if it is missing. Raises ConfigError for a topic that would forget offsets."""
         spec = TopicSpec(self.topic, self._partitions, self._replication_factor, {"cleanup.policy": "compact"})
-        found = await find_or_create(bus.backend, spec)
+        found = await find_or_create(bus.context.backend, spec)
         policy = found.configs["cleanup.policy"].value or "delete"
         if "delete" in policy:
             raise ConfigError(
@@ -58,11 +58,11 @@ class OffsetTopic:
         Transactions that are open when reading begins are waited for: one of them may be this worker's last.
         """
         try:
-            [described] = await bus.backend.describe_topics([self.topic])
+            [described] = await bus.context.backend.describe_topics([self.topic])
         except UnknownTopicOrPartition:
             return {}
         partitions = [TopicPartition(self.topic, number) for number in range(len(described.partitions))]
-        ends = await ends_of(bus.backend, partitions, IsolationLevel.READ_UNCOMMITTED)
+        ends = await ends_of(bus.context.backend, partitions, IsolationLevel.READ_UNCOMMITTED)
         found: dict[bytes, bytes | None] = {}
         async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
             await read_to_end(

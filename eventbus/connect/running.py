@@ -162,7 +162,7 @@ class Run(ABC):
         if self._stopping:
             return
         self._wake = anyio.Event()  # what was asked for before this wait is no reason to cut it short
-        with self.bus.backend.timers.move_on_after(seconds):
+        with self.bus.context.backend.timers.move_on_after(seconds):
             await self._wake.wait()
 
     def _notify(self) -> None:

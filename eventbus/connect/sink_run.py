@@ -82,7 +82,7 @@ class SinkRun(Run):
             await self._in_thread(sink.stop)
 
     async def _work(self, consumer: Consumer) -> None:
-        timers = self.bus.backend.timers
+        timers = self.bus.context.backend.timers
         interval = self._common["offset.flush.interval.ms"] / 1000
         flush_at = timers.current_time() + interval
         self._is_running()
@@ -94,7 +94,7 @@ class SinkRun(Run):
                 self._notify()
             records = await self._poll(consumer)
             if not records and not consumer.assignment() and self._topics:
-                await self.bus.backend.describe_topics(self._topics)  # raises if one was deleted
+                await self.bus.context.backend.describe_topics(self._topics)  # raises if one was deleted
             await self._put(records)
             if self._is_put and (not records or timers.current_time() >= flush_at):
                 await self._flush(consumer)

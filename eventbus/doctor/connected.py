@@ -87,7 +87,7 @@ def _locked_by(directory: Path) -> str:
 
 async def _asked(bus: EventBus, facts: Facts) -> LogFacts:
     """Of a cluster. What it does not say is a finding, and no error of the doctor's."""
-    backend = bus.backend
+    backend = bus.context.backend
     try:
         await backend.start()
         try:

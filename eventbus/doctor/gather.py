@@ -23,16 +23,16 @@ from eventbus.settings.table import rows
 
 def facts_of(bus: EventBus) -> Facts:
     """Of a bus that does not run. What it could not start with is among them, not raised."""
-    configuration = bus.configuration
+    configuration = bus.context.configuration
     log = {name: row.default for name, row in rows("log").items()}
     log |= {as_keyword(key): value for key, value in configuration.settings.log.items()} | query_of(bus.url)
     problems: list[str] = []
-    handlers = list(bus.handlers)
+    handlers = list(bus.context.handlers)
     try:
-        handlers = bus.handlers_in_force()
+        handlers = bus.context.handlers_in_force()
     except ConfigError as error:
         problems.append(str(error))
-    for check in (bus.check_names, bus.schema_uses):
+    for check in (bus.context.check_names, bus.context.schema_uses):
         try:
             check()
         except ConfigError as error:
@@ -41,7 +41,7 @@ def facts_of(bus: EventBus) -> Facts:
     return Facts(
         url=shown_url(bus.url),
         scheme=split_url(bus.url)[0],
-        client_id=bus.client_id,
+        client_id=bus.context.client_id,
         acks=_acks(configuration.settings.producers),
         fsync=str(log["fsync"]),
         fsync_interval_ms=int(rows("log")["fsync_interval_ms"].read(log["fsync_interval_ms"])),
@@ -52,8 +52,8 @@ def facts_of(bus: EventBus) -> Facts:
         verifies_certificates=str(log.get("enable_ssl_certificate_verification", True)).lower() not in ("false", "0"),
         secret_in_url="url" in configuration.keywords and shown_url(bus.url) != bus.url,
         handlers=tuple(_handler(bus, handler) for handler in handlers),
-        producers=tuple(_producer(one, configuration.settings.producers) for one in bus.producer_functions),
-        topics={name: spec.partitions for name, spec in bus.declared_topics.items()},
+        producers=tuple(_producer(one, configuration.settings.producers) for one in bus.context.producer_functions),
+        topics={name: spec.partitions for name, spec in bus.context.topics.items()},
         notes=(*configuration.outside.unknown.values(), *about_handlers(configuration.outside.handlers, names)),
         problems=tuple(problems),
     )
@@ -81,11 +81,11 @@ _OPTIONS = (
 
 
 def _handler(bus: EventBus, handler: Handler[Any, Any]) -> HandlerFacts:
-    spec, signature, group = handler.spec, handler.signature, bus.group_of(handler)
+    spec, signature, group = handler.spec, handler.signature, bus.context.group_of(handler)
     retry, problem = None, ""
     try:
         consumer = consumer_settings(
-            {**bus.configuration.settings.consumers, "group": group, **spec.consumer_options()}
+            {**bus.context.configuration.settings.consumers, "group": group, **spec.consumer_options()}
         )
         retry = None if spec.retry is None else _retry(spec.retry, bus, handler, group)
     except ConfigError as error:
@@ -131,11 +131,11 @@ def _retry(policy: FailurePolicy, bus: EventBus, handler: Handler[Any, Any], gro
             pattern=spec.pattern,
             order=spec.order,
             delivery=spec.delivery,
-            client_id=bus.client_id,
+            client_id=bus.context.client_id,
         )
     )
     tries = policy.retry if isinstance(policy, ShowsTries) else None
-    is_alone = [bus.group_of(one) for one in bus.handlers].count(group) == 1
+    is_alone = [bus.context.group_of(one) for one in bus.context.handlers].count(group) == 1
     return RetryFacts(
         at_once=None if tries is None else tries.immediate,
         delays_ms=None if tries is None else tries.delays_ms,

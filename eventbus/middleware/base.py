@@ -20,7 +20,7 @@ class Timed:
         self._timers: Timers = RealTimers()
 
     async def start(self, bus: EventBus) -> None:
-        self._timers = bus.backend.timers
+        self._timers = bus.context.backend.timers
 
     async def aclose(self) -> None: ...
 

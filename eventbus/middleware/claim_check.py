@@ -133,7 +133,7 @@ class ClaimCheck(ProducerInterceptor):
 
     async def start(self, bus: EventBus) -> None:
         """See `Part`."""
-        self._serdes, self._encoders = dict(bus.serdes), {}
+        self._serdes, self._encoders = dict(bus.context.serdes), {}
 
     async def aclose(self) -> None:
         """See `Part`."""

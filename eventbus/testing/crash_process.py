@@ -258,7 +258,8 @@ class Process:
 
     def label(self, name: str, group: str | None) -> str:
         """What to call a handler: its name, with its group where handlers of several groups have that name."""
-        groups = {self.bus.group_of(handler) for handler in self.bus.handlers if handler.__name__ == name}
+        context = self.bus.context
+        groups = {context.group_of(handler) for handler in context.handlers if handler.__name__ == name}
         return name if len(groups) <= 1 else f"{group}.{name}"
 
     def label_of(self, runner: Runner) -> str:
@@ -326,7 +327,7 @@ class Process:
             finally:
                 done.set()
 
-        with self.bus.on_backend(self.backend, self._settings.clock):
+        with self.bus.context.on_backend(self.backend, self._settings.clock):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(publish)
                 while not done.is_set():
@@ -337,10 +338,10 @@ class Process:
     async def _run_bus(self) -> None:
         try:
             with self._scope:
-                on_backend = self.bus.on_backend(self.backend, self._settings.clock, middleware=(self.watch,))
+                on_backend = self.bus.context.on_backend(self.backend, self._settings.clock, middleware=(self.watch,))
                 with on_backend:
                     async with self.bus:
-                        self.handlers = self.bus.runners
+                        self.handlers = self.bus.context.runners
                         self._has_started = True
                         async with self._beside():
                             await self._stop.wait()

@@ -135,11 +135,11 @@ class Faults:
             chosen = [name]
         else:
             # An exactly-once handler has one per partition: group.handler.topic-partition.
-            runners = [(runner.group, runner.handler.__name__) for runner in self._bus.runners]
+            runners = [(runner.group, runner.handler.__name__) for runner in self._bus.context.runners]
             prefixes = [f"{group}.{handler}." for group, handler in runners if name in (group, handler)]
             chosen = [one for one in known if one.startswith(tuple(prefixes))]
         if not chosen:
-            names = [*known, *(runner.handler.__name__ for runner in self._bus.runners)]
+            names = [*known, *(runner.handler.__name__ for runner in self._bus.context.runners)]
             raise ConfigError(
                 f"no producer has taken the transactional id {name!r}, and no exactly-once handler of that name has "
                 f"begun a transaction{nearest(name, names)}: known are {', '.join(map(repr, known)) or 'none'}"

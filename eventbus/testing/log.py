@@ -46,7 +46,7 @@ class TestLog:
     def __init__(self, bus: EventBus, memory: MemoryLog) -> None:
         self._bus = bus
         self._memory = memory
-        self._values = Values(bus.serdes)
+        self._values = Values(bus.context.serdes)
 
     def __repr__(self) -> str:
         return f"<TestLog of {self._bus!r}>"
@@ -216,11 +216,11 @@ class TestLog:
 
     def _group(self, broker: Broker, group: str | AnyHandler) -> str:
         if isinstance(group, Handler):
-            if group not in self._bus.handlers:
+            if group not in self._bus.context.handlers:
                 raise ConfigError(f"{group!r} is no handler of this bus: {self._bus!r}")
-            return self._bus.group_of(group)
+            return self._bus.context.group_of(group)
         known = {listing.group for listing in broker.groups.list()}
-        known |= {self._bus.group_of(handler) for handler in self._bus.handlers}
+        known |= {self._bus.context.group_of(handler) for handler in self._bus.context.handlers}
         if group not in known:
             raise GroupIdNotFound(
                 f"there is no group {group!r}{nearest(group, known)}; there are: {', '.join(sorted(known)) or 'none'}"
@@ -234,8 +234,8 @@ class TestLog:
         (description,) = broker.groups.describe([name])
         topics = {topic for topic, _ in broker.groups.fetch_offsets(name)}
         topics |= {topic for member in description.members for topic, _ in member.partitions}
-        for handler in self._bus.handlers:
-            topics |= set(handler.spec.topics) if self._bus.group_of(handler) == name else set()
+        for handler in self._bus.context.handlers:
+            topics |= set(handler.spec.topics) if self._bus.context.group_of(handler) == name else set()
         return {topic for topic in topics if broker.has_topic(topic)}
 
 

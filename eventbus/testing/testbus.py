@@ -103,7 +103,7 @@ async def in_memory(
     as the bus does.
     """
     memory = MemoryLog(FakeClock() if clock is None else clock, {**log_settings_of(bus), **_log_config(config)})
-    with bus.on_backend(memory.backend, memory.clock):
+    with bus.context.on_backend(memory.backend, memory.clock):
         async with in_own_task(bus) if needs_own_task() else bus:
             try:
                 yield TestLog(bus, memory)
@@ -114,7 +114,7 @@ async def in_memory(
 def log_settings_of(bus: EventBus) -> dict[str, Any]:
     """The log's settings that ``bus`` would open its own URL with: of its keywords, its configuration, and the URL."""
     _, _, query = split_url(bus.url)
-    return _log_config({**query, **bus.log_settings})
+    return _log_config({**query, **bus.context.log_settings})
 
 
 def _log_config(config: Mapping[str, Any]) -> dict[str, Any]:

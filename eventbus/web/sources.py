@@ -53,7 +53,7 @@ class OfBus:
 
     async def standing(self) -> Standing:
         bus = self._bus
-        phase = bus.phase
+        phase = bus.context.phase
         if phase != "running":
             self._known = self._asked = None
             self._is_coming = self._is_coming and phase == "stopped"
@@ -66,11 +66,14 @@ class OfBus:
         except RequestTimedOut:
             unanswered_ms = max(int((self._timers.current_time() - self._asked_at) * 1000), 1)
         except ConfigError:  # it closed in between
-            return Standing(phase=bus.phase)
+            return Standing(phase=bus.context.phase)
         if asked.done() and self._asked is asked:
             self._asked = None
         return Standing(
-            phase=bus.phase, health=self._known, unanswered_ms=unanswered_ms, patience_ms=bus.wedged_after_ms
+            phase=bus.context.phase,
+            health=self._known,
+            unanswered_ms=unanswered_ms,
+            patience_ms=bus.context.wedged_after_ms,
         )
 
     def _ask(self) -> Future[BusHealth]:
@@ -81,7 +84,7 @@ class OfBus:
 
     async def samples(self) -> Iterable[Sample]:
         bus = self._bus
-        if bus.phase != "running":
+        if bus.context.phase != "running":
             return []
 
         async def metrics() -> list[Sample]:
@@ -98,7 +101,7 @@ def submitted(bus: EventBus, function: Callable[[], Coroutine[Any, Any, T]]) -> 
     future: Future[T] = Future()
     try:
         try:
-            bus.start_soon(partial(_run, function, future))
+            bus.context.start_soon(partial(_run, function, future))
         except ConfigError:  # this is another thread or loop, or the bus does not run any more
             # The bus's loop may be of another kind than this one, which the context variables of this task tell.
             return Context().run(lambda: bus.blocking().submit(function))

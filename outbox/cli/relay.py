@@ -69,7 +69,7 @@ def relay(args: argparse.Namespace) -> int:
         bus.include(part)
         try:
             async with bus:
-                bus.start_soon(Reporter(opened, part, args.every, out).run)
+                bus.context.start_soon(Reporter(opened, part, args.every, out).run)
                 if args.until_empty:
 
                     async def until_empty() -> None:
@@ -78,7 +78,7 @@ def relay(args: argparse.Namespace) -> int:
                             out.note(health.reason)  # some events stay
                         bus.stop()
 
-                    bus.start_soon(until_empty)
+                    bus.context.start_soon(until_empty)
                 if not out.json:
                     out.note(
                         f"publishing outbox {opened.outbox.name!r} of {opened.place} to {shown_url(bus.url)}; Ctrl-C "

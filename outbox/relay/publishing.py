@@ -142,7 +142,7 @@ class Publisher(ABC):
         batches: dict[int, BatchDelivery] = {}
         # Rows are stamped by the system clock. A log whose own clock is behind (that of a test) would refuse them as
         # records from the future.
-        log_now_ms, system_now_ms = self._bus.now_ms(), system_clock()
+        log_now_ms, system_now_ms = self._bus.context.now_ms(), system_clock()
         accepted = self._accepted(log_now_ms)
         for number, row in enumerate(rows, 1):
             id_, event_id, topic, key, value, headers, partition, timestamp_ms, _, _ = row
@@ -277,7 +277,7 @@ async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> Rece
 
     Only after the transactional id was taken over, or fenced. Raises ConfigError for a receipt that is none.
     """
-    reader = bus.backend.consumer(ConsumerConfig(group=group))  # waits until the offset is stable (KIP-447)
+    reader = bus.context.backend.consumer(ConsumerConfig(group=group))  # waits until the offset is stable (KIP-447)
     try:
         found = (await reader.committed([place])).get(place)
     finally:

@@ -158,7 +158,7 @@ class Relay:
 
             self._listener = Listener(self._database.engine, channel_of(self._tables.name, self._tables.schema), wake)
             self._listener.start()
-        bus.start_soon(self._live)
+        bus.context.start_soon(self._live)
 
     async def _prepare(self) -> None:
         try:

@@ -68,7 +68,7 @@ class Work:
     ) -> None:
         """``now`` is the database's clock, ``at`` is awaited after each step, ``timers`` are what it waits by."""
         self._bus = bus
-        self.backend = bus.backend
+        self.backend = bus.context.backend
         self.timers = timers
         self._name = tables.name
         self._settings = settings

@@ -1,7 +1,4 @@
-"""``eventbus serve --registry-port``: the registry of the served log, in the same process.
-
-`eventbus` does not import the registry; it finds this module by the entry point group ``eventbus.serve``.
-"""
+"""``eventbus serve --registry-port``: the registry of the served log, in the same process."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from schema_registry.http.serve import add_security, serving
 
 
 class RegistryBeside:
-    """The registry's part of ``eventbus serve``, see `eventbus.cli.serve.Beside`."""
+    """The flags of ``eventbus serve`` that start a registry, and that registry."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group("the schema registry")
@@ -26,6 +23,7 @@ class RegistryBeside:
         add_security(group, "registry-")
 
     def is_wanted(self, args: argparse.Namespace) -> bool:
+        """Return whether a registry is to be served. Raises UsageError for flags that would have no effect."""
         if args.registry_port is not None:
             return True
         for name, value in vars(args).items():
@@ -37,6 +35,7 @@ class RegistryBeside:
     async def open(
         self, args: argparse.Namespace, url: str, settings: Mapping[str, Any]
     ) -> AsyncGenerator[dict[str, str]]:
+        """Serve the schemas of the log ``url``, which is open in this process. Yields the URL of the registry."""
         from eventbus import EventBus
 
         async with (

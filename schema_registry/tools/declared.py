@@ -22,7 +22,7 @@ def declared_of(bus: EventBus) -> tuple[list[Declared], int]:
     """The uses of Avro with a schema of their own, and how many others there are. Nothing is opened or asked."""
     declared: list[Declared] = []
     passed_over = 0
-    for use in bus.schema_uses():
+    for use in bus.context.schema_uses():
         serde = use.serde
         found = list(_subjects(serde, use.topic)) if isinstance(serde, Avro) else []
         passed_over += not found

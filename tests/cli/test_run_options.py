@@ -29,7 +29,7 @@ bus = EventBus("memory://", drain_timeout_ms=1234)
 @bus.on_startup
 def stop_at_once():
     bus.stop()
-    print("drains for", bus.drain_timeout_ms)
+    print("drains for", bus.context.drain_timeout_ms)
 """
 
 

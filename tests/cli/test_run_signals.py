@@ -119,7 +119,7 @@ async def begin():
             await transaction.send("t", b"1")
             print("in a transaction", file=sys.stderr, flush=True)
             await anyio.sleep_forever()
-    bus.start_soon(work)
+    bus.context.start_soon(work)
 """
 
 

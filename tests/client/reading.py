@@ -20,7 +20,7 @@ class Clock:
 
 
 def engine_of(bus: EventBus) -> Engine:
-    backend: Any = bus._backend
+    backend: Any = bus.context.backend
     return backend.engine
 
 

@@ -193,7 +193,7 @@ async def test_what_a_producer_returns_may_say_more_than_the_class_of_its_values
     async def seats(one: list[int]) -> None:
         seen.append(one)
 
-    written = [use.serde for use in bus.schema_uses() if use.direction == "writes" and use.topic is not None]
+    written = [use.serde for use in bus.context.schema_uses() if use.direction == "writes" and use.topic is not None]
     assert [to_text(cast("Any", serde).schema) for serde in written] == [
         to_text(schema_of(Ticket)),
         to_text(schema_of(list[int])),
@@ -642,8 +642,8 @@ async def test_a_parts_task_runs_until_the_bus_closes() -> None:
             ended.append("task")
 
     with pytest.raises(ConfigError, match="start_soon: the bus is not running"):
-        bus.start_soon(task)
+        bus.context.start_soon(task)
     async with bus:
-        bus.start_soon(task)
+        bus.context.start_soon(task)
         await anyio.lowlevel.checkpoint()
     assert ended == ["task"]

@@ -91,11 +91,11 @@ async def test_on_backend_runs_it_elsewhere_for_a_while(make_bus: Any, file_url:
 
     elsewhere = open_backend("memory://", {}, clock)
     own = bus.admin
-    with bus.on_backend(elsewhere, clock):
+    with bus.context.on_backend(elsewhere, clock):
         async with bus:
             await bus.send("t", "test")
             await bus.drain()
-            with pytest.raises(ConfigError, match="running already"), bus.on_backend(elsewhere, clock):
+            with pytest.raises(ConfigError, match="running already"), bus.context.on_backend(elsewhere, clock):
                 pass
     assert seen == ["test 1234567"]
     assert bus.admin is own
@@ -118,19 +118,19 @@ async def test_in_group_runs_one_handler_alone_in_another_group(make_bus: Any) -
     async def two(text: str) -> None:
         seen.append(("two", text))
 
-    assert bus.handlers == (one, two) and bus.group_of(one) == "g"
-    with bus.in_group(one, "replay"):
+    assert bus.context.handlers == [one, two] and bus.context.group_of(one) == "g"
+    with bus.context.in_group(one, "replay"):
         async with bus:
             await bus.send("t", "x")
             await bus.drain()
-            assert [runner.group for runner in bus.runners] == ["replay"]
-            with pytest.raises(ConfigError, match="running already"), bus.in_group(one, "again"):
+            assert [runner.group for runner in bus.context.runners] == ["replay"]
+            with pytest.raises(ConfigError, match="running already"), bus.context.in_group(one, "again"):
                 pass
             assert [row.group for row in await bus.admin.list_groups()] == ["replay"]
-    assert seen == [("one", "x")] and bus.handlers == (one, two)
+    assert seen == [("one", "x")] and bus.context.handlers == [one, two]
     assert one.spec.group == "g"
     other = make_bus()
-    with pytest.raises(ConfigError, match="not declared on this bus"), other.in_group(one, "replay"):
+    with pytest.raises(ConfigError, match="not declared on this bus"), other.context.in_group(one, "replay"):
         pass
 
 
@@ -152,7 +152,7 @@ async def test_middleware_of_the_test_of_the_bus_and_of_the_handler_nest(make_bu
         order.append("called")
 
     elsewhere = open_backend("memory://", {}, system_clock)
-    with bus.on_backend(elsewhere, system_clock, [named("test")]):
+    with bus.context.on_backend(elsewhere, system_clock, [named("test")]):
         async with bus:
             await bus.send("t", "x")
             await bus.drain()

@@ -84,8 +84,8 @@ async def test_groups_of_their_own_or_topics_of_their_own_are_fine(make_bus: Any
         bus.topic("b")
         _two_handlers(bus, first, second)
         async with bus:
-            assert len(bus.runners) == 2
-        assert bus.runners == ()
+            assert len(bus.context.runners) == 2
+        assert bus.context.runners == ()
 
 
 @pytest.mark.parametrize("which", [{"topics": "t"}, {"pattern": "t.*"}])

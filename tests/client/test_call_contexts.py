@@ -452,7 +452,7 @@ def test_a_task_of_the_bus_that_a_call_begins_has_no_variables_of_the_call(backe
         @bus.consumer("t", group="g")
         async def handle(name: str) -> None:
             tenant.set(name)
-            bus.start_soon(look)
+            bus.context.start_soon(look)
 
         async with bus:
             await bus.send_many("t", NAMES)

@@ -82,7 +82,7 @@ class Member:
         """A second signal, or the end of the time to drain."""
         self.trial.may_repeat |= self.trial.kind.is_sparse and not self.ended.is_set()
         self.stop.set()
-        for runner in self.bus.runners:
+        for runner in self.bus.context.runners:
             runner.cancel()
 
     def cancel(self) -> None:

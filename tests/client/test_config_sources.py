@@ -37,11 +37,11 @@ def written(path: str, text: str) -> str:
 
 
 def linger(bus: EventBus) -> Any:
-    return bus.configuration.settings.producers.get("linger_ms")
+    return bus.context.configuration.settings.producers.get("linger_ms")
 
 
 def sources(bus: EventBus) -> dict[str, str]:
-    return {row.setting: row.source for row in rows_of(bus.configuration)}
+    return {row.setting: row.source for row in rows_of(bus.context.configuration)}
 
 
 # which one wins ------------------------------------------------------------------------------------------------------
@@ -54,14 +54,14 @@ def test_a_keyword_goes_before_the_environment_and_that_before_the_file(monkeypa
     monkeypatch.setenv("EVENTBUS_CONFIG", file)
     monkeypatch.setenv("EVENTBUS_LINGER_MS", "2")
     bus = EventBus("memory://")
-    assert (linger(bus), bus.client_id) == (2, "of-file")
+    assert (linger(bus), bus.context.client_id) == (2, "of-file")
     said = sources(bus)
     assert said["linger_ms"] == "EVENTBUS_LINGER_MS" and said["batch_size"] == "bus.toml, line 2"
     assert said["url"] == "keyword" and said["max_block_ms"] == "default"
     keyword: dict[str, Any] = {"linger.ms": 3}
     bus = EventBus("memory://", client_id="own", **keyword)
-    assert (linger(EventBus("memory://", linger_ms=3)), bus.client_id) == (3, "own")
-    assert bus.configuration.settings.producers["linger_ms"] == 3
+    assert (linger(EventBus("memory://", linger_ms=3)), bus.context.client_id) == (3, "own")
+    assert bus.context.configuration.settings.producers["linger_ms"] == 3
     assert sources(bus)["linger_ms"] == "keyword"
 
 
@@ -101,21 +101,21 @@ def test_a_keyword_with_the_default_value_takes_precedence_too(name: str, monkey
 def test_a_client_id_in_the_url_is_that_of_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_CLIENT_ID", "outside")
     url = "kafka://localhost:1?client.id=of-url"
-    assert EventBus(url, service="shop").client_id == "of-url"
-    assert EventBus(url, service="shop", client_id="eventbus").client_id == "eventbus"
+    assert EventBus(url, service="shop").context.client_id == "of-url"
+    assert EventBus(url, service="shop", client_id="eventbus").context.client_id == "eventbus"
 
 
 def test_the_urls_own_query_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_FSYNC", "os")
     bus = EventBus("memory://?fsync=interval")
-    assert "fsync" not in bus.configuration.settings.log and sources(bus)["fsync"] == "url"
-    assert EventBus("memory://").configuration.settings.log["fsync"] == "os"
+    assert "fsync" not in bus.context.configuration.settings.log and sources(bus)["fsync"] == "url"
+    assert EventBus("memory://").context.configuration.settings.log["fsync"] == "os"
 
 
 def test_several_names_of_one_setting_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_PARTITION_ASSIGNMENT_STRATEGY", "sticky")
     bus = EventBus("memory://", partition_assignment_strategy=["range"])
-    assert bus.configuration.settings.consumers == {"partition_assignment_strategy": ["range"]}
+    assert bus.context.configuration.settings.consumers == {"partition_assignment_strategy": ["range"]}
 
 
 def test_without_a_url_the_environment_and_the_file_say_which_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_no_file_is_read_that_nobody_named() -> None:
 def test_the_lifes_settings_come_from_outside_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_SLOW_LOOP_MS", "none")
     monkeypatch.setenv("EVENTBUS_DRAIN_TIMEOUT_MS", "500")
-    found = EventBus("memory://").configuration
+    found = EventBus("memory://").context.configuration
     assert (found.slow_loop_ms, found.drain_timeout_ms, found.wedged_after_ms) == (None, 500, 60_000)
 
 
@@ -248,7 +248,7 @@ def test_variables_of_others_are_no_mistakes() -> None:
 def test_a_secret_may_stand_in_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_SASL_PASSWORD_FILE", written("secret", f"{CANARY}\n"))
     bus = EventBus("memory://")
-    assert bus.configuration.settings.log["sasl.password"] == CANARY
+    assert bus.context.configuration.settings.log["sasl.password"] == CANARY
     assert sources(bus)["sasl_password"] == "EVENTBUS_SASL_PASSWORD_FILE"
 
 
@@ -288,7 +288,7 @@ def test_secrets_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     monkeypatch.setenv("EVENTBUS_SSL_KEY_PASSWORD", CANARY)
     keywords: dict[str, Any] = {"sasl.password": CANARY, "sasl_oauthbearer_client_secret": CANARY}
     bus = EventBus("memory://", config_file=written("bus.toml", f'ssl.keystore.password = "{CANARY}"\n'), **keywords)
-    found = bus.configuration
+    found = bus.context.configuration
     shown = [repr(bus), repr(found), repr(found.settings), repr(found.outside), repr(rows_of(found)), str(found)]
     assert all(CANARY not in text for text in shown) and CANARY not in caplog.text
     url = f"memory://me:{CANARY}@h?sasl.password={CANARY}&ssl_key_password={CANARY}&x=1"
@@ -506,11 +506,11 @@ async def test_a_table_of_a_handler_goes_before_its_decorator() -> None:
     text = "[handlers.bill]\nconcurrency = 8\ntimeout = 1.5\nfetch.min.bytes = 7\nsession_timeout_ms = 9000\n"
     bus = with_handler(written("bus.toml", text), concurrency=2)
     async with bus:
-        (runner,) = bus.runners
+        (runner,) = bus.context.runners
         spec = runner.handler.spec
         assert (spec.concurrency, spec.timeout, spec.session_timeout_ms) == (8, 1.5, 9000)
         assert spec.client == {"fetch_min_bytes": 7}
-    (declared,) = bus.handlers
+    (declared,) = bus.context.handlers
     assert declared.spec.concurrency == 2  # another bus may have it too
 
 
@@ -530,7 +530,7 @@ async def test_a_table_of_a_handler_goes_before_its_decorator() -> None:
 def test_wrong_options_of_a_handler_are_named(line: str, message: str) -> None:
     bus = with_handler(written("b.toml", f"[handlers.bill]\n{line}\n"))
     with pytest.raises(ConfigError, match=message):
-        bus.handlers_in_force()
+        bus.context.handlers_in_force()
 
 
 def test_a_table_that_contradicts_the_decorator_is_refused() -> None:

@@ -212,7 +212,7 @@ async def test_an_unreadable_record_names_the_likely_cause(sent: Any, read: Any,
 def test_an_outbox_with_the_serdes_of_a_bus_writes_the_declared_type() -> None:
     bus = EventBus("memory://")
     bus.topic("t", value=float)
-    assert Packer(bus.serdes, 1_000_000).topic("t").pack(None, 3, ()).value == b"3"
+    assert Packer(bus.context.serdes, 1_000_000).topic("t").pack(None, 3, ()).value == b"3"
 
 
 def test_serdes_by_type_keep_the_types_of_topics() -> None:

@@ -353,7 +353,7 @@ async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixtur
             async with bank(bus_on(storage), lambda transfer: None) as bus:
                 while not storage.stopped and calls:
                     await anyio.lowlevel.checkpoint()
-                    if all([await runner.is_idle() for runner in bus.runners]):
+                    if all([await runner.is_idle() for runner in bus.context.runners]):
                         break
                 if not calls:
                     await bus.drain()
@@ -411,9 +411,9 @@ async def test_a_plain_function_that_outlasts_its_timeout_stops_its_partition_an
         await until(lambda: b"1" in calls)
         await bus.clock.advance(seconds=2)
         released.set()
-        [lane] = bus.runners[0].lanes.values()
+        [lane] = bus.context.runners[0].lanes.values()
         await until(lambda: not lane.at_work)
         await bus.clock.advance(seconds=2)
         assert calls[-1] == b"1" and calls.count(b"1") == 1
-        assert bus.runners[0].error is not None and lane.committed == 1
+        assert bus.context.runners[0].error is not None and lane.committed == 1
     assert caplog.text.count("is stopped here") == 1

@@ -58,7 +58,7 @@ class Log:
 
 
 def engine(bus: EventBus) -> Any:
-    return bus._backend.engine
+    return bus.context.backend.engine
 
 
 @pytest.fixture(params=["memory", "file"])

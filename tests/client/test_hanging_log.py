@@ -72,7 +72,7 @@ async def test_a_second_signal_ends_it_at_once(way: dict[str, Any], late: bool) 
         bus.send_nowait("t", b"1")
         await others_run()
         began = bus.clock.current_time()
-        life: Any = bus._life  # pyright: ignore[reportPrivateUsage]
+        life: Any = bus.context.life  # pyright: ignore[reportPrivateUsage]
         if not late:
             life.stop_at_once(signal.SIGTERM)
 

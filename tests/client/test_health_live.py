@@ -348,7 +348,7 @@ async def test_it_can_be_asked_inside_a_handler_and_when_the_log_does_not_answer
         async def no_answer() -> Any:
             await anyio.sleep_forever()
 
-        monkeypatch.setattr(bus.runners[0], "lag", no_answer)
+        monkeypatch.setattr(bus.context.runners[0], "lag", no_answer)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bus.health)
             await bus.clock.advance(seconds=2)  # it gives up on the log, and goes by what it knew

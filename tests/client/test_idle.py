@@ -44,7 +44,7 @@ async def test_a_runner_is_not_idle_before_everything_is_handled(bus: TestBus, o
         await bus.drain()
         await bus.send_many("t", [b"%d" % number for number in range(1, 10)])
         with anyio.fail_after(20):
-            while not await bus.runners[0].is_idle():
+            while not await bus.context.runners[0].is_idle():
                 await anyio.lowlevel.checkpoint()
         assert sorted(set(handled)) == list(range(10))
 
@@ -63,7 +63,7 @@ async def test_what_waits_for_room_is_not_done(bus: TestBus) -> None:
         assert len(begun) == 2
         for record in begun[:]:
             record.ack()
-        [lane] = bus.runners[0].lanes.values()
+        [lane] = bus.context.runners[0].lanes.values()
         assert not lane.is_idle
         await bus.clock.settle()
         for record in begun[2:]:
@@ -82,7 +82,7 @@ async def ask_in_a_rebalance(partitions: int) -> None:
         async def handle(value: bytes) -> None: ...
 
     async def ask(bus: EventBus) -> None:
-        while await bus.runners[0].is_idle():
+        while await bus.context.runners[0].is_idle():
             await anyio.lowlevel.checkpoint()
         await bus.drain()
 

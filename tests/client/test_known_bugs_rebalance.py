@@ -309,7 +309,7 @@ async def test_quix_705_a_member_that_closes_in_a_rebalance_commits_what_it_keep
             leader.go_on()  # the leader joins it
             await turns(20)  # so does "a": all have joined, and the leader has not assigned yet
             with pytest.raises(RebalanceInProgress):
-                await a.bus.runners[0].commit()
+                await a.bus.context.runners[0].commit()
             a.stop.set()
             await turns(20)
             for peer in (leader, third, leader):

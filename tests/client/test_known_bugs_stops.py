@@ -221,7 +221,7 @@ async def test_aiokafka_a_compacted_topic_is_read_to_its_end() -> None:
         )
         for number in range(60):
             await bus.send("t", b"%d" % number, key=b"%d" % (number % 3))
-        bus._backend.engine.broker.clean_now(clock())
+        bus.context.backend.engine.broker.clean_now(clock())
         async with bus.new_consumer("t", group="g") as consumer:
             found = [record.value for record in await consumer.poll()]
             with anyio.fail_after(20):

@@ -48,7 +48,7 @@ class Shelf:
         self._writer = LedgerWriter(bus, "shelf", self._read_on, most_failures=most_failures)
 
     async def _read_on(self) -> None:
-        ends = await ends_of(self._bus.backend, [HERE])
+        ends = await ends_of(self._bus.context.backend, [HERE])
         async with self._bus.new_consumer(partitions=[HERE], start="earliest") as consumer:
             consumer.seek(HERE, self._next)
             await read_to_end(consumer, partial(consumer.poll, 0), ends, self._apply)
@@ -83,8 +83,8 @@ class Shelf:
 @asynccontextmanager
 async def shelves(count: int = 1, **options: int) -> AsyncGenerator[tuple[TestBus, list[Shelf]]]:
     async with TestBus() as bus:
-        await find_or_create(bus.backend, TopicSpec(HERE.topic, 1))
-        await find_or_create(bus.backend, TopicSpec(OTHER, 1))
+        await find_or_create(bus.context.backend, TopicSpec(HERE.topic, 1))
+        await find_or_create(bus.context.backend, TopicSpec(OTHER, 1))
         opened = [Shelf(bus, **options) for _ in range(count)]
         yield bus, opened
         for shelf in opened:

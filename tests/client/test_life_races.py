@@ -76,7 +76,7 @@ async def test_closing_a_bus_that_starts_is_refused_not_forgotten() -> None:
 
         tasks.start_soon(close_it)
         async with bus:
-            assert bus.phase == "running"
+            assert bus.context.phase == "running"
 
 
 @on_both
@@ -89,7 +89,7 @@ async def test_a_hook_that_closes_the_bus_that_starts_is_told() -> None:
 
     with pytest.raises(ConfigError, match="the bus is starting: raise an error to end that"):
         await bus.start()
-    assert bus.phase == "stopped"
+    assert bus.context.phase == "stopped"
 
 
 @on_both
@@ -111,7 +111,7 @@ async def test_what_is_declared_while_the_log_opens_is_refused_not_lost() -> Non
 
         tasks.start_soon(declare)
         async with bus:
-            assert len(bus.runners) == 1
+            assert len(bus.context.runners) == 1
 
 
 @on_both
@@ -149,14 +149,14 @@ async def test_a_start_waits_for_no_log_that_is_closed_meanwhile() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(live)
         await log.asked.wait()
-        assert bus.phase == "closing"
+        assert bus.context.phase == "closing"
         with pytest.raises(ConfigError, match="running already"):
             await bus.start()
         with pytest.raises(ConfigError, match="not running"):
             await bus.send("t", b"")
         assert bus.metrics().handlers == ()
         log.go_on.set()
-    assert bus.phase == "stopped"
+    assert bus.context.phase == "stopped"
     async with bus:
         await bus.drain()
 
@@ -214,7 +214,7 @@ async def test_whenever_a_life_is_cancelled_what_was_open_is_closed_once(steps: 
                 await turns(3)
     # The pool that was cancelled before its ``yield`` is its own to close.
     assert ledger.open in ([], ["pool"]) and len(set(ledger.ended)) == len(ledger.ended)
-    assert bus.phase == "stopped"
+    assert bus.context.phase == "stopped"
     ledger.open.clear()
     async with bus:
         await bus.send("t", b"")
@@ -271,7 +271,7 @@ async def test_a_hook_swallows_no_error_of_another(when: str) -> None:
     with pytest.raises(OSError, match="no database"):
         async with bus:
             assert when == "end"
-    assert bus.phase == "stopped"
+    assert bus.context.phase == "stopped"
 
 
 @on_both
@@ -312,7 +312,7 @@ async def test_a_second_signal_waits_for_no_hook_that_hangs(late: bool, monkeypa
 
     with pytest.raises(StoppedBySignal), anyio.fail_after(20):
         async with bus:
-            life: Any = bus._life  # pyright: ignore[reportPrivateUsage]
+            life: Any = bus.context.life  # pyright: ignore[reportPrivateUsage]
             if not late:
                 life.stop_at_once(signal.SIGTERM)
 
@@ -456,7 +456,7 @@ async def test_a_part_that_begins_while_the_bus_closes_is_closed_too() -> None:
 
     @bus.on_shutdown
     def begin(bus: EventBus) -> None:
-        bus.has_begun(Late())
+        bus.context.has_begun(Late())
 
     async with bus:
         pass

@@ -11,19 +11,19 @@ from eventbus.testing import FakeClock
 
 async def test_a_bus_goes_through_its_phases() -> None:
     bus = EventBus("memory://")
-    seen = [bus.phase]
+    seen = [bus.context.phase]
 
     @bus.on_startup
     def starting() -> None:
-        seen.append(bus.phase)
+        seen.append(bus.context.phase)
 
     @bus.on_shutdown
     def closing() -> None:
-        seen.append(bus.phase)
+        seen.append(bus.context.phase)
 
     async with bus:
-        seen.append(bus.phase)
-    assert [*seen, bus.phase] == ["stopped", "starting", "running", "closing", "stopped"]
+        seen.append(bus.context.phase)
+    assert [*seen, bus.context.phase] == ["stopped", "starting", "running", "closing", "stopped"]
 
 
 async def closed_amid_a_record(bus: EventBus, clock: FakeClock, *, seconds: float) -> None:
@@ -49,12 +49,12 @@ async def closed_amid_a_record(bus: EventBus, clock: FakeClock, *, seconds: floa
 async def test_a_close_that_cuts_work_off_is_remembered(seconds: float, cut_off: bool) -> None:
     clock = FakeClock()
     bus = EventBus("memory://", clock=clock)
-    bus.set_drain_timeout(2_000)
-    assert bus.drain_timeout_ms == 2_000
+    bus.context.drain_timeout_ms = 2_000
+    assert bus.context.drain_timeout_ms == 2_000
     await closed_amid_a_record(bus, clock, seconds=seconds)
-    assert bus.cut_off is cut_off
+    assert bus.context.outcome.cut_off is cut_off
     async with bus:
-        assert not bus.cut_off, "forgotten at the next start"
+        assert not bus.context.outcome.cut_off, "forgotten at the next start"
 
 
 async def test_a_bus_starts_without_its_handlers() -> None:
@@ -65,8 +65,8 @@ async def test_a_bus_starts_without_its_handlers() -> None:
     async def never(value: str) -> None:
         raise AssertionError("it does not run")
 
-    with bus.without_handlers():
+    with bus.context.without_handlers():
         await bus.start()
     await bus.send("t", "x")
-    assert (bus.runners, bus.handlers) == ((), (never,))
+    assert (bus.context.runners, bus.context.handlers) == ((), [never])
     await bus.close()

@@ -232,7 +232,7 @@ async def test_a_commit_after_the_place_was_lost_is_refused() -> None:
         async with bus.new_consumer("t", group="g", max_poll_interval_ms=1_000) as consumer:
             assert len(await consumer.poll()) == 1
             now_ms[0] += 5_000
-            bus._backend.engine.tick()
+            bus.context.backend.engine.tick()
             with pytest.raises(UnknownMemberId):
                 await consumer.commit()
             assert len(await consumer.poll()) == 1

@@ -70,8 +70,13 @@ def test_the_group_is_the_handlers_own_or_its_routers_or_the_services() -> None:
     async def weigh(order: str) -> None: ...
 
     bus.include(team, others)
-    assert [bus.group_of(one) for one in bus.handlers] == ["billing.handle", "mailer", "team", "billing.eu.weigh"]
-    bus.check_names()
+    assert list(map(bus.context.group_of, bus.context.handlers)) == [
+        "billing.handle",
+        "mailer",
+        "team",
+        "billing.eu.weigh",
+    ]
+    bus.context.check_names()
 
 
 async def test_the_group_prefix_of_a_router_names_no_service() -> None:
@@ -87,14 +92,14 @@ async def test_the_group_prefix_of_a_router_names_no_service() -> None:
 
 def test_memory_keeps_a_default() -> None:
     bus = bus_on("memory://")
-    assert bus.group_of(bus.handlers[0]) == "eventbus.handle"
-    bus.check_names()
+    assert bus.context.group_of(bus.context.handlers[0]) == "eventbus.handle"
+    bus.context.check_names()
 
 
 def test_a_service_with_the_former_client_id_continues_its_groups() -> None:
     former, now = bus_on("memory://", client_id="shop"), bus_on("file://./orders", service="shop")
-    assert former.group_of(former.handlers[0]) == now.group_of(now.handlers[0])
-    assert former.service_name == now.service_name == now.client_id
+    assert former.context.group_of(former.context.handlers[0]) == now.context.group_of(now.context.handlers[0])
+    assert former.context.service_name == now.context.service_name == now.context.client_id
 
 
 async def test_services_with_a_function_of_one_name_each_get_every_record(tmp_path: Path) -> None:
@@ -125,12 +130,22 @@ def test_the_service_comes_from_the_environment_or_a_file_too(tmp_path: Path, mo
     file = tmp_path / "bus.toml"
     file.write_text('service = "of-file"\n')
     bus = bus_on("file://./orders", config_file=str(file))
-    assert (bus.service, bus.client_id, bus.group_of(bus.handlers[0])) == ("of-file", "of-file", "of-file.handle")
+    context = bus.context
+    assert (context.service, context.client_id, context.group_of(context.handlers[0])) == (
+        "of-file",
+        "of-file",
+        "of-file.handle",
+    )
     monkeypatch.setenv("EVENTBUS_SERVICE", "billing")
     assert bus_on("file://./orders", config_file=str(file)).service == "billing"
     bus = bus_on("file://./orders", client_id="pod-3")
-    assert (bus.service, bus.client_id, bus.group_of(bus.handlers[0])) == ("billing", "pod-3", "billing.handle")
-    shown = {row.setting: row.value for row in rows_of(EventBus(NOT_OPENED).configuration)}
+    context = bus.context
+    assert (context.service, context.client_id, context.group_of(context.handlers[0])) == (
+        "billing",
+        "pod-3",
+        "billing.handle",
+    )
+    shown = {row.setting: row.value for row in rows_of(EventBus(NOT_OPENED).context.configuration)}
     assert (shown["service"], shown["client_id"]) == ("billing", "billing")
 
 
@@ -186,4 +201,4 @@ async def test_names_of_a_service_do_not_depend_on_the_client_id() -> None:
     assert runs == ["tick"]
     assert {"_every.billing.tick", "_scheduled.billing"} <= {*topics}
     assert sorted(groups) == ["_scheduled.billing", "billing.every.tick"]
-    assert replies_topic(bus.service_name) == "billing.replies"
+    assert replies_topic(bus.context.service_name) == "billing.replies"

@@ -56,7 +56,7 @@ class Member:
 
     @property
     def consumer(self) -> Any:
-        return self.bus.runners[0]._consumer if self.bus.runners else None
+        return self.bus.context.runners[0]._consumer if self.bus.context.runners else None
 
     @property
     def holds(self) -> set[TopicPartition]:

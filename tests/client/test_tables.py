@@ -202,12 +202,12 @@ async def test_a_record_that_cannot_be_read_keeps_the_bus_from_starting(file_url
         async with tables_of(file_url):
             pass
     async with tables_of(file_url, on_error="skip") as bus:
-        assert bus.tables["accounts"] == {"ada": Account("Ada")}
+        assert bus.context.tables["accounts"] == {"ada": Account("Ada")}
         assert samples(bus)["eventbus_table_skipped_records_total"] == 1
     async with EventBus(file_url) as bus:
         await bus.send("accounts", Account("Bob"), key="bob")  # what is mended is no trouble any more
     async with tables_of(file_url) as bus:
-        assert set(bus.tables["accounts"]) == {"ada", "bob"}
+        assert set(bus.context.tables["accounts"]) == {"ada", "bob"}
 
 
 def tables_of(url: str, **options: Any) -> EventBus:
@@ -345,7 +345,7 @@ async def test_events_that_are_gone_are_missed(file_url: str, caplog: pytest.Log
         async with balances_of():
             pass
     async with balances_of(history="partial") as bus:
-        assert bus.tables["balances"] == {"ada": 6}
+        assert bus.context.tables["balances"] == {"ada": 6}
 
 
 @on_both

@@ -213,7 +213,7 @@ async def test_offsets_are_read_behind_a_transaction_that_is_open(
                 found.append(await topic.of(bus, "numbers"))
                 bus.stop()
 
-            bus.start_soon(read)
+            bus.context.start_soon(read)
             await bus.flush()
             assert not found, "it waits for the open one"
             await other.abort()
@@ -398,7 +398,7 @@ async def test_a_sink_that_is_given_no_partition_is_not_waited_for(
 
     async with bus:
         await bus.send("numbers", b"1")
-        bus.start_soon(drain)
+        bus.context.start_soon(drain)
         # `bus.log.drain()` would wait for both sinks without moving the clock, and one of them may wait for the next
         # tick: the record came after its poll, its flush is due in 100 ms.
         while not drained:

@@ -63,7 +63,7 @@ FAULTS = (raises, raises_something_rare, is_cancelled, hangs, is_slow, never_giv
 
 
 def handling(bus: EventBus, fault: Any, calls: list[tuple[int, int]], **options: Any) -> None:
-    clock: Any = bus._clock
+    clock: Any = bus.context.clock
 
     @bus.consumer("t", group="g", timeout=5, **options)
     async def handle(value: bytes, record: ConsumerRecord) -> None:

@@ -63,7 +63,7 @@ class Case:
     async def advance(self, milliseconds: int) -> None:
         """Time passes; the log does what is due, as its housekeeping would."""
         self.now_ms += milliseconds
-        engine = self.bus._backend.engine
+        engine = self.bus.context.backend.engine
         engine.tick()
         if engine.waits_for_flush:
             await engine.flushes.flush_all()
@@ -123,7 +123,7 @@ async def case(seed: int) -> AsyncIterator[Case]:
         assert await bus.admin.list_offsets(ends, IsolationLevel.READ_COMMITTED) == await bus.admin.list_offsets(
             ends, IsolationLevel.READ_UNCOMMITTED
         ), "a transaction hangs"
-        bus._backend.engine.broker.check()
+        bus.context.backend.engine.broker.check()
 
 
 def writing(producer: Producer, count: int, group: GroupMetadata | None, offset: int, random: Random) -> list[Step]:

@@ -66,7 +66,7 @@ async def test_what_waits_for_a_look_up_is_not_overtaken(
             await other.admin.create_topic(topic)
         door = Door(monkeypatch, KafkaBackend, "partition_count")
         bus.send_nowait(topic, b"1")
-        backend: Any = bus._backend  # pyright: ignore[reportPrivateUsage]
+        backend: Any = bus.context.backend  # pyright: ignore[reportPrivateUsage]
         await backend.partition_counts([topic])
         bus.send_nowait(topic, b"2")
         door.is_open.set()

@@ -67,7 +67,7 @@ async def test_reading_that_failed_halfway_goes_on_after_what_was_applied() -> N
 
 async def test_aborted_records_are_passed_and_open_transactions_waited_for() -> None:
     async with EventBus("memory://") as bus:
-        await find_or_create(bus.backend, COMPACT)
+        await find_or_create(bus.context.backend, COMPACT)
         values: list[bytes] = []
 
         def take(records: list[ConsumerRecord]) -> None:
@@ -80,8 +80,8 @@ async def test_aborted_records_are_passed_and_open_transactions_waited_for() -> 
                 await ends()
             await producer.begin()
             await producer.send("states", b"open", key=b"o", partition=0)
-            committed = await ends_of(bus.backend, [HERE])
-            all_of_it = await ends_of(bus.backend, [HERE], IsolationLevel.READ_UNCOMMITTED)
+            committed = await ends_of(bus.context.backend, [HERE])
+            all_of_it = await ends_of(bus.context.backend, [HERE], IsolationLevel.READ_UNCOMMITTED)
             assert (committed, all_of_it) == ({HERE: 4}, {HERE: 5})
             async with bus.new_consumer(partitions=[HERE], start="earliest") as consumer:
                 await read_to_end(consumer, partial(consumer.poll, 0), committed, take)
@@ -95,13 +95,13 @@ async def test_a_consumer_that_serves_nothing_else_is_closed_also_if_applying_fa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with EventBus("memory://") as bus:
-        await find_or_create(bus.backend, TopicSpec("states", 1))
+        await find_or_create(bus.context.backend, TopicSpec("states", 1))
         for value in (b"1", b"2", b"3"):
             await bus.send("states", value, partition=0)
         closed: list[str] = []
 
         def opened(name: str) -> BackendConsumer:
-            consumer = bus.reader(start="earliest")
+            consumer = bus.context.reader(start="earliest")
             close = consumer.aclose
 
             async def noted() -> None:
@@ -125,8 +125,8 @@ async def test_a_consumer_that_serves_nothing_else_is_closed_also_if_applying_fa
 
 async def test_a_topic_is_created_once_and_found_as_it_is() -> None:
     async with EventBus("memory://") as bus:
-        created = await find_or_create(bus.backend, COMPACT)
-        found = await find_or_create(bus.backend, TopicSpec("states", 3))
+        created = await find_or_create(bus.context.backend, COMPACT)
+        found = await find_or_create(bus.context.backend, TopicSpec("states", 3))
         assert (created.topic_id, found.configs["cleanup.policy"].value, len(found.partitions)) == (
             found.topic_id,
             "compact",
@@ -136,7 +136,7 @@ async def test_a_topic_is_created_once_and_found_as_it_is() -> None:
 
 async def test_another_process_may_create_the_topic_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     async with EventBus("memory://") as bus:
-        backend: Backend = bus.backend
+        backend: Backend = bus.context.backend
         created = await find_or_create(backend, COMPACT)
         describe, calls = backend.describe_topics, [0]
 
@@ -153,5 +153,5 @@ async def test_another_process_may_create_the_topic_at_the_same_moment(monkeypat
 async def test_what_prevents_the_creation_is_raised() -> None:
     async with EventBus("memory://") as bus:
         with pytest.raises(InvalidPartitions) as caught:
-            await find_or_create(bus.backend, TopicSpec("states", 0))
+            await find_or_create(bus.context.backend, TopicSpec("states", 0))
         assert not isinstance(caught.value, TopicAlreadyExists)

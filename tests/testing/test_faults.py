@@ -60,7 +60,7 @@ def test_a_rebalance_takes_every_partition_and_gives_it_back(run: Callable[[Test
         async with bus:
             await send(bus, 1, 2)
             await bus.log.drain()
-            (runner,) = bus.runners
+            (runner,) = bus.context.runners
             before = runner.member.generation_id
             consumer = bus.new_consumer(
                 "in",
@@ -212,7 +212,7 @@ def test_an_outage_is_over_when_its_block_is(run: Callable[[Test], None]) -> Non
                 await bus.clock.advance(seconds=1)
                 assert handled == ["1", "2"]
                 assert sum(bus.log.lag("g").values()) == 1
-                assert "cannot be reached" in bus.runners[0].commit_error
+                assert "cannot be reached" in bus.context.runners[0].commit_error
             await bus.log.drain()
             bus.log.assert_no_lag("g")
 

@@ -21,13 +21,13 @@ def test_producers_consumers_and_groups_go_on(backend: str) -> None:
         async def handle(value: str) -> None:
             handled.append(value)
 
-        assert isinstance(bus._backend, EmbeddedBackend)
+        assert isinstance(bus.context.backend, EmbeddedBackend)
         async with bus, bus.new_consumer("t", group="other", value=str) as consumer:
             await bus.send("t", "before", key="a")
             await bus.drain()
             assert [record.value for record in await consumer.poll()] == ["before"]
             await consumer.commit()
-            bus._backend.engine.restart()
+            bus.context.backend.engine.restart()
             await bus.send("t", "after", key="a")
             async with bus.transaction("x") as tx:
                 await tx.send("t", "in a transaction", key="a")
@@ -41,6 +41,6 @@ def test_producers_consumers_and_groups_go_on(backend: str) -> None:
             offsets = await bus.admin.group_offsets("other")
             assert sum(offset.offset for offset in offsets.values()) >= 3
             assert set(offsets) <= {TopicPartition("t", 0), TopicPartition("t", 1)}
-            bus._backend.engine.broker.check()
+            bus.context.backend.engine.broker.check()
 
     anyio.run(test, backend=backend)

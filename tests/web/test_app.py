@@ -209,7 +209,7 @@ async def test_a_log_that_does_not_answer_does_not_hold_a_probe_up(monkeypatch: 
         monkeypatch.setattr(bus, "health", late)
         ready = await get(app, "/health/ready")
         assert ready.status == 200 and "the bus has not answered for" in ready.json["reason"]
-        bus.wedged_after_ms = 1
+        bus.context.wedged_after_ms = 1
         assert (await get(app, "/health/live")).status == 503
         answers.set()
         assert await statuses(app) == [200, 200, 200]

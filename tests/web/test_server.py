@@ -92,7 +92,7 @@ def test_around_a_bus_it_says_starting_and_closing() -> None:
 def test_a_blocked_event_loop_is_told_of() -> None:
     server = HealthServer(port=0)
     bus = EventBus("memory://", slow_loop_ms=None)
-    bus.wedged_after_ms = 1
+    bus.context.wedged_after_ms = 1
 
     async def main() -> Any:
         async with bus:

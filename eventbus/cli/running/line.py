@@ -131,8 +131,8 @@ class Worker:
     def begin(self, bus: EventBus) -> Go:
         """Say what was loaded, and return where to start it. Raises UsageError: it cannot be."""
         self._bus, self._source = bus, OfBus(bus, is_coming=True)
-        settings = dict(log_settings(bus.log_settings))
-        self._write(Loaded(bus.url, kind_of_log(bus), bus.drain_timeout_ms / 1000, settings))
+        settings = dict(log_settings(bus.context.log_settings))
+        self._write(Loaded(bus.url, kind_of_log(bus), bus.context.drain_timeout_ms / 1000, settings))
         self._is_told.wait()
         if isinstance(self._told, Refused):
             raise UsageError(self._told.why)
@@ -153,9 +153,9 @@ class Worker:
             return
         from eventbus.backends.urls import open_backend, system_clock
 
-        config = {key: value for key, value in bus.log_settings.items() if key == "auto_create_topics"}
+        config = {key: value for key, value in bus.context.log_settings.items() if key == "auto_create_topics"}
         backend = open_backend(go.url, {**config, **go.settings}, system_clock)
-        with bus.on_backend(backend, system_clock):
+        with bus.context.on_backend(backend, system_clock):
             yield
 
     def running(self) -> None:
@@ -187,11 +187,11 @@ class Worker:
         """Stop in order, but surely: nobody else would end a process that hangs."""
         bus, seconds = self._bus, _GRACE_SECONDS
         if bus is not None and isinstance(self._told, Go) and self._told.url:
-            bus.set_drain_timeout(0)
+            bus.context.drain_timeout_ms = 0
             seconds = _LAST_SECONDS
         os.kill(os.getpid(), signal.SIGTERM)
         self._is_told.set()
-        threading.Event().wait(seconds + (0.0 if bus is None else bus.drain_timeout_ms / 1000))
+        threading.Event().wait(seconds + (0.0 if bus is None else bus.context.drain_timeout_ms / 1000))
         os._exit(CUT_OFF)
 
     def _answer(self, question: Ask, runner: asyncio.Runner) -> None:
@@ -211,9 +211,9 @@ def kind_of_log(bus: EventBus) -> LogKind:
     """How many processes may have it."""
     from eventbus.backends.embedded import EmbeddedBackend
 
-    if not isinstance(bus.backend, EmbeddedBackend):
+    if not isinstance(bus.context.backend, EmbeddedBackend):
         return "shared"
-    return "directory" if bus.backend.url.startswith("file://") else "memory"
+    return "directory" if bus.context.backend.url.startswith("file://") else "memory"
 
 
 def log_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -50,10 +50,10 @@ def run_bus(
         return stopped_in_startup(startup)
     if bus.failure is not None:
         raise bus.failure  # a partition stood still: whoever supervises this process should know
-    if bus.cut_off:
+    if bus.context.outcome.cut_off:
         logger.info(
             "stopped; records at work were cancelled, for they were not finished within %g s: they are handled again "
-            "after the next start (exit code %d)", bus.drain_timeout_ms / 1000, CUT_OFF,
+            "after the next start (exit code %d)", bus.context.drain_timeout_ms / 1000, CUT_OFF,
         )  # fmt: skip
         return CUT_OFF
     logger.info("stopped")

@@ -19,7 +19,7 @@ from eventbus.broker import TopicDescription
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.recovering import ways_apart
 from eventbus.errors import ConfigError, KafkaError
-from eventbus.recovery import DrainsRetries, Waiting, has_policies, policy_of, retry_topic_of
+from eventbus.recovery import DrainsRetries, Waiting, policy_of, retry_topic_of
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -41,7 +41,7 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
     ``topics``: those of the log. A group that the log does not let us look at is logged.
     Raises ConfigError when records wait in a topic that no handler of the group can read.
     """
-    if not members or not has_policies():
+    if not members:
         return members
     changed: dict[Handler[Any, Any], Handler[Any, Any]] = {}
     groups = dict.fromkeys(group for _, group, _ in members)

@@ -26,7 +26,7 @@ async def ask_to_cancel(bus: Host, topic: str, partitions: int, id: str, timeout
     partition = TopicPartition(topic, partition_for(id, partitions))
     async with bus.new_consumer(partitions=[partition], start="latest") as answers:
         await answers.position(partition)  # its end, before anything is asked
-        with bus.backend.timers.move_on_after(timeout):
+        with bus.context.backend.timers.move_on_after(timeout):
             key = await ask(bus, topic, partitions, id)
             async for record in answers:
                 if record.key == key and record.value is None:
@@ -41,10 +41,10 @@ async def ask_to_cancel(bus: Host, topic: str, partitions: int, id: str, timeout
 async def ask(bus: Host, topic: str, partitions: int, id: str) -> bytes:
     """Ask for it; the key that the answer will have."""
     key = key_of(id, uuid4().hex[:16])
-    request = encode(Cancel(bus.now_ms()))
+    request = encode(Cancel(bus.context.now_ms()))
     # No interceptor sees what is ours.
     partition = partition_for(id, partitions)
-    await Producer.send(bus.main_producer(), topic, request, key=key, partition=partition, transactional=False)
+    await Producer.send(bus.context.main_producer(), topic, request, key=key, partition=partition, transactional=False)
     return key
 
 

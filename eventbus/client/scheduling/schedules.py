@@ -85,14 +85,14 @@ class Schedules:
 
     @property
     def backend(self) -> Backend:
-        return self._bus.backend
+        return self._bus.context.backend
 
     def now_ms(self) -> int:
-        return self._bus.now_ms()
+        return self._bus.context.now_ms()
 
     @property
     def topic(self) -> str:
-        return topic_of(self._bus.service_name)
+        return topic_of(self._bus.context.service_name)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Schedules:
         """Deliver from now on, if there is anything. The log need not answer yet."""
         self._forget()
         if self.functions or not (isinstance(self.backend, EmbeddedBackend) and self.backend.is_private):
-            bus.start_soon(self._look)
+            bus.context.start_soon(self._look)
         else:
             self._looked.set()  # there is nothing, and nobody else puts anything by
 
@@ -158,7 +158,7 @@ class Schedules:
 
     async def _declare(self, name: str, table: Timetable) -> None:
         item = Every(table.after(self.now_ms()), self.firings[name], name, table)
-        await self._put(self._bus.main_producer(), EVERY + name, item)
+        await self._put(self._bus.context.main_producer(), EVERY + name, item)
 
     async def begin(self) -> None:
         """See to it that there is the topic, and that this bus is among those that deliver."""
@@ -169,8 +169,8 @@ class Schedules:
                 return
             await self._find_topic()
             if not self._is_closing:
-                self._bus.start_soon(self._live)
-                self._bus.has_begun(self)
+                self._bus.context.start_soon(self._live)
+                self._bus.context.has_begun(self)
 
     async def aclose(self) -> None:
         """Finish the transactions at work, and leave the partitions to others."""
@@ -209,7 +209,7 @@ class Schedules:
             try:
                 if await self._find_topic() or self._may_be_empty:
                     self._may_be_empty = False
-                    self._bus.start_soon(self._declare_all)
+                    self._bus.context.start_soon(self._declare_all)
                 return
             except EventBusError as refusal:
                 self._trouble = str(refusal)
@@ -245,8 +245,8 @@ class Schedules:
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
             tenure = self._tenures[partition] = Tenure(partition, self._bus, self.counts, self.topic_id)
-            self._bus.start_soon(tenure.run)
-        self._bus.start_soon(self._restore)
+            self._bus.context.start_soon(tenure.run)
+        self._bus.context.start_soon(self._restore)
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Give up partitions, perhaps because the topic was deleted and created again, without any function's times."""
@@ -274,7 +274,7 @@ class Schedules:
         transactional: bool = True,
     ) -> Scheduled:
         """Put a record by, through ``producer``: in its transaction, if it has one open."""
-        self._bus.check_service(f"send({topic!r}, ...) with a delay")
+        self._bus.context.check_service(f"send({topic!r}, ...) with a delay")
         due_ms = due_at(self.now_ms(), deliver_at, delay)
         id = uuid4().hex if schedule_id is None else check_id(schedule_id)
         if id.startswith(EVERY):

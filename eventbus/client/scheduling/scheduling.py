@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from eventbus.broker import TopicSpec
 from eventbus.client.handling.handlers import ConsumerDecorator, Handler, calling_frame, consumer_spec
+from eventbus.client.host import Context
 from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.scheduling.agenda import Firing
 from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
@@ -22,7 +22,6 @@ from eventbus.errors import ConfigError
 from eventbus.settings.table import rows
 from eventbus.types import ConsumerRecord
 from serdes import Json
-from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.keywords import ScheduleOptions
@@ -36,15 +35,10 @@ class Scheduling(ABC):
     """What is done later, for whoever has handlers and can send."""
 
     _schedules: Schedules
-    _serdes: Serdes
-    _topics: dict[str, TopicSpec]
 
     @property
     @abstractmethod
-    def service_name(self) -> str: ...
-
-    @abstractmethod
-    def now_ms(self) -> int: ...
+    def context(self) -> Context: ...
 
     @abstractmethod
     def topic(self, name: str, *, partitions: int | None = None, configs: Mapping[str, Any] | None = None) -> None: ...
@@ -94,11 +88,11 @@ class Scheduling(ABC):
         def register(function: Callable[..., Any]) -> Handler[..., Any]:
             chosen = getattr(function, "__name__", "") if name is None else name
             check_id(chosen)
-            topic = firings_topic(self.service_name, chosen)
+            topic = firings_topic(self.context.service_name, chosen)
             known = self._schedules.functions
             if chosen in known or topic in self._schedules.firings.values():
                 raise ConfigError(f"@bus.every: there are two of the name {chosen!r}: give one another, name=...")
-            group = f"{self.service_name}.{EVERY}{chosen}".replace(":", ".")
+            group = f"{self.context.service_name}.{EVERY}{chosen}".replace(":", ".")
             spec = consumer_spec(
                 topic,
                 {"on_error": "skip", "group": group, **given, "name": chosen, "filter": self._is_worth(table)},
@@ -109,9 +103,9 @@ class Scheduling(ABC):
                     f"@bus.every: {chosen!r} takes nothing, or a Firing (and what Depends(...) gives), not a "
                     f"{handler.signature.payload!r}: async def {chosen}(firing: Firing) -> None"
                 )
-            self._serdes.setdefault(Firing, Json(Firing))
+            self.context.serdes.setdefault(Firing, Json(Firing))
             self._declare_handler(handler)
-            if topic not in self._topics:
+            if topic not in self.context.topics:
                 self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
             known[chosen] = table
             self._schedules.firings[chosen] = topic
@@ -128,7 +122,7 @@ class Scheduling(ABC):
                 where = f"{record.topic}-{record.partition} offset {record.offset}"
                 logger.warning("The record %s is ignored. It is not the time of a function: %s", where, error)
                 return False
-            return not table.is_over(firing.scheduled_ms, firing.next_ms, self.now_ms())
+            return not table.is_over(firing.scheduled_ms, firing.next_ms, self.context.now_ms())
 
         return is_worth
 

@@ -19,8 +19,8 @@ V = TypeVar("V")
 class TableDeclarations(ABC):
     """The tables of a bus."""
 
-    def __init__(self) -> None:
-        self._tables: dict[str, Table[Any, Any]] = {}
+    def __init__(self, tables: dict[str, Table[Any, Any]]) -> None:
+        self._tables = tables
 
     @property
     @abstractmethod
@@ -94,11 +94,6 @@ class TableDeclarations(ABC):
             raise ConfigError(f"bus.table({name!r}) is declared twice: name the second one otherwise, and say of=")
         self._tables[name] = table
         return table
-
-    @property
-    def tables(self) -> Mapping[str, Table[Any, Any]]:
-        """What is declared, by name."""
-        return self._tables
 
     def _with_tables(self, declared: Mapping[str, TopicSpec]) -> dict[str, TopicSpec]:
         """Topics of tables too, with the settings that tables need, unless they are declared with others."""

@@ -217,9 +217,9 @@ class Table(Mapping[K, V], Generic[K, V]):
         reads = format.key_serde if what == "key" else format.value_serde
         kind = cast("type[Any]", type(given))
         if what == "key":
-            writes = for_keys(serde_of_values(kind, bus.serdes))
+            writes = for_keys(serde_of_values(kind, bus.context.serdes))
         else:
-            writes = serde_of_topic(kind, self.spec.topic, bus.serdes)
+            writes = serde_of_topic(kind, self.spec.topic, bus.context.serdes)
         annotation = self.spec.key if what == "key" else self.spec.value
         problem = ""
         if isinstance(reads, SchemaSerde) or isinstance(writes, SchemaSerde):
@@ -297,21 +297,23 @@ class Table(Mapping[K, V], Generic[K, V]):
         that cannot be read and events that are gone, and what the log says."""
         spec = self.spec
         await self._check_topic(bus)
-        format = Format(spec.topic, spec.key, spec.value, bus.serdes)
+        format = Format(spec.topic, spec.key, spec.value, bus.context.serdes)
         if spec.fold is None:
             self._contents = View(spec.name, format, skips=spec.skips)
         else:
             self._contents = Folded(spec.name, format, spec.fold, spec.initial, skips=spec.skips)
-        reader = bus.reader(start="earliest", isolation_level="read_committed")
-        self._following = Following(spec.name, spec.topic, bus.backend, reader, self._apply, self._contents.clear)
-        self._bus, self._restoring = bus, bus.restoring
+        reader = bus.context.reader(start="earliest", isolation_level="read_committed")
+        self._following = Following(
+            spec.name, spec.topic, bus.context.backend, reader, self._apply, self._contents.clear
+        )
+        self._bus, self._restoring = bus, bus.context.restoring
         await self._following.catch_up()
         self._contents.check()
         self._drained = self._following.read
         self._is_caught_up = True
         self._home = Home()
         watch_forks(self)
-        bus.start_soon(self._following.run)
+        bus.context.start_soon(self._following.run)
 
     async def aclose(self) -> None:
         following, self._following = self._following, None
@@ -339,7 +341,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         # A function that folds must leave nothing to those of the next fetch, nor to the functions of on_change.
         changes = copy_context().run(held.apply, chunk, unreadable, told)
         if changes:
-            await self._call_loop.run(Slices(stopwatch_of(self._bus.backend.timers)), self._tell(changes))
+            await self._call_loop.run(Slices(stopwatch_of(self._bus.context.backend.timers)), self._tell(changes))
 
     async def _tell(self, changes: list[TableChange[K, V]]) -> None:
         for change in changes:
@@ -365,7 +367,7 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     async def _check_topic(self, bus: Host) -> None:
         try:
-            [found] = await bus.backend.describe_topics([self.spec.topic])
+            [found] = await bus.context.backend.describe_topics([self.spec.topic])
         except UnknownTopicOrPartition as error:
             raise UnknownTopicOrPartition(f"table {self.spec.name!r}: {error}") from None
         policy = found.configs["cleanup.policy"].value or "delete"
@@ -395,7 +397,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         if self.spec.history == "partial":
             return
         partitions = [TopicPartition(of, one.partition) for one in topic.partitions]
-        firsts = await bus.backend.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        firsts = await bus.context.backend.list_offsets(dict.fromkeys(partitions, EARLIEST))
         gone = {one: at.offset for one, at in firsts.items() if at.offset > 0}
         if gone:
             listed = ", ".join(f"{one} begins at offset {first:,}" for one, first in sorted(gone.items()))

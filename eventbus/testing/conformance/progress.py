@@ -29,7 +29,7 @@ async def an_output_whose_acknowledgement_is_late_stalls_no_other_task(world: Wo
     """The outputs sent after it are acknowledged first: they are in other partitions, at other brokers."""
     source, target, group = await world.topic(), await world.topic(8), world.name("group")
     bus, may_be_stored = world.target.open(), anyio.Event()
-    backend = FaultyBackend(bus.backend)
+    backend = FaultyBackend(bus.context.backend)
     # The producer takes a record that is held back for one in flight. Records to other partitions overtake it.
     backend.hooks.append(lambda call: _held(call, target, may_be_stored))
     values = [b"%d" % number for number in range(20)]
@@ -46,7 +46,7 @@ async def an_output_whose_acknowledgement_is_late_stalls_no_other_task(world: Wo
         return sum(end.offset for end in ends.values()) >= len(values) // 2
 
     await world.bus.send_many(source, values)
-    with bus.on_backend(backend, world.bus.now_ms):
+    with bus.context.on_backend(backend, world.bus.context.now_ms):
         async with bus:
             await world.eventually(are_stored, "outputs in other partitions are stored")
             for _ in range(TURNS):

@@ -352,7 +352,7 @@ async def test_drain_does_not_wait_for_the_times_that_come_meanwhile(monkeypatch
         now_ms += 100
         return now_ms
 
-    monkeypatch.setattr(bus, "now_ms", hasty)
+    monkeypatch.setattr(bus.context, "now_ms", hasty)
 
     @bus.every("100ms")
     async def tick() -> None: ...

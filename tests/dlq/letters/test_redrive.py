@@ -472,7 +472,7 @@ async def test_consumers_that_are_down_find_what_was_sent_when_they_come_back(bu
     def bill(order: bytes, record: ConsumerRecord) -> None:
         handled.append(record)
 
-    with bus.in_group(bill, "another"):  # the group that failed does not run
+    with bus.context.in_group(bill, "another"):  # the group that failed does not run
         async with bus:
             await topics(bus, TOPIC)
             await put(bus, *[letter(n) for n in range(3)])

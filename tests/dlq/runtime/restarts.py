@@ -63,8 +63,8 @@ async def what_waits_moves_with_its_partition(log: Log, shape: Shape) -> None:
         other = log.bus(partitions=4)
         handle(other, log, shape, calls, retry=policy(log, 4, 4, immediate=0))
         async with other:
-            await log.until(lambda: all(one.runners[0].last_assigned_at is not None for one in (bus, other)))
-            await log.until(lambda: not any(one.runners[0].is_rebalancing for one in (bus, other)))
+            await log.until(lambda: all(one.context.runners[0].last_assigned_at is not None for one in (bus, other)))
+            await log.until(lambda: not any(one.context.runners[0].is_rebalancing for one in (bus, other)))
             await log.send(bus, [f"{key}3" for key in "abcdefgh"])
             await log.until(lambda: all(calls.count(value) >= 2 for value in failures))
         await log.until(lambda: len(calls.done) >= 24)

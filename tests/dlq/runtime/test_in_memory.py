@@ -83,7 +83,7 @@ async def test_draining_does_not_wait_for_what_is_due_later() -> None:
     async with bus:
         await bus.send("orders", b"1")
         await bus.log.drain()
-        assert calls == [b"1"] and all([await runner.is_idle() for runner in bus.runners])
+        assert calls == [b"1"] and all([await runner.is_idle() for runner in bus.context.runners])
     async with bus:  # what waits is there when it starts, and the clock need not move to find it
         await bus.send("orders", b"2")
         await bus.log.drain()

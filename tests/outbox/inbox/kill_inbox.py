@@ -121,7 +121,7 @@ def live(place: Place, chance: Random, writable: int) -> None:
 async def ends(place: Place) -> list[str]:
     """What is wrong when all has come to its end."""
     async with bus_of(place, fail_by_plan) as bus:
-        recovering = bus.runners[0].recovering
+        recovering = bus.context.runners[0].recovering
         assert recovering is not None
         with anyio.fail_after(60):
             while True:

@@ -53,7 +53,7 @@ async def test_a_filter_and_middleware(database: Database) -> None:
 
         async with service(log.url, ledger, hook, filter=keep, middleware=[twice]) as bus:
             await bus.drain()
-            assert bus.runners[0].counts.filtered > 0
+            assert bus.context.runners[0].counts.filtered > 0
         assert ledger.rows() == [(part, off) for part in range(2) for off in (0, 2, 4)] and sorted(calls) == sorted(
             [0, 2, 4] * 2
         )
@@ -142,7 +142,7 @@ async def test_a_replay_is_another_group(database: Database) -> None:
         bus = service(log.url, ledger)
         async with bus:
             await bus.drain()
-        with bus.in_group(bus.handlers[0], "replay"):
+        with bus.context.in_group(bus.context.handlers[0], "replay"):
             async with bus:
                 await bus.drain()
         assert ledger.rows() == sorted(2 * all_rows(5, 1))
@@ -164,7 +164,7 @@ async def test_what_is_handled_shows_in_the_group_after_a_crash(database: Databa
             with anyio.fail_after(20):
                 while (await group_of(log))[T0] < 5:  # noqa: ASYNC110 - a commit in the background
                     await anyio.sleep(0.005)
-            assert set((await bus.runners[0].lag()).values()) == {0}
+            assert set((await bus.context.runners[0].lag()).values()) == {0}
             assert (await bus.health()).is_healthy
         assert ledger.rows() == all_rows(5)
 

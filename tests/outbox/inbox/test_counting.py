@@ -71,7 +71,7 @@ async def test_of_a_batch_only_what_is_new_is_handled(database: Database) -> Non
     async with log_of(partitions=1) as log:
         async with service(log.url, ledger, handler=handler, batch=True) as bus:
             await bus.drain()
-            units = bus.runners[0]._dispatch.calls.units
+            units = bus.context.runners[0]._dispatch.calls.units
             assert units is not None
             await bus.send("t", b"10", partition=0)
             await bus.drain()
@@ -188,9 +188,9 @@ async def test_a_member_that_wakes_before_its_transaction_finds_it_handled(datab
         async with service(log.url, ledger, lambda record, session: calls.append(record.offset)) as bus:
             await bus.drain()
             # What a sleeper does whose next record another member has handled, when it wakes.
-            units = bus.runners[0]._dispatch.calls.units
+            units = bus.context.runners[0]._dispatch.calls.units
             assert units is not None
-            function = bus.handlers[0].function
+            function = bus.context.handlers[0].function
             for old in (await records_of(log, "t"))[3:5]:
                 if database.is_async:
                     await units.call(function, {"record": old}, (old,), {}, False)

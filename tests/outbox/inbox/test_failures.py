@@ -191,7 +191,7 @@ async def test_a_call_that_is_cancelled_leaves_nothing(database: Database) -> No
     async with log_of(partitions=1) as log:
         async with service(log.url, ledger, sleep_once, drain_timeout_ms=5) as bus:
             await has_come.wait()
-            for runner in bus.runners:
+            for runner in bus.context.runners:
                 runner.cancel()
         assert ledger.rows() == all_rows(3, 1) and ledger.stored() == {T0: 3}
         sleeps.clear()

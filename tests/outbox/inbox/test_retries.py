@@ -73,7 +73,7 @@ DONE, DEAD = [0, 1, 3, 6, 7, 8], ["3", "never", "reject"]
 
 async def settled(bus: EventBus, condition: Callable[[], object]) -> None:
     """Nothing waits for its next try any more, and all is stored."""
-    recovering = bus.runners[0].recovering
+    recovering = bus.context.runners[0].recovering
     assert recovering is not None
     await until(
         lambda: condition() and recovering.waiting and not any(map(len, recovering.waiting.values())),
@@ -169,15 +169,15 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
 
         bus = service(log.url, ledger, plan, retry=policy, drain_timeout_ms=10)
         async with bus:
-            await until(lambda: bus.runners[0].counts.retried, poll_seconds=0.002)
-            await bus.runners[0].commit()
+            await until(lambda: bus.context.runners[0].counts.retried, poll_seconds=0.002)
+            await bus.context.runners[0].commit()
             monkeypatch.setattr(Moves, "commit", never)
             await until(ledger.rows, poll_seconds=0.002)
             await bus.close()
         monkeypatch.undo()
         assert ledger.rows() == [(0, 0)] and plan.calls[0] == 2
         async with service(log.url, ledger, plan, retry=policy) as bus:
-            await settled(bus, lambda: bus.runners[0].counts.handled)
+            await settled(bus, lambda: bus.context.runners[0].counts.handled)
         assert ledger.rows() == [(0, 0)] and plan.calls[0] == 2
 
 
@@ -213,13 +213,13 @@ async def test_what_an_older_database_has_lost_is_handled_once(database: Databas
     async with log_of(0, 1) as log:
         await fill(log, 0, ["0", "1", "0"])
         async with service(log.url, ledger, plan, retry=policy) as bus:
-            await until(lambda: len(ledger.rows()) == 2 and bus.runners[0].counts.retried, poll_seconds=0.002)
-            await bus.runners[0].commit()
+            await until(lambda: len(ledger.rows()) == 2 and bus.context.runners[0].counts.retried, poll_seconds=0.002)
+            await bus.context.runners[0].commit()
         ledger.store(T0, 0)
         with database.plain.begin() as connection:
             connection.execute(text("DELETE FROM ledger"))
         async with service(log.url, ledger, plan, retry=policy) as bus:
-            await settled(bus, lambda: bus.runners[0].counts.handled == 4)
+            await settled(bus, lambda: bus.context.runners[0].counts.handled == 4)
         assert ledger.rows() == [(0, 0), (0, 1), (0, 2)] and plan.calls == {0: 2, 1: 2, 2: 2}
         [topic] = await log.admin.describe_topics(["t"])
         assert sorted(ledger.ids()) == [f"record:{topic.topic_id}:0:{n}" for n in range(3)]

@@ -51,8 +51,8 @@ async def test_a_topic_that_is_recreated_under_a_running_handler_ends_it(databas
             await log.admin.delete_topics(["t"])
             await log.admin.create_topic("t", partitions=1)
             await fill(log, 0, range(5))
-            await until(lambda: bus.runners[0].has_left)
-            assert "offsets of another topic 't'" in str(bus.runners[0].error)
+            await until(lambda: bus.context.runners[0].has_left)
+            assert "offsets of another topic 't'" in str(bus.context.runners[0].error)
             assert (await bus.health()).status == "failed"
         assert ledger.rows() == all_rows(3, 1)
 
@@ -122,7 +122,7 @@ async def test_a_retried_record_is_not_taken_for_one_of_a_deleted_topic(database
             await fill(log, 0, [value], key=b"k")
             fails = True
             async with service(log.url, ledger, hook, **options(delay)) as bus:
-                counts = bus.runners[0].counts
+                counts = bus.context.runners[0].counts
                 await until(lambda counts=counts: counts.retried)
                 fails = False
                 await until(lambda counts=counts, delay=delay: counts.handled or delay == "1h")

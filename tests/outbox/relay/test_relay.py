@@ -567,7 +567,7 @@ async def test_a_bus_that_is_cancelled_leaves_nothing_in_doubt(database: Databas
             scene.publish("t", value, key=b"k")
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                with patch.object(bus, "start_soon", tasks.start_soon):
+                with patch.object(bus.context, "start_soon", tasks.start_soon):
                     await relay.start(bus)
                 await parked.is_there.wait()
                 scope.cancel()
