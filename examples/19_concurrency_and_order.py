@@ -27,7 +27,7 @@ booked: dict[str, list[int]] = defaultdict(list)
 seen = 0
 
 
-def is_real(record: ConsumerRecord) -> bool:
+def is_real(record: ConsumerRecord[bytes | None, bytes | None]) -> bool:
     return record.key != b"test"
 
 

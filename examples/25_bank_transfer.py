@@ -16,12 +16,24 @@ import tempfile
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 import msgspec
-from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, create_engine, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    CursorResult,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.orm import Session, sessionmaker
 
 from eventbus import EventBus, log_url
@@ -57,7 +69,8 @@ class Refused(Exception):
 def move(session: Session, account: str, cents: int) -> None:
     """Change the balance in SQL, because a value read before may be stale. Raises Refused; roll back then."""
     found = accounts.update().where(accounts.c.name == account, accounts.c.cents + cents >= 0)
-    if not session.execute(found.values(cents=accounts.c.cents + cents)).rowcount:
+    result = cast("CursorResult[Any]", session.execute(found.values(cents=accounts.c.cents + cents)))
+    if not result.rowcount:
         raise Refused
 
 
@@ -166,7 +179,8 @@ async def main(engine: Engine) -> None:
             receipts = sorted([record.value.cents async for record in consumer.until_end() if record.value])
 
     with sessions() as session:
-        balances = dict(session.execute(select(accounts).order_by(accounts.c.name)).all())
+        rows = session.execute(select(accounts.c.name, accounts.c.cents).order_by(accounts.c.name))
+        balances: dict[str, int] = {name: cents for name, cents in rows}
     print(f"{len(receipts)} transfers have their receipts; refused: {refused}")
     print(f"accounts: {balances}, together {sum(balances.values())}, before it was {before}")
     assert receipts == [*range(1, TRANSFERS + 1)] and sum(balances.values()) == before and not fails_at

@@ -20,11 +20,11 @@ import logging
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgspec
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy import Column, CursorResult, Engine, Integer, MetaData, String, Table, create_engine, insert, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from dlq import Retry
@@ -79,7 +79,8 @@ def place(session: Session, order: Order) -> None:
 def take(session: Session, table: Table, name: str, count: int) -> bool:
     """Take a count from stock, or return a negative count to it. Return False if there is not enough."""
     found = table.update().where(table.c.name == name, table.c.count >= count)
-    return bool(session.execute(found.values(count=table.c.count - count)).rowcount)
+    result = cast("CursorResult[Any]", session.execute(found.values(count=table.c.count - count)))
+    return bool(result.rowcount)
 
 
 class Bank:
@@ -168,6 +169,6 @@ if __name__ == "__main__":
     logging.disable()  # each failed call of the bank is logged
     with tempfile.TemporaryDirectory() as folder:
         databases = [create_engine(f"sqlite:///{folder}/{name}.db") for name in ("orders", "payments", "stock")]
-        anyio.run(main, *databases)
+        anyio.run(lambda: main(*databases))
         for database in databases:
             database.dispose()

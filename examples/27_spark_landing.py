@@ -42,6 +42,12 @@ def order(number: int) -> Order:
     return Order(*fields) if number < ORDERS // 2 else NewOrder(*fields, coupon="SPRING" if number % 2 else None)
 
 
+def query(sql: str) -> duckdb.DuckDBPyRelation:
+    rows = duckdb.sql(sql)
+    assert rows is not None, "a SELECT has rows"
+    return rows
+
+
 def main(directory: str) -> None:
     url, table = log_url(f"file://{directory}/log"), f"{directory}/warehouse/orders"
     is_avro = not url.startswith("kafka://")  # a log stores its schemas, so the landing finds them in its directory
@@ -59,9 +65,9 @@ def main(directory: str) -> None:
     assert again.rows == again.rejected == 0, "the table knows where it ends: nothing is landed twice"
 
     files = f"read_parquet('{table}/*/*.parquet', union_by_name = true)"  # old files lack the column
-    duckdb.sql(f"SELECT country, coupon, count(*), sum(cents) FROM {files} GROUP BY ALL ORDER BY ALL").show()
+    query(f"SELECT country, coupon, count(*), sum(cents) FROM {files} GROUP BY ALL ORDER BY ALL").show()
     counts = "count(DISTINCT number), count(coupon), sum(cents), count(DISTINCT dt)"
-    [found] = duckdb.sql(f"SELECT {counts} FROM {files}").fetchall()
+    [found] = query(f"SELECT {counts} FROM {files}").fetchall()
     print(*proof.checked, *proof.problems, sep="\n")
     assert found == (ORDERS, ORDERS // 4, sum(number % 100 for number in range(ORDERS)), 4)
     assert proof.ok and (proof.records, proof.rows, proof.rejected) == (ORDERS + 2, ORDERS, 2)

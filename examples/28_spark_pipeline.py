@@ -8,6 +8,9 @@ job. Kill the program at any time and start it again with the same directory: ``
 DIRECTORY``. Needs Spark, matplotlib and the flights: pip install "eventbus-log[demo]"
 """
 
+# pyright: basic
+# (pandas has no annotations, and most of this program is pandas)
+
 from __future__ import annotations
 
 import sys
@@ -144,7 +147,8 @@ def main(directory: str) -> None:
         f"{hours.flights.sum()} flights in {len(hours)} hours; late ones came, and {len(again)} hours were told again."
     )
     print(f"{hours.missing.sum()} flights were too late for the stream, and are in the warehouse:")
-    print(missing[["airport", "hour", "flights", "told", "missing"]].to_string(index=False))
+    table: Any = missing[["airport", "hour", "flights", "told", "missing"]]
+    print(table.to_string(index=False))
     assert hours.flights.sum() == len(departures()) and len(again) > 0 < len(missing)
     assert (hours.missing >= 0).all() and (hours.missing <= hours.late).all(), "every other flight is there, once"
 

@@ -41,7 +41,10 @@ async def price(ask: Ask) -> Quote | Refusal:
 
 
 async def quote(item: str, count: int = 1) -> Quote | Refusal:
-    return await bus.request("quotes", Ask(item, count), key=item, returns=Quote | Refusal, timeout=30)
+    reply: Quote | Refusal = await bus.request(
+        "quotes", Ask(item, count), key=item, returns=Quote | Refusal, timeout=30
+    )
+    return reply
 
 
 async def main() -> None:

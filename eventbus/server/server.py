@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -73,7 +73,7 @@ class Server:
             format_address(listener.advertised_host, listener.advertised_port) for listener in self.listeners
         )
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

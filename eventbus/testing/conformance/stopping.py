@@ -106,7 +106,7 @@ async def a_close_has_a_deadline(world: World, why: str) -> None:
     topic, group, begun = await world.topic(), world.name("group"), anyio.Event()
     await world.send(topic, b"1")
     bus = world.target.open()
-    bus.context.set_drain_timeout(_SHORT_MS)
+    bus.context.drain_timeout_ms = _SHORT_MS
 
     @bus.consumer(topic, group=group, start="earliest")
     async def handle(value: bytes) -> None:
