@@ -260,7 +260,8 @@ def all_at_once(n: int) -> Numbers:
 @case("decide", n=50_000, quick=1_000)
 def deciding(n: int) -> Numbers:
     """One decision: alone, and with what is written of it."""
-    from dlq import Failed, Retry, decide
+    from dlq import Retry
+    from dlq.decisions import Failed, decide
     from dlq.policy import policy_of
     from eventbus.recovery import Handling
     from eventbus.types import ConsumerRecord, TimestampType

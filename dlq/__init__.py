@@ -1,20 +1,19 @@
-"""The failure loop of handlers: tries again, dead letters, and what is done about them.
+"""Retries and dead letters of handlers, and the tools for dead letters.
 
-``@consumer("orders", retry=Retry(delays=["5s", "1m"]))`` needs nothing of this but `Retry`; handlers may raise
-`RetryLater`, `Reject`, `Park` and `Skip`; `DeadLetters` lists, mends and sends back what failed for good.
+``@consumer("orders", retry=Retry(delays=["5s", "1m"]))`` needs only `Retry`. Handlers may raise `RetryLater`, `Reject`,
+`Park` and `Skip`. `DeadLetters` lists, edits and redrives the letters.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.lazy import lazy_names
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dlq.budget import Budget
     from dlq.circuit import Circuit
     from dlq.dead_letters import Case, DeadLetters, DeadLetterTopic
-    from dlq.decisions import Again, Failed, RetryAt, Skipped, Stopped, ToDeadLetters, decide
     from dlq.events import (
         BudgetExhausted,
         CircuitClosed,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from dlq.webhook import Webhook
 
 __all__ = [
-    "Again",
     "Budget",
     "BudgetExhausted",
     "Case",
@@ -47,7 +45,6 @@ __all__ = [
     "DeadLetterTopic",
     "DeadLettered",
     "DeadLetters",
-    "Failed",
     "FailureEvent",
     "FailureSignal",
     "Park",
@@ -55,17 +52,12 @@ __all__ = [
     "Redriven",
     "Reject",
     "Retry",
-    "RetryAt",
     "RetryLater",
     "RetryScheduled",
     "Selection",
     "Signals",
     "Skip",
-    "Skipped",
-    "Stopped",
-    "ToDeadLetters",
     "Webhook",
-    "decide",
 ]
 
 # Each is imported when it is asked for: a handler that raises Reject, and a program that starts, need not pay for the
@@ -74,7 +66,6 @@ _HOMES = {
     "budget": ("Budget",),
     "circuit": ("Circuit",),
     "dead_letters": ("Case", "DeadLetterTopic", "DeadLetters"),
-    "decisions": ("Again", "Failed", "RetryAt", "Skipped", "Stopped", "ToDeadLetters", "decide"),
     "events": (
         "BudgetExhausted",
         "CircuitClosed",

@@ -9,7 +9,8 @@ import anyio
 from eventbus import EventBus
 from eventbus.errors import SchemaUnavailable, SerializationError
 from eventbus.types import Headers
-from serdes import SchemaNeeded, SchemaRegistryError, SchemaSerde, bind_decoder, serde_for
+from serdes import SchemaRegistryError, serde_for
+from serdes.base import SchemaNeeded, SchemaSerde, bind_decoder
 from serdes.framing import with_prefix
 
 _FRAMES = (b"\0", b"\1")

@@ -9,15 +9,11 @@ from dlq.reading import records_at
 from dlq.selection import LetterId
 from dlq.targets import id_of
 from eventbus import EventBus
-from eventbus.errors import EventBusError, UnknownTopicOrPartition
+from eventbus.errors import PayloadGone, UnknownTopicOrPartition
 from eventbus.types import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from dlq.letters import DeadLetter
-
-
-class PayloadGone(EventBusError):
-    """The letter holds no payload, and its source no longer does: resolve it, or send what it was by other means."""
 
 
 async def source_records(bus: EventBus, letters: Iterable[DeadLetter]) -> dict[LetterId, ConsumerRecord]:

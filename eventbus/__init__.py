@@ -16,8 +16,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses it, a path to the so
 
 from typing import TYPE_CHECKING
 
-from eventbus.lazy import lazy_names
 from eventbus.version import __version__
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.backends.delivery import Delivery

@@ -1,4 +1,4 @@
-"""Every error the product raises, and what the caller does next.
+"""Every error that a caller may catch, also those of the other packages of the wheel, and what the caller does next.
 
 Kafka's codes stand in `eventbus.error_codes`. A class of its own exists only where a caller acts differently, or where
 this side has something to say. Messages say what happened, where, and how to fix it.
@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from eventbus.error_codes import KAFKA_ERRORS
+from serdes.errors import SchemaFinding, SchemaRegistryError
 
 if TYPE_CHECKING:
     from eventbus.types import TopicPartition
@@ -442,16 +443,68 @@ class StoppedBySignal(EventBusError):
         self.number = int(number)
 
 
+class ClaimError(EventBusError):
+    """Put the value back into the store, or skip the record: the value that it refers to is missing or another."""
+
+
+class ConnectorsFailed(EventBusError):
+    """Fix what the message names, and start again: none of the connectors runs any more."""
+
+
+class OffsetsMoved(EventBusError):
+    """Poll again: the stored offsets are not where these records begin, so nothing was written.
+
+    Another consumer has written these records meanwhile, or the partition is another's now. The consumer that follows
+    the offsets has been moved to what is stored.
+    """
+
+    retriable = True
+
+
+class PayloadGone(EventBusError):
+    """Resolve the letter, or send its content by other means: neither the letter nor its source has the payload."""
+
+
+class SparkCrashed(EventBusError):
+    """Land again: Spark's JVM or one of its Python workers ended before the landing did. Nothing was lost."""
+
+    retriable = True
+
+
+class SparkFailed(EventBusError):
+    """Fix what the message names, for instance in a ``transform``: Spark refused the work. Nothing was lost."""
+
+
+class RegistryError(SchemaRegistryError, EventBusError):
+    """Do what the message says: the registry refused a request. ``status`` is HTTP's, ``error_code`` Confluent's."""
+
+    def __init__(self, status: int, error_code: int, message: str) -> None:
+        super().__init__(message, status=status, error_code=error_code)
+
+
+class IncompatibleSchema(RegistryError):
+    """Change what ``findings`` name: the schema breaks the compatibility level of its subject."""
+
+    def __init__(self, message: str, messages: tuple[str, ...] = (), findings: tuple[SchemaFinding, ...] = ()) -> None:
+        super().__init__(409, 40901, message)
+        self.messages = messages
+        """Confluent's verbose lines of the findings."""
+        self.findings = findings
+
+
+class RegistryRefused(EventBusError):
+    """Do what the message says: the topic of schemas cannot be served, because ids could be given twice."""
+
+    fatal = True
+
+
 def error_for_code(code: int, message: str) -> KafkaError:
     """The exception for one of Kafka's error codes; its ``code`` is that one, also where it has no class of its own."""
     return _class_for_code(code)(message)
 
 
 TAKEN_OVER = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, OutOfOrderSequence, InvalidTxnState)
-"""What a transactional producer hears whose id another has taken over, or which the log has forgotten: take it anew.
-
-(A Kafka forgets an id that has not written for a week.)
-"""
+"""Raised if another producer has taken over the transactional id, or the log has forgotten it (Kafka: after a week)."""
 
 
 @cache

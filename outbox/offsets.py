@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, OffsetsMoved
 from eventbus.units_of_work import StoredOffset
 from outbox.database import trouble_of
 from outbox.table_names import check_name, exists, quoted, schema_of
@@ -27,16 +27,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Listener = Callable[[list[TopicPartition]], object]
 """Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
-
-
-class OffsetsMoved(EventBusError):
-    """The stored offsets are not where these records begin, so nothing was written: poll again.
-
-    Another consumer has written these records meanwhile, or the partition is another's now. The consumer that follows
-    the offsets has been moved to what is stored.
-    """
-
-    retriable = True
 
 
 class SqlConnection(Protocol):

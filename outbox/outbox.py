@@ -24,8 +24,8 @@ from outbox.table_names import channel_of
 from outbox.tables import PRESETS, OutboxTables
 from outbox.wakes import Wakes, after_commit
 from outbox.writing import EventOptions, Rows, Writer
-from serdes import Others, Serde
-from serdes.choose import Serdes
+from serdes import Serde
+from serdes.choose import Others, Serdes
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData

@@ -12,7 +12,8 @@ from eventbus.errors import RecordTooLarge, SchemaNotReady, SerializationError
 from eventbus.types import Headers
 from outbox.headers import EVENT_ID
 from outbox.tracing import current_trace
-from serdes import Encode, SchemaNeeded, SchemaRegistryError, Serde
+from serdes import SchemaRegistryError, Serde
+from serdes.base import Encode, SchemaNeeded
 
 _RECORD_BYTES = 61 + 36
 """The most that a record and its batch add to key, value and headers."""

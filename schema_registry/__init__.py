@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.errors import IncompatibleSchema, RegistryError, RegistryRefused
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from schema_registry.entities import ConfigUpdate, SchemaRequest
-    from schema_registry.errors import IncompatibleSchema, RegistryError, RegistryRefused
     from schema_registry.http import create_app
     from schema_registry.registry import Registry
 
@@ -24,20 +26,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConfigUpdate": "entities",
-    "IncompatibleSchema": "errors",
-    "Registry": "registry",
-    "RegistryError": "errors",
-    "RegistryRefused": "errors",
-    "SchemaRequest": "entities",
-    "create_app": "http",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Each is imported when it is asked for: a client of the HTTP face needs no registry."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'schema_registry' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"schema_registry.{_HOMES[name]}"), name)
+    "entities": ("ConfigUpdate", "SchemaRequest"),
+    "http": ("create_app",),
+    "registry": ("Registry",),
+}  # a client of the registry over HTTP imports no registry
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

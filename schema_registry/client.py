@@ -21,7 +21,8 @@ import urllib3
 
 from eventbus.durations import Duration, seconds
 from eventbus.forks import ForkLock, watch_forks
-from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaText
 
 JSON = "application/vnd.schemaregistry.v1+json"
 MAX_ANSWER = 64 << 20

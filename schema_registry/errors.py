@@ -2,37 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from eventbus.errors import EventBusError
-from serdes.registry import SchemaRegistryError
-
-if TYPE_CHECKING:
-    from schema_registry.compatibility.findings import Finding
-
-
-class RegistryError(SchemaRegistryError, EventBusError):
-    """A registry said no. ``status`` is HTTP's, ``error_code`` Confluent's; the message says what to do."""
-
-    def __init__(self, status: int, error_code: int, message: str) -> None:
-        super().__init__(message, status=status, error_code=error_code)
-
-
-class IncompatibleSchema(RegistryError):
-    """The schema breaks the subject's compatibility level. ``findings`` say where, and what to change."""
-
-    def __init__(self, message: str, messages: tuple[str, ...] = (), findings: tuple[Finding, ...] = ()) -> None:
-        super().__init__(409, 40901, message)
-        self.messages = messages
-        """Confluent's verbose lines of the findings."""
-        self.findings = findings
-
-
-class RegistryRefused(EventBusError):
-    """The topic of schemas is not fit to be served: ids could be given twice. The message says what to do."""
-
-    fatal = True
-
+from eventbus.errors import RegistryError
 
 # 404 -----------------------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,9 @@ import anyio
 
 from eventbus.backends.base import EARLIEST
 from eventbus.broker import TopicSpec
-from eventbus.errors import EventBusError, OffsetOutOfRange
+from eventbus.errors import EventBusError, OffsetOutOfRange, RegistryRefused
 from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.types import IsolationLevel, TopicPartition
-from schema_registry.errors import RegistryRefused
 from schema_registry.ledger import Ledger, Stored
 
 if TYPE_CHECKING:

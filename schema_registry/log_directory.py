@@ -17,7 +17,8 @@ from schema_registry.ledger import Ledger, Stored
 from schema_registry.reading import Reads
 from schema_registry.registry import TOPIC
 from schema_registry.schemas import Schemas
-from serdes.registry import Compatibility, RegisteredSchema, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import Compatibility, RegisteredSchema, SchemaText
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import msgspec
 
 from eventbus.coordinator.shard import Decision
 from eventbus.durations import Milliseconds, setting_ms
-from eventbus.errors import ConfigError, EventBusError
+from eventbus.errors import ConfigError, EventBusError, RegistryRefused
 from schema_registry import backup, deleting, errors, merging, names, registering, settings
 from schema_registry.entities import (
     COMPATIBILITY_LEVELS,
@@ -28,7 +28,7 @@ from schema_registry.entities import (
     SchemaRequest,
     TagRequest,
 )
-from schema_registry.errors import RegistryError, RegistryRefused
+from schema_registry.errors import RegistryError
 from schema_registry.follower import Follower
 from schema_registry.ledger import Ledger
 from schema_registry.reading import Reads, VersionLike, known_format, version_number

@@ -15,10 +15,10 @@ import anyio
 
 from eventbus.client.ledger_writer import LedgerBatch, LedgerRecord, LedgerWriter
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from eventbus.errors import EventBusError, RecordTooLarge
+from eventbus.errors import EventBusError, RecordTooLarge, RegistryRefused
 from eventbus.types import RecordMetadata
 from schema_registry import errors
-from schema_registry.errors import RegistryError, RegistryRefused
+from schema_registry.errors import RegistryError
 from schema_registry.follower import Follower
 from schema_registry.ledger import Ledger
 

@@ -3,66 +3,41 @@
 Usable with any Kafka client; the event bus picks one by annotation.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from serdes.base import (
-    BoundSerde,
-    Decode,
-    Encode,
-    SchemaNeeded,
-    SchemaSerde,
-    Serde,
-    TypedSerde,
-    bind_decoder,
-    bind_encoder,
-    for_keys,
-)
-from serdes.choose import (
-    Others,
-    encoder_for,
-    serde_for,
-    serde_named,
-    serde_of_values,
-    split_optional,
-)
-from serdes.json import Json
-from serdes.primitives import Bytes, Int, Long, Str
-from serdes.registry import SchemaClient, SchemaRegistryError
+from typing import TYPE_CHECKING
+
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from serdes.avro import Avro
+    from serdes.base import Serde
+    from serdes.choose import serde_for
+    from serdes.errors import SchemaRegistryError
+    from serdes.json import Json
+    from serdes.primitives import Bytes, Int, Long, Str
+    from serdes.registry import SchemaClient
 
 __all__ = [
     "Avro",
-    "BoundSerde",
     "Bytes",
-    "Decode",
-    "Encode",
     "Int",
     "Json",
     "Long",
-    "Others",
     "SchemaClient",
-    "SchemaNeeded",
     "SchemaRegistryError",
-    "SchemaSerde",
     "Serde",
     "Str",
-    "TypedSerde",
-    "bind_decoder",
-    "bind_encoder",
-    "encoder_for",
-    "for_keys",
     "serde_for",
-    "serde_named",
-    "serde_of_values",
-    "split_optional",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Avro":  # imported when it is asked for: most programs do not
-        from serdes.avro.serde import Avro
-
-        return Avro
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_HOMES = {
+    "avro.serde": ("Avro",),
+    "base": ("Serde",),
+    "choose": ("serde_for",),
+    "errors": ("SchemaRegistryError",),
+    "json": ("Json",),
+    "primitives": ("Bytes", "Int", "Long", "Str"),
+    "registry": ("SchemaClient",),
+}
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

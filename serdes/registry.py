@@ -47,31 +47,6 @@ class Compatibility(msgspec.Struct, frozen=True):
     messages: tuple[str, ...] = ()
 
 
-class SchemaRegistryError(Exception):
-    """A registry said no, or nothing. ``status`` and ``error_code`` are the registry's; 0: it did not answer."""
-
-    def __init__(self, message: str, *, status: int = 0, error_code: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.error_code = error_code
-
-    @property
-    def is_retriable(self) -> bool:
-        """Trouble of the registry, not of what it was asked: the same question may be answered later."""
-        return self.status in (0, 408, 429) or self.status >= 500
-
-    @property
-    def is_missing(self) -> bool:
-        """True if the registry does not have it. A 404 of a proxy or of a wrong address does not count."""
-        return self.status == 404 and self.error_code != 404
-
-    @property
-    def is_final(self) -> bool:
-        """True if the schema is missing or invalid. Other errors, such as a wrong password, may be temporary."""
-        return self.is_missing or self.status == 422
-
-
 @runtime_checkable
 class SchemaClient(Protocol):
     """Asks a registry. Synchronous and thread-safe; what cannot change is asked for once.

@@ -6,10 +6,12 @@ Kafka source, and `land` makes a table of a topic. Importing this package does n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventbus.errors import SparkCrashed, SparkFailed
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from spark_sinks.errors import SparkCrashed, SparkFailed
     from spark_sinks.landing import LandReport, land, land_many
     from spark_sinks.running import LandProgress
     from spark_sinks.session.doctor import doctor
@@ -41,31 +43,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LandProgress": "spark_sinks.running",
-    "LandReport": "spark_sinks.landing",
-    "SparkCrashed": "spark_sinks.errors",
-    "SparkFailed": "spark_sinks.errors",
-    "compact": "spark_sinks.upkeep.compact",
-    "doctor": "spark_sinks.session.doctor",
-    "land": "spark_sinks.landing",
-    "land_many": "spark_sinks.landing",
-    "register": "spark_sinks.source.datasource",
-    "replay_quarantine": "spark_sinks.upkeep.replay",
-    "spark_session": "spark_sinks.session.spark",
-    "status": "spark_sinks.upkeep.status",
-    "typed": "spark_sinks.typed_frames",
-    "verify": "spark_sinks.upkeep.verify",
-    "warmup": "spark_sinks.session.warmup",
+    "landing": ("LandReport", "land", "land_many"),
+    "running": ("LandProgress",),
+    "session.doctor": ("doctor",),
+    "session.spark": ("spark_session",),
+    "session.warmup": ("warmup",),
+    "source.datasource": ("register",),
+    "typed_frames": ("typed",),
+    "upkeep.compact": ("compact",),
+    "upkeep.replay": ("replay_quarantine",),
+    "upkeep.status": ("status",),
+    "upkeep.verify": ("verify",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'spark_sinks' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from eventbus import errors
-from eventbus.errors import EventBusError
+from eventbus.errors import EventBusError, SparkCrashed, SparkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,16 +20,6 @@ _WORKER_ENDED = re.compile(
 )
 """The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream."""
 _TRACEBACK = "Traceback (most recent call last)"
-
-
-class SparkCrashed(EventBusError):
-    """Spark's JVM or one of its Python workers ended before a landing did. Nothing was lost."""
-
-    retriable: ClassVar[bool] = True
-
-
-class SparkFailed(EventBusError):
-    """Spark refused the work or could not do it, for instance what a ``transform`` asked of it. Nothing was lost."""
 
 
 @contextlib.contextmanager

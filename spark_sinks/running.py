@@ -23,10 +23,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError, StorageError, StorageFull
+from eventbus.errors import (
+    CorruptRecord,
+    OffsetOutOfRange,
+    SerializationError,
+    SparkCrashed,
+    SparkFailed,
+    StorageError,
+    StorageFull,
+)
 from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
-from spark_sinks.errors import SparkCrashed, SparkFailed, is_gone, own_error, spark_errors
+from spark_sinks.errors import is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.partitions import check_partition_columns
 from spark_sinks.shape import DATE, TOMBSTONE

@@ -1,13 +1,14 @@
-"""What is public: the names in each package's ``__all__``, frozen in public_names.txt.
+"""What is public: the names in each package's ``__all__`` (public_names.txt), and the errors (docs/errors.md).
 
-A name that disappears breaks somebody's import; a name that appears is a promise. After a change that is meant, write
-the file anew with ``python tests/test_facade.py`` and put the change into CHANGELOG.md.
+A name that disappears breaks somebody's import; a name that appears is a promise. After an intended change, write both
+files with ``python -m tests.test_facade`` and put the change into CHANGELOG.md.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def public_names() -> list[str]:
 def test_public_names_are_the_frozen_ones() -> None:
     frozen, now = SNAPSHOT.read_text("ascii").splitlines(), public_names()
     gone, new = sorted(set(frozen) - set(now)), sorted(set(now) - set(frozen))
-    assert now == frozen, f"gone: {gone}, new: {new}; if that is meant: python tests/test_facade.py"
+    assert now == frozen, f"gone: {gone}, new: {new}; if that is meant: python -m tests.test_facade"
 
 
 @pytest.mark.system
@@ -43,9 +44,26 @@ def test_public_names_exist_and_have_docstrings() -> None:
             assert own, f"{name} has no docstring"
 
 
-ERROR_CLASSES = [
-    thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, EventBusError)
-]
+ROOTS = (EventBusError, errors.SchemaRegistryError)
+ERROR_CLASSES = [thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, ROOTS)]
+ERRORS_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+ELSEWHERE = {
+    "FencedLeaderEpoch": "an answer of the server to a client's library",
+    "InvalidSchema": "becomes a RegistryError",
+    "LeaseLost": "the relay of an outbox catches it",
+    "LockError": "of the command line",
+    "NotAvailableError": "of a test that needs Kafka's jars",
+    "Overtaken": "its writer opens the ledger again",
+    "Refused": "the relay of an outbox catches it",
+    "RecordsWithoutKey": "a part of InvalidRecord that the server answers with",
+    "RegistryFailed": "of the command line",
+    "StaleIndex": "the index is read again",
+    "Superseded": "a ProducerFenced of the command `eventbus mirror`",
+    "UnknownLeaderEpoch": "an answer of the server to a client's library",
+    "UnknownSchemaType": "becomes a RegistryError",
+    "UsageError": "of the command line",
+}
+"""Error classes outside of `eventbus.errors`, and why no user of the API catches them."""
 KAFKA_CLASSES = [cls for cls in ERROR_CLASSES if issubclass(cls, KafkaError)]
 
 
@@ -53,6 +71,45 @@ def test_every_error_has_in_its_first_line_what_the_caller_does_next() -> None:
     for cls in ERROR_CLASSES:
         first = (cls.__dict__.get("__doc__") or "").strip().partition("\n")[0]
         assert first.endswith((".", ":", ",")) and len(first.split()) >= 4, f"{cls.__name__}: {first!r}"
+
+
+def errors_page() -> str:
+    """The reference of all errors: each with its base, its nature, and the first sentence of its docstring."""
+    lines = [
+        "# Errors",
+        "",
+        "Every error of the API, importable from `eventbus.errors`. `except EventBusError` catches all of them except",
+        "`SchemaRegistryError`, which is raised by `serdes` alone too. This page is written from the classes",
+        "(`python -m tests.test_facade`).",
+        "",
+        "A *retriable* call may succeed later, unchanged. An *abortable* error ends the open transaction; the producer",
+        "stays usable. After a *fatal* error, open the object again.",
+        "",
+        "| error | base | nature | what to do |",
+        "|---|---|---|---|",
+    ]
+    for cls in sorted(ERROR_CLASSES, key=lambda cls: cls.__name__):
+        base = ", ".join(f"`{base.__name__}`" for base in cls.__bases__)
+        nature = ", ".join(word for word in ("retriable", "abortable", "fatal") if getattr(cls, word, False))
+        advice = " ".join((cls.__doc__ or "").partition("\n\n")[0].split()).replace("|", "\\|").replace("``", "`")
+        lines.append(f"| `{cls.__name__}` | {base} | {nature} | {advice} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_of_errors_lists_every_error_with_its_base_and_its_advice() -> None:
+    assert ERRORS_PAGE.read_text("utf-8") == errors_page(), "write it with: python -m tests.test_facade"
+
+
+def test_every_error_that_a_user_may_catch_is_in_one_module() -> None:
+    names = {cls.__name__ for cls in ERROR_CLASSES}
+    bases = "|".join(sorted({"EventBusError", *names}))
+    elsewhere = {
+        name
+        for package in PACKAGES
+        for path in Path(importlib.import_module(package).__path__[0]).rglob("*.py")
+        for name in re.findall(rf"^class (\w+)\((?:{bases})\)", path.read_text("utf-8"), re.M)
+    }
+    assert elsewhere - names == set(ELSEWHERE), "move the class to eventbus.errors"
 
 
 def test_every_kafka_error_has_a_row_and_agrees_with_it() -> None:
@@ -78,3 +135,4 @@ def test_no_two_classes_share_a_code_unless_one_inherits_it() -> None:
 
 if __name__ == "__main__":
     SNAPSHOT.write_text("".join(f"{name}\n" for name in public_names()), "ascii")
+    ERRORS_PAGE.write_text(errors_page(), "utf-8")

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 FACADES = ["eventbus", "eventbus.broker", "eventbus.coordinator", "eventbus.log", "eventbus.records", "outbox", "dlq"]
+FACADES += ["serdes", "serdes.avro", "schema_registry"]
 
 
 @pytest.mark.parametrize("facade", FACADES)

@@ -15,11 +15,10 @@ from dlq.cli.payloads import show_payload
 from dlq.cli.registry import add_registry, registry_of
 from dlq.cli.screen import Screen
 from dlq.cli.words import age, count_of, how_long, size_of, when
-from dlq.payloads import PayloadGone
 from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.client.consuming.restoring import CLAIM_CHECK
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, PayloadGone
 
 if TYPE_CHECKING:
     from dlq.cli.registry import Registry

@@ -22,7 +22,8 @@ from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling, redrive_topic_of
 from eventbus.topic_patterns import matches
 from eventbus.types import ConsumerRecord
-from serdes import Json, split_optional
+from serdes import Json
+from serdes.choose import split_optional
 
 BINDING_VERSION = "0.5.0"
 _INTEGERS = ("retention.ms", "retention.bytes", "delete.retention.ms", "max.message.bytes")

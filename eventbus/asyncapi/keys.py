@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from serdes import split_optional
+from serdes.choose import split_optional
 
 
 def type_of_key(function: Callable[[Any], Any], value: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import Any, cast
 import msgspec
 
 from eventbus.errors import ConfigError
-from serdes import Int, Json, SchemaSerde, Serde, for_keys, serde_for, split_optional
-from serdes.choose import format_of, typed
+from serdes import Int, Json, Serde, serde_for
+from serdes.base import SchemaSerde, for_keys
+from serdes.choose import format_of, split_optional, typed
 from serdes.json_engine import survey_of
 from serdes.pydantic_json import adapter_of
 

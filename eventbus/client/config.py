@@ -17,8 +17,7 @@ from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.settings.setting import Scope, as_keyword
 from eventbus.settings.table import CALLBACK, DEFAULTS, OF_A_CONSUMER, OF_A_PRODUCER, known, read, rows
 from eventbus.types import Compression, IsolationLevel
-from serdes import Others
-from serdes.choose import Serdes
+from serdes.choose import Others, Serdes
 
 _CLIENTS: tuple[Scope, ...] = ("producer", "consumer")
 

@@ -45,7 +45,7 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transactions
 from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
 from eventbus.types import TopicPartition
-from serdes import SchemaSerde
+from serdes.base import SchemaSerde
 from serdes.choose import Serdes
 
 _REPORT_AFTER_SECONDS = 5.0

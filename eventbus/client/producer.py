@@ -43,7 +43,8 @@ from eventbus.errors import (
 )
 from eventbus.forks import watch_forks
 from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
-from serdes import Encode, SchemaNeeded, Serde
+from serdes import Serde
+from serdes.base import Encode, SchemaNeeded
 
 if TYPE_CHECKING:
     from eventbus.client.scheduling.schedules import Schedules

@@ -16,7 +16,8 @@ from eventbus.client.handling.middleware import CallNext
 from eventbus.client.host import Host
 from eventbus.errors import InvalidTopic, KafkaError, SerializationError, UnknownTopicOrPartition
 from eventbus.types import ConsumerRecord, RecordMetadata
-from serdes import SchemaSerde, Serde, bind_encoder, serde_for
+from serdes import Serde, serde_for
+from serdes.base import SchemaSerde, bind_encoder
 
 logger = logging.getLogger("eventbus.requests")
 

@@ -33,8 +33,9 @@ from eventbus.errors import (
     TopicAlreadyExists,
 )
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
-from serdes import Serde, bind_decoder, serde_for, split_optional
-from serdes.choose import likely_cause
+from serdes import Serde, serde_for
+from serdes.base import bind_decoder
+from serdes.choose import likely_cause, split_optional
 
 if TYPE_CHECKING:
     from eventbus.client.life import Life

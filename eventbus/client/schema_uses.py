@@ -13,8 +13,9 @@ from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.published import arms_of
 from eventbus.errors import ConfigError, SchemaUnavailable
 from eventbus.types import ConsumerRecord
-from serdes import Others, SchemaRegistryError, SchemaSerde, Serde, for_keys, serde_for, serde_of_values, split_optional
-from serdes.choose import typed
+from serdes import SchemaRegistryError, Serde, serde_for
+from serdes.base import SchemaSerde, for_keys
+from serdes.choose import Others, serde_of_values, split_optional, typed
 
 
 class SchemaUse(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ import anyio.to_thread
 
 from eventbus.backends.clock import RealTimers
 from eventbus.errors import SchemaNotReady, SchemaUnavailable, SerializationError
-from serdes import SchemaNeeded, SchemaRegistryError
+from serdes import SchemaRegistryError
+from serdes.base import SchemaNeeded
 
 _LONGEST_SECONDS = 5.0
 """How long a record may wait for a registry that does not answer."""

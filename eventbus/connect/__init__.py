@@ -15,9 +15,10 @@ from eventbus.connect.connector import (
     SourceRecord,
     partition_key,
 )
-from eventbus.connect.connectors import Connectors, ConnectorsFailed
+from eventbus.connect.connectors import Connectors
 from eventbus.connect.settings import REQUIRED, Key
 from eventbus.connect.values import Field, Schema
+from eventbus.errors import ConnectorsFailed
 
 __all__ = [
     "REQUIRED", "Connector", "Connectors", "ConnectorsFailed", "Context", "Field", "Key", "Offset", "Refused", "Schema",

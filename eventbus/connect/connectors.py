@@ -23,7 +23,7 @@ from eventbus.connect.running import Run
 from eventbus.connect.settings import Properties, read
 from eventbus.connect.sink_run import SinkRun
 from eventbus.connect.source_run import SourceRun
-from eventbus.errors import ConfigError, EventBusError
+from eventbus.errors import ConfigError, ConnectorsFailed
 from eventbus.topic_patterns import check_pattern, matches
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ Config = str | os.PathLike[str] | Mapping[str, Any] | Properties
 """A properties file, or its content as a dict."""
 
 _DEFAULTS = "topic.creation.default."
-
-
-class ConnectorsFailed(EventBusError):
-    """None of the connectors runs any more: mend what the message names, and start again."""
 
 
 class Connectors:

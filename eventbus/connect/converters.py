@@ -161,7 +161,7 @@ class AvroConverter:
 @contextmanager
 def _schema_errors(what: str) -> Generator[None]:
     """What is the record's fault becomes a SerializationError; trouble of the registry stays what it is, and passes."""
-    from serdes.registry import SchemaRegistryError
+    from serdes.errors import SchemaRegistryError
 
     try:
         yield

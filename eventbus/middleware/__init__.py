@@ -4,7 +4,8 @@ Each goes where middleware goes: ``EventBus(middleware=[...])``, a `Router`, or 
 that sends too, and is included: ``bus.include(ClaimCheck(...))``.
 """
 
-from eventbus.middleware.claim_check import ClaimCheck, ClaimError, Directory, Store
+from eventbus.errors import ClaimError
+from eventbus.middleware.claim_check import ClaimCheck, Directory, Store
 from eventbus.middleware.deduplication import Deduplication
 from eventbus.middleware.logging import Logging
 from eventbus.middleware.rate_limit import RateLimit

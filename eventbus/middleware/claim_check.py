@@ -19,10 +19,11 @@ import msgspec
 from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
-from eventbus.errors import ConfigError, EventBusError
+from eventbus.errors import ClaimError, ConfigError
 from eventbus.middleware.base import whole
 from eventbus.types import ConsumerRecord
-from serdes import Encode, SchemaSerde, Serde, bind_encoder
+from serdes import Serde
+from serdes.base import Encode, SchemaSerde, bind_encoder
 from serdes.choose import serde_of_topic
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ logger = logging.getLogger("eventbus.claim_check")
 HEADER = CLAIM_CHECK
 """Holds the size of the value; the record's own value is its name in the store, the SHA-256 of its bytes."""
 _NAME = re.compile(r"[0-9a-f]{64}")
-
-
-class ClaimError(EventBusError):
-    """What a record refers to is not in the store, or is not what was put there: bring it back, or skip the record."""
 
 
 @runtime_checkable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.lazy import lazy_names
 from eventbus.records.murmur2 import murmur2, to_positive  # at once: a function called as its module
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.records.batch import (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.lazy import lazy_names
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord
-from serdes import Decode, Serde, bind_decoder, bind_encoder, encoder_for, for_keys, serde_for, serde_of_values
+from serdes import Serde, serde_for
+from serdes.base import Decode, bind_decoder, bind_encoder, for_keys
+from serdes.choose import encoder_for, serde_of_values
 
 _MOST_SHOWN = 20
 _MOST_CHARACTERS = 300

@@ -13,7 +13,7 @@ from eventbus.backends.masking import shown_url
 from eventbus.cli.parser import UsageError
 from eventbus.cli.shell import open_bus, run_async
 from eventbus.errors import ConfigError, EventBusError, LogLocked
-from serdes.registry import SchemaRegistryError
+from serdes.errors import SchemaRegistryError
 
 if TYPE_CHECKING:
     from schema_registry.entities import Config, Schema, SchemaRequest

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from schema_registry.cli.sources import Resolved
 from schema_registry.tools.judge import Known
-from serdes.registry import SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import SchemaText
 
 if TYPE_CHECKING:
     from schema_registry.cli.doors import Door

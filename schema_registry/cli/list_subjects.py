@@ -47,7 +47,7 @@ def list_schemas(args: argparse.Namespace) -> int:
 
 
 async def _alive(door: Door, subject: str) -> set[int]:
-    from serdes.registry import SchemaRegistryError
+    from serdes.errors import SchemaRegistryError
 
     try:
         return set(await door.versions(subject))

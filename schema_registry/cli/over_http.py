@@ -13,7 +13,7 @@ from schema_registry.cli.doors import PAGE, all_pages
 from schema_registry.client import RegistryClient, segment
 from schema_registry.entities import Config, Schema, SchemaRequest
 from schema_registry.records import Key
-from serdes.registry import SchemaRegistryError
+from serdes.errors import SchemaRegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence

@@ -9,7 +9,8 @@ from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
 from schema_registry.cli.doors import Door, add_door, with_door
 from schema_registry.cli.sources import add_schema, given_schema
-from serdes.registry import SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import SchemaText
 
 if TYPE_CHECKING:
     from schema_registry.entities import SchemaRequest

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from serdes.lazy import lazy_names
+
 if TYPE_CHECKING:
     from schema_registry.http.app import RegistryApp, create_app
     from schema_registry.http.auth import Access, Credentials, Users
@@ -19,19 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["Access", "Credentials", "HttpServer", "Limits", "RegistryApp", "Users", "create_app"]
 
 _HOMES = {
-    "Access": "auth", "Credentials": "auth", "HttpServer": "server", "Limits": "limits", "RegistryApp": "app",
-    "Users": "auth", "create_app": "app",
-}  # fmt: skip
+    "app": ("RegistryApp", "create_app"),
+    "auth": ("Access", "Credentials", "Users"),
+    "limits": ("Limits",),
+    "server": ("HttpServer",),
+}
+_find, __dir__ = lazy_names(globals(), _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Starlette and uvicorn are imported by who uses them."""
-    from importlib import import_module
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return _find(name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"a registry over HTTP needs a library that is not installed ({error.name}): "

@@ -17,8 +17,8 @@ import anyio
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 
-from eventbus.errors import EventBusError
-from schema_registry.errors import RegistryError, RegistryRefused, association_not_found, no_leader, not_permitted
+from eventbus.errors import EventBusError, RegistryRefused
+from schema_registry.errors import RegistryError, association_not_found, no_leader, not_permitted
 from schema_registry.http.auth import Access, Authenticate, Users, credentials_of
 from schema_registry.http.endpoints import ENDPOINTS
 from schema_registry.http.kept import KeptAnswers

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
     from serdes.avro.codec.conversions import Duration
@@ -45,21 +47,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Avro": "serde",
-    "AvroDataError": "codec.errors",
-    "AvroSchemaError": "schema",
-    "AvroTypeError": "codec.errors",
-    "Duration": "codec.conversions",
-    "schema_of": "from_types",
-    "to_text": "text",
-}
-"""The module of each exported name; every other name is in `marks`."""
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name on first use, so that a program that needs only schemas does not load the codec."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"serdes.avro.{_HOMES.get(name, 'marks')}"), name)
+    "codec.conversions": ("Duration",),
+    "from_types": ("schema_of",),
+    "marks": (
+        "AvroField", "AvroType", "Float32", "Int32", "LocalTimestampMicros", "LocalTimestampMillis", "TimeMicros",
+        "TimeMillis", "TimestampMicros", "TimestampMillis",
+    ),
+    "schema": ("AvroSchemaError",),
+    "codec.errors": ("AvroDataError", "AvroTypeError"),
+    "serde": ("Avro",),
+    "text": ("to_text",),
+}  # fmt: skip
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)  # a program that needs only schemas does not load the codec

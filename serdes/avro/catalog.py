@@ -9,7 +9,8 @@ from typing import Any
 from serdes.avro.parse import parse
 from serdes.avro.schema import Schema
 from serdes.avro.text import to_text
-from serdes.registry import RegisteredSchema, SchemaClient, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import RegisteredSchema, SchemaClient, SchemaText
 from serdes.rules import Mode, refuse_rules
 
 _MOST_REFERENCES = 1_000

@@ -14,8 +14,9 @@ from serdes.avro.codec.resolve import mismatch
 from serdes.avro.codec.writer import Encoder
 from serdes.avro.schema import Schema
 from serdes.base import SchemaNeeded
+from serdes.errors import SchemaRegistryError
 from serdes.framing import GUID_SIZE, ID_SIZE, guid_prefix, id_prefix, prefix_size, schema_named
-from serdes.registry import RegisteredSchema, SchemaRegistryError
+from serdes.registry import RegisteredSchema
 
 if TYPE_CHECKING:
     from serdes.avro.serde import Avro, Options

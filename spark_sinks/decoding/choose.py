@@ -7,7 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 from eventbus.errors import ConfigError, SchemaUnavailable
 from eventbus.log.reader import LogReader
-from serdes.registry import SchemaClient, SchemaRegistryError, schema_client
+from serdes.errors import SchemaRegistryError
+from serdes.registry import SchemaClient, schema_client
 from spark_sinks.decoding.values import Values, ValueSettings
 
 _SCHEMAS = "_schemas"

@@ -12,8 +12,8 @@ import pytest
 from eventbus import EventBus
 from eventbus.errors import ConfigError, SerializationError
 from outbox.serializing import Packer
-from serdes import Str, encoder_for
-from serdes.choose import Serdes
+from serdes import Str
+from serdes.choose import Serdes, encoder_for
 
 
 class Order(msgspec.Struct):

@@ -14,7 +14,8 @@ from eventbus.errors import ConfigError
 from schema_registry import Registry
 from schema_registry.entities import SchemaRequest
 from schema_registry.log_directory import LogDirectoryClient, open_client
-from serdes.registry import Reference, SchemaClient, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import Reference, SchemaClient, SchemaText
 
 T = TypeVar("T")
 

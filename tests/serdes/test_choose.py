@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, NewType, TypedDict
 import msgspec
 import pytest
 
-from serdes import bind_decoder, bind_encoder, encoder_for, serde_for
+from serdes import serde_for
+from serdes.base import bind_decoder, bind_encoder
+from serdes.choose import encoder_for
 
 
 class Colour(enum.StrEnum):

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from serdes import Json, serde_of_values
+from serdes import Json
+from serdes.choose import serde_of_values
 
 
 class Reading(msgspec.Struct):

@@ -14,10 +14,11 @@ import pydantic
 import pytest
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from serdes import Json, serde_for, serde_of_values
+from serdes import Json, serde_for
 from serdes.avro.codec.reader import Decoder
 from serdes.avro.codec.writer import Encoder
 from serdes.avro.from_types import schema_of
+from serdes.choose import serde_of_values
 
 pytestmark = pytest.mark.system
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serdes import Bytes, Int, Long, Str, bind_decoder, bind_encoder
+from serdes import Bytes, Int, Long, Str
+from serdes.base import bind_decoder, bind_encoder
 
 
 @pytest.mark.system

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from eventbus.errors import ConfigError, EventBusError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords, KeyT, OffsetAndMetadata, TopicPartition, ValueT
-from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
+from serdes import Serde, serde_for
+from serdes.base import Decode, SchemaNeeded, SchemaSerde, bind_decoder, for_keys
 from serdes.choose import likely_cause
 from serdes.framing import with_prefix
 

@@ -26,8 +26,9 @@ from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import OpenUnits
-from serdes import Decode, SchemaSerde, Serde, bind_decoder, split_optional
-from serdes.choose import likely_cause
+from serdes import Serde
+from serdes.base import Decode, SchemaSerde, bind_decoder
+from serdes.choose import likely_cause, split_optional
 from serdes.framing import with_prefix
 
 T = TypeVar("T")

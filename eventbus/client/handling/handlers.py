@@ -16,7 +16,8 @@ from eventbus.client.handling.published import published_type, serdes_named
 from eventbus.client.handling.signatures import read_signature
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
-from serdes import Serde, serde_for, split_optional
+from serdes import Serde, serde_for
+from serdes.choose import split_optional
 
 if TYPE_CHECKING:
     from eventbus.client.keywords import HandlerOptions, ProducerFunctionOptions

@@ -10,8 +10,9 @@ from types import FrameType
 from typing import Any
 
 from eventbus.client.handling.functions import own_function
-from serdes import SchemaSerde, Serde, serde_for, serde_named, split_optional
-from serdes.choose import typed
+from serdes import Serde, serde_for
+from serdes.base import SchemaSerde
+from serdes.choose import serde_named, split_optional, typed
 
 _STREAMS = (
     collections.abc.AsyncIterator,

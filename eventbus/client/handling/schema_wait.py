@@ -15,7 +15,8 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.waits import tried
 from eventbus.types import FetchedRecords
-from serdes import SchemaNeeded, SchemaRegistryError, SchemaSerde
+from serdes import SchemaRegistryError
+from serdes.base import SchemaNeeded, SchemaSerde
 
 logger = logging.getLogger("eventbus.runner")
 

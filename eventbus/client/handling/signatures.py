@@ -19,7 +19,7 @@ from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
-from serdes import serde_named, split_optional
+from serdes.choose import serde_named, split_optional
 
 _BY_POSITION: tuple[Role, ...] = ("payload", "record", "transaction")
 

@@ -8,8 +8,9 @@ from typing import Any, cast
 from eventbus.client.sending import HeadersLike
 from eventbus.errors import ConfigError
 from eventbus.types import Header, Headers
-from serdes import Encode, SchemaSerde, Serde, bind_encoder, for_keys, serde_of_values
-from serdes.choose import serde_of_topic
+from serdes import Serde
+from serdes.base import Encode, SchemaSerde, bind_encoder, for_keys
+from serdes.choose import serde_of_topic, serde_of_values
 from serdes.framing import header_name, prefix_size
 
 

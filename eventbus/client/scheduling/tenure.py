@@ -84,7 +84,7 @@ class Tenure:
         self._bus = bus
         self._counts = counts
         self._topic_id = topic_id
-        self._timers = bus.backend.timers
+        self._timers = bus.context.backend.timers
         self._inbox: list[ConsumerRecord] = []
         self._read_to = 0
         self._settled_to = -1
@@ -117,7 +117,7 @@ class Tenure:
 
     async def until_quiet(self) -> None:
         """Return when what is due now is delivered, whatever falls due meanwhile; or cannot be, now."""
-        asked_ms = self._bus.now_ms()
+        asked_ms = self._bus.context.now_ms()
         end = await self._end(IsolationLevel.READ_COMMITTED)
         while not self._ended.is_set() and not self.trouble:
             if self._settled_to >= end and self._delivered_to_ms > asked_ms:
@@ -129,7 +129,7 @@ class Tenure:
     @property
     def waiting_for(self) -> str:
         """Describe what some records wait for while the others are delivered, or ""."""
-        now_ms, now = self._bus.now_ms(), self._timers.current_time()
+        now_ms, now = self._bus.context.now_ms(), self._timers.current_time()
         # A wait is not renewed when all its records were cancelled.
         waits = [wait for wait, until_ms in self._waits.values() if now_ms < until_ms + _TOPIC_AGAIN_MS]
         return waits[0].text(now) if waits else ""
@@ -193,7 +193,7 @@ class Tenure:
             read_to = self._read_to
             self._read()
             self.agenda.settle()
-            now_ms = self._bus.now_ms()
+            now_ms = self._bus.context.now_ms()
             self.agenda.correct(now_ms, str(self.partition))
             due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
             works = bool(due) or self.agenda.owes
@@ -332,7 +332,7 @@ class Tenure:
                     raise
                 raise _Refused(one, error) from error
             handles.append((one, handle))
-        add, now_ms = adders[self.partition.topic], self._bus.now_ms()
+        add, now_ms = adders[self.partition.topic], self._bus.context.now_ms()
         for key, (value, headers) in writes.own.items():
             await _added(producer, add, key, value, headers, now_ms, self.partition.partition)
 
@@ -397,7 +397,7 @@ class Tenure:
     # parts -----------------------------------------------------------------------------------------------------------
 
     async def _end(self, isolation: IsolationLevel) -> int:
-        return (await ends_of(self._bus.backend, [self.partition], isolation))[self.partition]
+        return (await ends_of(self._bus.context.backend, [self.partition], isolation))[self.partition]
 
     def _say(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]

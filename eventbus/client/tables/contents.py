@@ -11,7 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from eventbus.client.consuming.reading import Decoding
 from eventbus.errors import TableError
 from eventbus.types import FetchedRecords
-from serdes import SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
+from serdes import Serde, serde_for
+from serdes.base import SchemaNeeded, SchemaSerde, bind_decoder, for_keys
 from serdes.framing import with_prefix
 
 logger = logging.getLogger("eventbus.tables")

@@ -29,8 +29,9 @@ from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, SerializationError, TableError, UnknownTopicOrPartition
 from eventbus.forks import watch_forks
 from eventbus.types import FetchedRecords, RecordMetadata, TopicPartition
-from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_values
-from serdes.choose import serde_of_topic
+from serdes import Serde, serde_for
+from serdes.base import SchemaSerde, bind_encoder, for_keys
+from serdes.choose import serde_of_topic, serde_of_values
 
 if TYPE_CHECKING:
     from eventbus.client.transaction import Transaction

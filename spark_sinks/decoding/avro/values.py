@@ -17,7 +17,8 @@ from eventbus.errors import SchemaUnavailable, SerializationError
 from serdes.avro.catalog import Catalog
 from serdes.avro.schema import Record, Schema
 from serdes.avro.text import to_text
-from serdes.registry import RegisteredSchema, SchemaClient, SchemaRegistryError
+from serdes.errors import SchemaRegistryError
+from serdes.registry import RegisteredSchema, SchemaClient
 from spark_sinks.decoding.avro.compile import compiled
 from spark_sinks.decoding.avro.decoder import AvroDecoder, Known
 from spark_sinks.decoding.framing import Frame

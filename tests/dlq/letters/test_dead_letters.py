@@ -10,10 +10,9 @@ import pytest
 
 from dlq.dead_letters import DeadLetters, Selection
 from dlq.index_file import IndexCache
-from dlq.payloads import PayloadGone
 from dlq.state import Step
 from eventbus import TopicPartition
-from eventbus.errors import ConfigError, UnknownTopicOrPartition
+from eventbus.errors import ConfigError, PayloadGone, UnknownTopicOrPartition
 from eventbus.testing import FakeClock, TestBus
 from tests.dlq.letters.making import NOW_MS, TOPIC, letter, put, records_of, topics
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from dlq.dead_letters import DeadLetters, Selection
-from dlq.payloads import PayloadGone
 from eventbus import TopicPartition
-from eventbus.errors import ConfigError, SerializationError
+from eventbus.errors import ConfigError, PayloadGone, SerializationError
 from eventbus.testing import FakeClock, TestBus
 from serdes import Avro
 from tests.dlq.letters.making import TOPIC, letter, put, records_of, topics

@@ -9,21 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlq import (
-    Again,
-    Failed,
-    Park,
-    Reject,
-    Retry,
-    RetryAt,
-    RetryLater,
-    Skip,
-    Skipped,
-    Stopped,
-    ToDeadLetters,
-    decide,
-)
-from dlq.decisions import MOST_HOPS, Decision
+from dlq import Park, Reject, Retry, RetryLater, Skip
+from dlq.decisions import MOST_HOPS, Again, Decision, Failed, RetryAt, Skipped, Stopped, ToDeadLetters, decide
 from eventbus.errors import SerializationError
 
 NOW = 1_000_000

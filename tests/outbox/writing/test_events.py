@@ -21,7 +21,7 @@ from outbox import Outbox
 from outbox.headers import pack, published, unpack
 from outbox.tracing import carried
 from outbox.writing import new_event_id
-from serdes import Encode, SchemaNeeded
+from serdes.base import Encode, SchemaNeeded
 from tests.databases import Database, NewDatabase
 from tests.outbox.writing.given import Rollback, events, later, made, transaction
 

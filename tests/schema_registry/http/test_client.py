@@ -14,7 +14,8 @@ import pytest
 
 from schema_registry import client as module
 from schema_registry.client import OAuth, RegistryClient, open_client, segment
-from serdes.registry import Reference, RegisteredSchema, SchemaClient, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import Reference, RegisteredSchema, SchemaClient, SchemaText
 from tests.client.forked_children import in_child
 from tests.schema_registry.http.scripted import Asked, scripted
 

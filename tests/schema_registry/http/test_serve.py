@@ -18,7 +18,8 @@ from eventbus import EventBus
 from eventbus.cli.app import run
 from schema_registry.client import RegistryClient
 from schema_registry.http.beside import RegistryBeside
-from serdes.registry import SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import SchemaText
 from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from serdes.registry import Compatibility, RegisteredSchema, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import Compatibility, RegisteredSchema, SchemaText
 
 
 class FakeRegistry:

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from serdes import Avro, Others, SchemaNeeded, SchemaRegistryError, Str, serde_for, serde_of_values
+from serdes import Avro, SchemaRegistryError, Str, serde_for
 from serdes.avro import AvroDataError
 from serdes.avro.from_types import schema_of
 from serdes.avro.text import to_text
-from serdes.base import for_keys
+from serdes.base import SchemaNeeded, for_keys
+from serdes.choose import Others, serde_of_values
 from serdes.registry import RegisteredSchema, SchemaText, schema_client
 from tests.serdes.avro_codec.fake_registry import FakeRegistry, guid_of
 

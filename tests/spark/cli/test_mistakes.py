@@ -171,7 +171,7 @@ def test_where_a_table_begins_may_be_mended(folder: Path, in_folder: Any) -> Non
 
 
 def test_a_registry_that_is_away_is_said(in_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from serdes.registry import SchemaRegistryError
+    from serdes.errors import SchemaRegistryError
 
     class Away:
         def versions(self, *_: Any, **__: Any) -> Any:

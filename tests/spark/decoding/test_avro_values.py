@@ -19,7 +19,8 @@ from schema_registry import Registry
 from schema_registry.client import RegistryClient
 from schema_registry.entities import SchemaRequest
 from serdes.avro.codec.varint import long_bytes
-from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaText
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import Decoded, RowPlan, Values, ValueSettings
 from tests.spark.decoding.batches import source_batch

@@ -1,4 +1,4 @@
-"""Import the names of a package when they are first used (PEP 562)."""
+"""Import the names of a package when they are first used (PEP 562). Every package of the wheel uses this helper."""
 
 from __future__ import annotations
 
