@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from eventbus.errors import ConfigError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def check_keywords(call: str, keywords: Iterable[str]) -> None:
+    """Raise ConfigError for a setting that Python code spells as a file does: ``linger.ms``.
+
+    Call it after the settings were read, because an unknown name has an error of its own.
+    """
+    for name in keywords:
+        if "." in name:
+            raise ConfigError(
+                f"{call} does not accept {name!r}. Keyword arguments have underscores where Kafka's names have dots. "
+                f"Pass {name.replace('.', '_')}=... or put {name} into a .properties file, and pass config_file=..."
+            )
+
+
+def check_dotted(where: str, name: str) -> None:
+    """Raise ConfigError for a setting that a file or a command line spells as Python does: ``linger_ms``."""
+    if "_" in name:
+        raise ConfigError(
+            f"{where}: {name!r} is spelt as in Python. Kafka's name has dots there. Write {name.replace('_', '.')}"
+        )
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
@@ -42,6 +44,36 @@ def test_public_names_exist_and_have_docstrings() -> None:
         if inspect.isclass(thing) or inspect.isroutine(thing):
             own = thing.__doc__ if inspect.isroutine(thing) else thing.__dict__.get("__doc__")
             assert own, f"{name} has no docstring"
+
+
+PAYLOADS = {
+    "key", "value", "values", "partition_key", "initial", "fold",  # what is sent, received or folded
+    "types", "type", "annotation", "returns", "schema",  # the type of it
+    "function", "dependency",  # what a user's function returns
+}  # fmt: skip
+"""The parameters that may be annotated with Any."""
+
+
+def signatures(thing: object) -> Iterator[tuple[str, inspect.Signature]]:
+    """The signatures of a function, or of the public methods of a class: of its overloads, where it has any."""
+    methods = inspect.getmembers(thing) if inspect.isclass(thing) else [("", thing)]
+    for name, method in methods:
+        function = method.fget if isinstance(method, property) else method
+        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
+            for one in get_overloads(function) or [function]:
+                yield name, inspect.signature(one)
+
+
+def test_only_payloads_are_annotated_with_any() -> None:
+    found: list[str] = []
+    for name in public_names():
+        package, _, attribute = name.rpartition(".")
+        for method, signature in signatures(getattr(importlib.import_module(package), attribute)):
+            for parameter in signature.parameters.values():
+                annotation = str(parameter.annotation).replace("Coroutine[Any, Any, ", "")
+                if re.search(r"\bAny\b", annotation) and parameter.name not in PAYLOADS:
+                    found.append(f"{name}.{method}({parameter}): object, or the type")
+    assert found == []
 
 
 ROOTS = (EventBusError, errors.SchemaRegistryError)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+
 import pytest
 
+from eventbus import EventBus, Router, consumer, producer
+from eventbus.cli.parser import UsageError
+from eventbus.cli.properties import properties_of
+from eventbus.errors import ConfigError
 from eventbus.properties import parse_properties
 
 
@@ -32,3 +39,24 @@ def test_properties(text: str, expected: dict[str, str]) -> None:
 def test_a_broken_escape_is_told() -> None:
     with pytest.raises(ValueError, match=r"four hexadecimal digits"):
         parse_properties("a=\\u12")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: EventBus("memory://", **{"linger.ms": 5}),
+        lambda: consumer("orders", **{"session.timeout.ms": 5}),
+        lambda: producer("orders", **{"linger.ms": 5}),
+        lambda: Router(**{"session.timeout.ms": 5}),
+        lambda: EventBus("memory://").consumer("orders", **{"session.timeout.ms": 5}),
+    ],
+)
+def test_a_keyword_with_dots_is_refused_and_the_right_one_named(call: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match=r"does not accept '\w+\.\S+'.* Pass (linger|session_timeout)_ms="):
+        call()
+
+
+def test_a_property_with_underscores_is_refused_and_the_right_one_named() -> None:
+    args = argparse.Namespace(command_property=["security_protocol=SSL"])
+    with pytest.raises(UsageError, match=r"--command-property: 'security_protocol' .* Write security\.protocol"):
+        properties_of(args)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from eventbus.cli.parser import UsageError, key_values, read_properties
 from eventbus.errors import ConfigError
+from eventbus.properties import check_dotted
 
 
 def properties_of(args: argparse.Namespace, files: Sequence[str] = (), flags: Sequence[str] = ()) -> dict[str, str]:
@@ -18,11 +19,22 @@ def properties_of(args: argparse.Namespace, files: Sequence[str] = (), flags: Se
     result: dict[str, str] = {}
     for name in (*files, "command_config"):
         file: str | None = getattr(args, name, None)
-        result |= {} if file is None else read_properties(file)
+        result |= {} if file is None else _dotted(file, read_properties(file))
     for name in (*flags, "command_property"):
         pairs: list[str] | None = getattr(args, name, None)
-        result |= key_values(pairs, f"--{name.replace('_', '-')}")
+        flag = f"--{name.replace('_', '-')}"
+        result |= _dotted(flag, key_values(pairs, flag))
     return result
+
+
+def _dotted(where: str, properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties. Raises UsageError for a name that is spelt as in Python."""
+    try:
+        for name in properties:
+            check_dotted(where, name)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return properties
 
 
 def java_settings(properties: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ class Admin:
         name: str,
         partitions: int = 1,
         replication_factor: int = -1,
-        configs: Mapping[str, Any] | None = None,
+        configs: Mapping[str, object] | None = None,
         *,
         temporary: bool = False,
         validate_only: bool = False,
@@ -225,7 +225,7 @@ class Admin:
         return security_of(self._backend)
 
 
-def texts_of(configs: Mapping[str, Any] | None) -> dict[str, str]:
+def texts_of(configs: Mapping[str, object] | None) -> dict[str, str]:
     """Return a topic's configs as Kafka writes them: ``True`` as "true", ``"7d"`` of ``retention.ms`` as a number."""
     values = {name: setting_ms(value) if name.endswith(".ms") else value for name, value in (configs or {}).items()}
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}

@@ -37,6 +37,7 @@ from eventbus.client.sending import Sending
 from eventbus.client.transaction import Transaction
 from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, HandlerError
+from eventbus.properties import check_keywords
 from eventbus.types import TopicPartition
 from serdes import Serde
 
@@ -88,6 +89,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     ) -> None:
         given: dict[str, Any] = {} if url is msgspec.UNSET else {"url": url}
         chosen = configure({**given, **config}, config_file)
+        check_keywords("EventBus(...)", config)
         self._context = BusContext(chosen, clock, serdes_given(serde, serdes), backend, middleware)
         super().__init__(self._context)
         self.url = chosen.url
@@ -387,6 +389,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         life = self._running("new_consumer")
         context = self._context
         settings = consumer_settings({**context.consumer_config, "group": group, **config})
+        check_keywords("new_consumer(...)", config)
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
             context.backend, lambda: context.backend.consumer(settings), settings, wanted, spawn=life.start_soon,

@@ -169,7 +169,7 @@ class Declarations(Declares, TableDeclarations):
             raise ConfigError(f"@bus.{when}: declare it before the bus starts")
         self.context.hooks.add(when, hook)
 
-    def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
+    def include(self, *items: object, prefix: str = "", group_prefix: str | None = None) -> None:
         """Add functions marked with the free ``@consumer`` / ``@producer``, a `Router`, or all of these that a module
         has; or a `Part`, or what `Surrounds` the handlers.
 

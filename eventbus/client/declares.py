@@ -20,6 +20,7 @@ from eventbus.client.handling.handlers import (
 )
 from eventbus.client.lifespan import Hook, When
 from eventbus.errors import ConfigError
+from eventbus.properties import check_keywords
 
 if TYPE_CHECKING:
     from eventbus.client.keywords import HandlerOptions, ProducerFunctionOptions
@@ -62,6 +63,7 @@ class Declares(ABC):
     def consumer(self, topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]) -> ConsumerDecorator:
         """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
         spec = consumer_spec(topics, {**self._defaults, **options})
+        check_keywords("@consumer", options)
         frame = calling_frame()
 
         def register(function: Callable[..., Any]) -> AnyHandler:
@@ -76,6 +78,7 @@ class Declares(ABC):
     ) -> ProducerDecorator:
         """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
         mark = marking(topic, key, {**config}, calling_frame())
+        check_keywords("@producer", config)
 
         def register(function: Callable[..., Any]) -> AnyFunction:
             marked = mark(function)
@@ -90,7 +93,7 @@ class Declares(ABC):
         *,
         partitions: int | None = None,
         replication_factor: int = -1,
-        configs: Mapping[str, Any] | None = None,
+        configs: Mapping[str, object] | None = None,
         temporary: bool = False,
         value: Any = None,
     ) -> None:

@@ -17,6 +17,7 @@ from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.lifespan import When, check_hook
 from eventbus.errors import ConfigError
+from eventbus.properties import check_keywords
 from eventbus.recovery import NamesTopics
 from eventbus.settings.table import rows
 from eventbus.topic_patterns import prefixed
@@ -85,6 +86,7 @@ class Router(Declares):
         self._defaults = {**defaults}
         if defaults:
             consumer_spec("topic", self._defaults)
+            check_keywords("Router(...)", self._defaults)
         self._handlers: list[AnyHandler] = []
         self._functions: list[AnyFunction] = []
         self._topics: dict[str, tuple[TopicSpec, bool]] = {}
@@ -99,7 +101,7 @@ class Router(Declares):
 
     # declaring -------------------------------------------------------------------------------------------------------
 
-    def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
+    def include(self, *items: object, prefix: str = "", group_prefix: str | None = None) -> None:
         """Add what a bus includes: routers, marked functions, modules, parts. ``prefix`` as of a router."""
         self._check_open("include")
         where = placement(prefix, group_prefix, (), f"include(prefix={prefix!r})")

@@ -43,7 +43,7 @@ def default_conf() -> dict[str, str]:
 
 
 def spark_session(
-    app_name: str = "eventbus", *, conf: Mapping[str, Any] | None = None, log_level: str = "ERROR", **more: Any
+    app_name: str = "eventbus", *, conf: Mapping[str, object] | None = None, log_level: str = "ERROR", **more: object
 ) -> SparkSession:
     """A Spark session on this machine that knows ``format("eventbus")`` and needs no installed Java.
 

@@ -115,7 +115,7 @@ def test_a_url_of_a_log_takes_that_logs_settings_alone(tmp_path: Path) -> None:
 
 async def test_a_bus_speaks_for_its_clients(tmp_path: Path) -> None:
     """One that says otherwise has its own."""
-    keywords: dict[str, Any] = {"session_timeout_ms": 9_000, "linger.ms": 3, "retry_backoff_ms": 50}
+    keywords: dict[str, Any] = {"session_timeout_ms": 9_000, "linger_ms": 3, "retry_backoff_ms": 50}
     backend = FaultyBackend(open_backend("memory://", {"auto_create_topics": True}))
     bus = EventBus("memory://", client_id="shop", backend=backend, **keywords)
 
@@ -189,7 +189,8 @@ def test_keys_that_kafka_removed_are_taken_as_their_successors_with_a_warning(
     settings = producer_settings(config).config
     assert {name: getattr(settings, name) for name in expected} == expected
     assert "is gone since Kafka 0.9; it is read as " in caplog.text
-    EventBus("memory://", **config)
+    keywords: dict[str, Any] = {name.replace(".", "_"): value for name, value in config.items()}
+    EventBus("memory://", **keywords)
 
 
 def test_defaults_are_those_of_today_and_not_of_older_books() -> None:

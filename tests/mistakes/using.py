@@ -400,6 +400,11 @@ def misspelt_setting(at: At) -> None:
     at.bus(linger=5)
 
 
+@SENDING.mistake('`EventBus(url, **{"linger.ms": 5})`', "`linger_ms=5`", "'linger.ms'", "Pass linger_ms=...")
+def dotted_keyword(at: At) -> None:
+    at.bus(**{"linger.ms": 5})
+
+
 @SENDING.mistake('`acks="two"`', "0, 1 or all", "acks", "two", "all")
 def wrong_acks(at: At) -> None:
     at.bus(acks="two")

@@ -13,7 +13,7 @@ import msgspec
 from eventbus.client.configuration.java import java_settings
 from eventbus.client.configuration.said import Said, Source, checked, content_of, unite
 from eventbus.errors import ConfigError
-from eventbus.properties import numbered_properties
+from eventbus.properties import check_dotted, numbered_properties
 from eventbus.settings.setting import as_keyword
 from eventbus.settings.table import OF_A_BUS, advice, known
 from eventbus.suggest import nearest, nearest_setting
@@ -190,6 +190,8 @@ def _parts(keys: str) -> tuple[str, ...]:
 
 def _java_entries(text: str, path: str) -> list[Entry]:
     entries = [Entry(key, value, line) for line, key, value in numbered_properties(text)]
+    for entry in entries:
+        check_dotted(f"{path}, line {entry.line}", _of_a_handler(entry).key)
     lines = {entry.key: entry.line for entry in entries}
     written = {entry.key: entry.value for entry in entries}
     if len(written) < len(entries):

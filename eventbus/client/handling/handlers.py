@@ -15,6 +15,7 @@ from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consume
 from eventbus.client.handling.published import published_type, serdes_named
 from eventbus.client.handling.signatures import read_signature
 from eventbus.errors import ConfigError
+from eventbus.properties import check_keywords
 from eventbus.types import ConsumerRecord
 from serdes import Serde, serde_for
 from serdes.choose import split_optional
@@ -270,6 +271,7 @@ def consumer(topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]
     ``drain_timeout_ms`` is how long a record at work may take to finish when its partition moves to another member.
     """
     spec = consumer_spec(topics, {**options})
+    check_keywords("@consumer", options)
     frame = calling_frame()
 
     def mark(function: Callable[..., Any]) -> Handler[..., Any]:
@@ -287,7 +289,9 @@ def producer(
     ``compression_type``, ``delivery_timeout_ms``, ...): the function has a producer of its own then. Give the function
     to ``bus.include``, or use ``@bus.producer``.
     """
-    return marking(topic, key, {**config}, calling_frame())
+    mark = marking(topic, key, {**config}, calling_frame())
+    check_keywords("@producer", config)
+    return mark
 
 
 def marking(
