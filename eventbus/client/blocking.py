@@ -1,4 +1,4 @@
-"""The bus for programs without an event loop, and for plain threads beside one."""
+"""The bus for programs without an event loop, and for plain threads alongside one."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ class BlockingTransaction(_BlockingScheduling):
 
 
 class BlockingBus(_BlockingScheduling):
-    """A bus for plain programs, and for plain threads beside a bus that runs.
+    """A bus for plain programs, and for plain threads alongside a bus that runs.
 
     ::
 
@@ -372,8 +372,8 @@ class BlockingBus(_BlockingScheduling):
             with b.new_consumer("orders", group="audit") as consumer:
                 for record in consumer: ...
 
-    When the bus is not running, entering starts an event loop in a thread of its own and the bus on it, and leaving
-    closes both: of several that are in this object's block the last one does. When it runs already (this is a plain
+    When the bus is not running, entering starts an event loop in a new thread and the bus on it. Leaving closes both;
+    of several threads in the block, the last one closes. When it runs already (this is a plain
     handler's thread, or a web framework's), entering joins it and leaving closes nothing. Any number of threads may use
     one at once. On the loop's own thread every call raises ConfigError: it would wait for itself. So does a call that a
     closing bus can no longer answer.
@@ -473,7 +473,7 @@ class BlockingBus(_BlockingScheduling):
         return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
 
     def cancel_scheduled(self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True) -> bool:
-        """Give up a record that `send` put by; see `EventBus.cancel_scheduled`."""
+        """Cancel a delayed record; see `EventBus.cancel_scheduled`."""
         return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout, transactional=transactional))
 
     def drain(self) -> None:
@@ -481,11 +481,11 @@ class BlockingBus(_BlockingScheduling):
         self._bridge("drain").call(self._bus.drain, "drain")
 
     def health(self) -> BusHealth:
-        """What every handler is at, and what is wrong; see `EventBus.health`. For the probes of a WSGI program."""
+        """Return the health of every handler, for the probes of a WSGI program; see `EventBus.health`."""
         return self._bridge("health").call(self._bus.health, "health")
 
     def metrics(self) -> BusMetrics:
-        """What the bus counts; see `EventBus.metrics`. For a program's own page of metrics."""
+        """Return the counters of the bus, for a page of metrics; see `EventBus.metrics`."""
         return self._bridge("metrics").ask(self._bus.metrics, "metrics")
 
     def call(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -493,7 +493,7 @@ class BlockingBus(_BlockingScheduling):
         return self._bridge("call").call(lambda: function(*args, **kwargs), "call")
 
     def submit(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """As `call`, without waiting. Cancelling the future cancels the task."""
+        """Call it without waiting; see `call`. Cancelling the future cancels the task."""
         return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
 
     def transaction(
@@ -510,7 +510,7 @@ class BlockingBus(_BlockingScheduling):
     def new_producer(
         self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Unpack[ProducerOptions]
     ) -> BlockingProducer:
-        """A producer with settings of its own; see `EventBus.new_producer`."""
+        """Open a producer with other settings; see `EventBus.new_producer`."""
         bridge = self._bridge("new_producer")
         one = bridge.ask(lambda: self._bus.new_producer(interceptors=interceptors, **config), "new_producer")
         return BlockingProducer(lambda _: bridge, lambda: one)
@@ -564,7 +564,7 @@ class BlockingBus(_BlockingScheduling):
         interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Unpack[ConsumerOptions],
     ) -> BlockingConsumer[Any, Any]:
-        """A consumer for a loop of one's own, opened by ``with``; see `EventBus.new_consumer`."""
+        """Return a consumer for an explicit loop, opened by ``with``; see `EventBus.new_consumer`."""
         bridge = self._bridge("new_consumer")
         one = bridge.ask(
             lambda: self._bus.new_consumer(

@@ -55,23 +55,22 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
     ``service``: the name that all processes of this service share. It names the groups of handlers that have none, and
     the topics of ``@bus.every``, delayed records and replies. A durable log refuses the former three without it.
-    Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...), the defaults of this
-    bus's producers and consumers (``acks``, ``linger_ms``, ``compression_type``, ``session_timeout_ms``, ...), and what
-    a Kafka's clients are told (``security_protocol``, ``client_rack``, ...), which other logs pass over, as ``kafka://``
-    does with ``fsync`` and the like: one program runs on all of them. ``serde`` is what types without a byte format of
-    their own are written in: JSON by default, ``Avro("log")`` for one. ``serdes`` maps types to serdes of your own,
-    ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
-    ``middleware`` runs around every handler, outside of the handler's own, ``interceptors`` see what its producers
-    send. ``drain_timeout_ms``: how long records at work may take to finish when the bus closes; then they are
-    cancelled, and handled again by whoever comes next.
-    ``wedged_after_ms``: a handler that has not moved for so long, though records wait, is wedged, see `health`.
-    ``slow_loop_ms``: code that blocks the event loop for longer is named in a warning; None: do not look.
-    What is not said here may stand in the environment (``EVENTBUS_LINGER_MS``), or in the file that ``config_file`` (or
-    ``EVENTBUS_CONFIG``) names: docs/configuration.md.
+    Keywords are settings of the log (``fsync``, ``auto_create_topics``, ``num_partitions``, ...), defaults of this
+    bus's producers and consumers (``acks``, ``linger_ms``, ``compression_type``, ``session_timeout_ms``, ...), and
+    settings of a Kafka client (``security_protocol``, ``client_rack``, ...). Each log ignores the settings of the
+    others, so that one program runs on all of them. ``serde`` writes types without a byte format: JSON by default, or
+    ``Avro("log")``. ``serdes`` maps types to custom serdes, ``clock`` returns milliseconds since the epoch, and
+    ``backend`` is a log that was opened without a URL. ``middleware`` runs around every handler, outside of the
+    handler's middleware; ``interceptors`` see what the producers send. ``drain_timeout_ms`` limits how long records in
+    flight may take to finish when the bus closes. Then they are cancelled, and the next member handles them again.
+    ``wedged_after_ms``: a handler that makes no progress for so long, although records wait, is wedged, see `health`.
+    ``slow_loop_ms``: a warning names code that blocks the event loop for longer; None switches the watch off.
+    A setting that is not given here is read from the environment (``EVENTBUS_LINGER_MS``), or from the file that
+    ``config_file`` (or ``EVENTBUS_CONFIG``) names: docs/configuration.md.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
-    Use it as ``async with bus:``: entering opens the log and starts the consumers; leaving finishes the records at
-    work, stores what was sent, commits, and closes.
+    Use it as ``async with bus:``. Entering opens the log and starts the consumers. Leaving finishes the records in
+    flight, stores what was sent, commits, and closes.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     @property
     def context(self) -> BusContext:
-        """What parts of the bus, and programs that run, inspect or test one, use of it besides these methods."""
+        """The interface for parts of a bus, and for programs that run, inspect or test one."""
         return self._context
 
     @property
@@ -186,16 +185,16 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
-        """For a web application that is to have this bus as long as it serves: ``FastAPI(lifespan=bus.lifespan)``.
+        """Run the bus as long as a web application serves: ``FastAPI(lifespan=bus.lifespan)``.
 
-        The same for Starlette; Litestar takes a list of them. Handlers run beside the application's requests. Inside a
-        lifespan of one's own it is ``async with bus:``.
+        Starlette takes it too, and Litestar takes a list of them. Handlers run alongside the application's requests. In
+        a custom lifespan, use ``async with bus:``.
         """
         async with self:
             yield
 
     async def close(self) -> None:
-        """Finish the records at work, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
+        """Finish the records in flight, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
 
         Raises StoppedBySignal after a second signal, HandlerError of an ``on_error="crash"``, and ConfigError inside a
         handler of this bus, which would wait for itself, and in any other task than the one that started the bus.
@@ -230,9 +229,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``ends_with_handlers``: return also when every handler has stopped (`failure` has the first error), so that the
         process can end and be started again. Without it the bus stays, to send and to report its health.
 
-        The first signal makes this return; closing then gives the records at work ``drain_timeout_ms``. A second one,
-        also while the bus closes, cancels them: they are not committed, and handled again after the next start. Then
-        closing raises `StoppedBySignal`. Outside of the main thread signals are somebody else's, and `stop` works.
+        The first signal makes this return; closing then gives the records in flight ``drain_timeout_ms``. A second
+        signal, also while the bus closes, cancels them: they are not committed, and handled again after the next start.
+        Then closing raises `StoppedBySignal`. Outside of the main thread there are no signals; use `stop`.
         """
         life = self._context.life
         if life is not None and life.is_open:
@@ -263,15 +262,15 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         await self._running("drain").drain()
 
     async def health(self) -> BusHealth:
-        """Whether records go through the handlers, and what stands in their way; `BusHealth.is_healthy` for a probe.
+        """Return whether records go through the handlers, and the reason if not; `BusHealth.is_healthy` for a probe.
 
-        The bus looks by itself every few seconds too, and logs a warning when a handler is wedged, and when it goes on.
+        The bus also checks this every few seconds, and logs a warning when a handler is wedged, and when it goes on.
         """
         life = self._context.life
         return BusHealth(status="failed", reason="the bus is not running") if life is None else await life.health()
 
     def metrics(self) -> BusMetrics:
-        """What the bus counts, as of now and without asking anybody: records handled, lags, a Kafka's round trips."""
+        """Return the current counters, without a request to the log: records handled, lags, Kafka's round trips."""
         life = self._context.life
         if life is None or not life.is_open:
             return BusMetrics()
@@ -288,9 +287,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     ) -> Transaction:
         """Several records, of several topics, all or nothing: ``async with bus.transaction("importer-1") as tx:``.
 
-        ``transactional_id`` names the writer over restarts: whoever opened it last is the one that may write, and what
-        a dead one left open is aborted. Transactions of one id take turns. ``timeout_ms``: one that is open for longer
-        is aborted by the log (``transaction_timeout_ms``, 60,000). See `Transaction` for the errors.
+        ``transactional_id`` names the writer over restarts: only the producer that opened the id last may write, and
+        the transaction that a dead producer left open is aborted. Transactions of one id take turns. The log aborts a
+        transaction that is open for longer than ``timeout_ms`` (``transaction_timeout_ms``, 60,000). See `Transaction`
+        for the errors.
 
         In a handler with ``exactly_once=True``, whose own transaction is open, entering raises ConfigError.
         ``independent=True`` allows it: the transaction is committed whatever becomes of the handler's.
@@ -319,7 +319,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     def new_producer(
         self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Unpack[ProducerOptions]
     ) -> Producer:
-        """A producer with settings of its own: ``async with bus.new_producer(linger_ms=5) as producer:``.
+        """Open a producer with other settings: ``async with bus.new_producer(linger_ms=5) as producer:``.
 
         ``interceptors`` see its records after the bus's own. It sends from now on; leave it with `Producer.aclose`, or
         the bus closes it when it closes.
@@ -377,10 +377,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Unpack[ConsumerOptions],
     ) -> Consumer[Any, Any]:
-        """A consumer for a loop of one's own: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
+        """Return a consumer for a loop: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
 
-        ``partitions`` in place of topics are read as they are, whoever else reads them. ``key`` and ``value`` are the
-        types to read them as. ``interceptors`` see what `poll` returns and what is committed. ``on_assigned``,
+        ``partitions`` in place of topics are read without a group, also if other consumers read them. ``key`` and
+        ``value`` are the types to read them as. ``interceptors`` see what `poll` returns and what is committed. ``on_assigned``,
         ``on_revoked`` and ``on_lost`` are called when the group moves partitions, see `RebalanceListener`. Further
         keywords are Kafka's keys with underscores:
         ``start``, ``isolation``, ``fetch_min_bytes``, ``group_instance_id``, ``session_timeout_ms``,

@@ -1,4 +1,4 @@
-"""What components and tools use of a bus, besides what its users call."""
+"""The interface of a bus for its components and for tools, besides the methods that users call."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class BusContext(Declared):
 
     @contextmanager
     def on_backend(self, backend: Backend, clock: Clock, middleware: Sequence[Middleware] = ()) -> Generator[None]:
-        """While inside, the bus runs on that log and clock instead of its own; handlers, topics and serdes stay.
+        """While inside, the bus runs on another log and clock; handlers, topics and serdes stay.
 
         ``middleware`` goes around the bus's own. For tests of an application's bus: enter it while the bus is stopped,
         leave it when it is stopped again; ConfigError otherwise.

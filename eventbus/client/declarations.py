@@ -1,4 +1,4 @@
-"""What a bus is made of: topics, handlers and producer functions, declared before it starts."""
+"""Topics, handlers and producer functions of a bus, declared before it starts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Drains(Protocol):
 
 @runtime_checkable
 class Surrounds(Protocol):
-    """What is around every handler, and sees every record that is sent: tracing, say. It need not be a `Part`.
+    """An object that goes around every handler and sees every record that is sent, as tracing does.
 
-    The bus's own come further in; several go around each other in the order in which they were included.
+    It need not be a `Part`. The bus's middleware is further in. Several go around each other in the order of `include`.
     """
 
     @property
@@ -49,12 +49,12 @@ class Surrounds(Protocol):
 
     @property
     def interceptors(self) -> Sequence[ProducerInterceptor]:
-        """Of every producer of the bus; read at each start."""
+        """The interceptors of every producer of the bus; read at each start."""
         ...
 
 
 class Declared(ABC):
-    """What is declared on a bus, as tools read it: handlers, producer functions, topics, tables and parts."""
+    """The declarations of a bus: handlers, producer functions, topics, tables and parts."""
 
     def __init__(self, service: str | None, client_id: str, serdes: Serdes) -> None:
         self.service = service
@@ -139,7 +139,7 @@ class Declarations(Declares, TableDeclarations):
     def __init__(self, declared: Declared) -> None:
         super().__init__(declared.tables)
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """For tests: what is called in place of a function that `Depends` names. Read at each start."""
+        """Maps a function that `Depends` names to its replacement in tests. Read at each start."""
 
     @property
     @abstractmethod

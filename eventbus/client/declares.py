@@ -97,7 +97,7 @@ class Declares(ABC):
         temporary: bool = False,
         value: Any = None,
     ) -> None:
-        """Declare a topic: created at start if it is missing, left as it is if it exists.
+        """Declare a topic: created at start if it is missing, unchanged if it exists.
 
         ``value``: the type of its values, as the annotation of its handlers. All that this bus sends there is written
         as that type, whatever class the single value has: an int in a topic of ``float`` is a JSON number. Without it,
@@ -118,7 +118,7 @@ class Declares(ABC):
         """Decorate a function to run as the bus starts: the bus sends and reads by now, no handler runs yet.
 
         Async or not, without parameters or with the bus; in the order of their declaration. What one raises ends the
-        start. Behind the ``yield`` of a generator (async or not) stands what is to run at the end.
+        start. The code after the ``yield`` of a generator (async or not) runs at the end.
         """
         self._declare_hook("on_startup", hook)
         return hook

@@ -36,7 +36,7 @@ class Part(Protocol):
 
 
 class Context(Protocol):
-    """What a component needs of a bus and its users do not: `EventBus.context`, see `BusContext`."""
+    """The interface of a bus that only components need: `EventBus.context`, see `BusContext`."""
 
     topics: dict[str, TopicSpec]
     serdes: Serdes

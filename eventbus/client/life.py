@@ -54,7 +54,7 @@ logger = logging.getLogger("eventbus")
 
 
 class Plan(NamedTuple):
-    """What a run goes by: what its bus had declared, and been told, when it started."""
+    """The declarations and settings of a bus at the start of a run."""
 
     backend: Backend
     clock: Clock
@@ -62,16 +62,16 @@ class Plan(NamedTuple):
     functions: Sequence[ProducerFunction[..., Any, Any]]
     topics: Mapping[str, TopicSpec]
     temporary: Collection[str]
-    """Which of them are this run's alone."""
+    """The names of the topics that are deleted when the run ends."""
     tables: Sequence[Table[Any, Any]]
     parts: Sequence[Part | Surrounds]
     hooks: Hooks
     schedules: Schedules
     serdes: Serdes
     middleware: Sequence[Middleware]
-    """Around every handler."""
+    """Middleware that goes around every handler."""
     interceptors: Sequence[ProducerInterceptor]
-    """Of every producer."""
+    """Interceptors of every producer."""
     producer_config: Mapping[str, Any]
     consumer_config: Mapping[str, Any]
     slow_loop_ms: int | None
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
 
 
 class Outcome:
-    """How a run went, so far: what its bus knows when it is over, too."""
+    """The result of a run; a bus keeps it after the run has ended."""
 
     def __init__(self) -> None:
         self.failure: HandlerError | None = None
@@ -87,7 +87,7 @@ class Outcome:
 
 
 class Life:
-    """What a bus has while it runs: tasks, producers, runners, parts. Made by its start; all of one task."""
+    """The tasks, producers, runners and parts of a bus that runs. One task starts, uses and closes it."""
 
     def __init__(self, bus: Host, plan: Plan) -> None:
         self._bus = bus
@@ -99,30 +99,30 @@ class Life:
         self._context = copy_context()
         self.tasks = ContainedTasks()
         self.bridge = Bridge(self.tasks)
-        """What other threads reach the bus by."""
+        """The access of other threads to the bus."""
         self.home = self.bridge.home
         self.producers = Producers(
             plan.backend, plan.clock, plan.serdes, plan.producer_config, plan.interceptors, self.start_soon,
             self._drain_seconds, plan.schedules,
         )  # fmt: skip
         self.restoring = Restoring(plan.interceptors)
-        """What every reader undoes of what the interceptors did."""
+        """Undoes the interceptors' changes, in every reader."""
         self._middleware = (self.restoring.around_call, *plan.middleware) if self.restoring else plan.middleware
         self.runners: list[Runner] = []
         self.parts: list[Part] = []
-        """Those that are to be closed."""
+        """The parts that are open."""
         self._hooks = HooksAtWork(plan.hooks, bus)
         self._loop_watch: BlockedLoopWatch | None = None
-        """Where code of the handlers runs on the loop."""
+        """Watches the event loop if code of handlers runs on it."""
         self.watch = HealthWatch(self.runners, self.parts, plan.backend, plan.wedged_after_ms, self._blocked_lately)
         self._stack = AsyncExitStack()
-        """What closing does."""
+        """The steps of closing, the last one first."""
         self._progress = anyio.Event()
         self._moves = 0
-        """How often a handler had something to tell."""
+        """Counts the changes of handlers that `drain` waits for."""
         self._draining = anyio.Lock()
         self._waits: set[anyio.CancelScope] = set()
-        """Of those who are in `drain`."""
+        """The scopes of the callers that wait in `drain`."""
         self._stop_asked = anyio.Event()
         self._hears_signals = False
         self._ends_with_handlers = False
@@ -181,7 +181,7 @@ class Life:
             self.phase = "running"
 
     async def _start_parts(self) -> None:
-        """What lives with the bus, then the schemas of all that is declared."""
+        """Start the parts, then prepare the schemas of all declared types."""
         bus, plan = self._bus, self._plan
         uses = uses_of(plan.members, plan.functions, plan.serdes)
         uses += [use for table in plan.tables for use in table.uses(plan.serdes)]
@@ -278,7 +278,7 @@ class Life:
 
     @contextmanager
     def _while_open(self, what: str) -> Generator[None]:
-        """Whoever waits in here is told when the bus is closed: what is waited for may never come then."""
+        """Raise ConfigError when the bus is closed inside, because what the caller waits for may never come."""
         with anyio.CancelScope() as scope:
             self._waits.add(scope)
             try:
@@ -378,7 +378,7 @@ class Life:
                 if is_cancelled:
                     self.producers.last_words.end(self._drain_seconds)
                 if any(not runner.has_left for runner in self.runners):
-                    # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
+                    # Cancelled. A plain function may still run in its thread, and its result needs its producer.
                     self.tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
                 publishes = self.parts or len(self.producers)
@@ -417,7 +417,7 @@ class Life:
                 await self._close_parts()
 
     def _end(self) -> None:
-        """No task runs any more; whoever waits for one is told."""
+        """Release the callers that wait for a task, because no task runs any more."""
         self.is_open = False
         self.bridge.close()
         self.outcome.cut_off = any(runner.cut_off for runner in self.runners)
@@ -428,5 +428,5 @@ class Life:
 
 
 def not_running(what: str) -> ConfigError:
-    """What a caller is told who needs a bus that runs."""
+    """Return the error for a call that needs a bus that runs."""
     return ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")

@@ -25,7 +25,7 @@ When = Literal["on_startup", "on_shutdown"]
 
 
 class Hooks:
-    """What is declared."""
+    """The declared functions of ``on_startup`` and ``on_shutdown``."""
 
     def __init__(self) -> None:
         self._hooks: dict[When, list[Callable[..., Any]]] = {"on_startup": [], "on_shutdown": []}
@@ -39,26 +39,26 @@ class Hooks:
         return any(self._hooks.values())
 
     def of(self, when: When) -> list[Callable[..., Any]]:
-        """In their order."""
+        """Return the hooks in the order of their declaration."""
         return self._hooks[when]
 
 
 class HooksAtWork:
-    """A part of a bus that runs: those of ``on_startup`` in their order, later those of ``on_shutdown`` in theirs.
+    """Run the hooks of ``on_startup`` in their order, and those of ``on_shutdown`` in theirs, as a part of the bus.
 
-    What a generator among the first has behind its ``yield`` comes last, the last one first.
+    The code after the ``yield`` of a startup generator runs last, in reverse order.
     """
 
     def __init__(self, hooks: Hooks, bus: Host) -> None:
         self._hooks = hooks
         self._bus = bus
         self._stack = AsyncExitStack()
-        """What is to run at the end."""
+        """The shutdown hooks, and the ends of the generators."""
         self._scope = anyio.CancelScope()
-        """Around that."""
+        """The scope of the shutdown, with its deadline."""
 
     async def start(self, bus: Host) -> None:
-        """What one raises ends the start; `aclose` then closes what those before it opened."""
+        """Run the startup hooks. An error ends the start; `aclose` then closes what earlier hooks opened."""
         for hook in self._hooks.of("on_startup"):
             try:
                 await self._begin(hook)
@@ -69,7 +69,7 @@ class HooksAtWork:
             self._stack.push_async_callback(_called, hook, bus)
 
     async def _begin(self, hook: Callable[..., Any]) -> None:
-        # A generator goes on behind its ``yield`` as if all were well, whatever another hook raises: it closes what it
+        # A generator goes on after its ``yield`` as if all were well, whatever another hook raises: it closes what it
         # has opened, and the error is not its own to swallow.
         if inspect.isasyncgenfunction(own_function(hook)):
             opened = asynccontextmanager(_bound(hook, self._bus))()

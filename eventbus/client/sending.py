@@ -1,6 +1,6 @@
-"""The three ways to send, for whoever has a producer to send with: the bus, and a transaction.
+"""`send`, `send_nowait` and `send_many` of the bus and of a transaction.
 
-`send` and `send_nowait` write their options out and pass them by name: a dict costs a `send_nowait` a third more.
+`send` and `send_nowait` write their options out and pass them by name, because a dict makes `send_nowait` a third slower.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str
 
 
 class SendOptions(TypedDict, total=False):
-    """What may be said of a record besides its topic and value; see `Producer.send`."""
+    """The options of a record besides its topic and value; see `Producer.send`."""
 
     key: Any
     headers: HeadersLike | None
@@ -35,7 +35,7 @@ class SendOptions(TypedDict, total=False):
 
 
 class SendNowaitOptions(SendOptions, total=False):
-    """The same, and whom to tell."""
+    """The options of `send_nowait`."""
 
     on_delivery: OnDelivery | None
 
@@ -51,7 +51,7 @@ class SendManyOptions(TypedDict, total=False):
 
 
 def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
-    """Of what was given, if that is why: looking before would cost every `send`."""
+    """Return the error that names the wrong argument, if any. A check before each call would slow down every send."""
     if not isinstance(topic, str):
         return ConfigError(f"send({topic!r:.60}, ...): the topic is a text and comes first: send('orders', value)")
     if partition is not None and not isinstance(partition, int):
@@ -62,7 +62,7 @@ def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
 def check_values(
     topic: Any, values: Any, key: Any, name: str = "send_many", one: str = "send", *, partition: Any = None
 ) -> None:
-    """Of ``send_many`` and its kin; a text and a mapping have items as well, rarely those meant. Raises ConfigError."""
+    """Check the arguments of ``send_many``. Raises ConfigError, also for a str or mapping as the values."""
     given: Any = values
     if not isinstance(topic, str):
         wrong = f"the topic is a text and comes first: {name}('orders', values)"

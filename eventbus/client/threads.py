@@ -1,4 +1,4 @@
-"""Whose thread and event loop something belongs to, and how other threads ask for what only that loop may do."""
+"""The thread and event loop of a bus, and calls into that loop from other threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eventbus.forks import forked, watch_forks
 
 T = TypeVar("T")
 _LOOK_SECONDS = 1.0
-"""How long a thread waits for the loop before it wakes to hear of signals."""
+"""How long a thread waits for the loop before it wakes to handle signals."""
 
 
 _NO_THREAD = 0
@@ -30,7 +30,7 @@ _NO_THREAD = 0
 
 
 class Home:
-    """The thread and event loop that something was made in: nothing of a bus is to be used from another one."""
+    """The thread and event loop of a bus. Its methods must not be called from another one."""
 
     def __init__(self) -> None:
         self.thread = get_ident()
@@ -79,7 +79,7 @@ class Home:
             raise self.elsewhere(what)
 
     def elsewhere(self, what: str) -> ConfigError:
-        """What a caller is told who is not at home."""
+        """Return the error for a call from another thread, event loop or process."""
         if self.is_forked:
             return forked(what, "The bus", self._process)
         if get_ident() != self.thread:
@@ -122,7 +122,7 @@ def _result_of(future: Future[T]) -> T:
 
 
 class Bridge:
-    """What other threads ask of a running bus. Nobody who waits is forgotten: `close` tells whoever is left."""
+    """Calls of other threads into a running bus. `close` raises ConfigError in the threads that still wait."""
 
     def __init__(self, tasks: ContainedTasks) -> None:
         """``tasks``: what the calls run in, and `serve`; when it is cancelled, so are they."""
@@ -185,7 +185,7 @@ class Bridge:
         return _result_of(future)
 
     def promise(self, what: str) -> Future[Any]:
-        """A future that somebody else settles, or `close`. Raises ConfigError when the bus is closed."""
+        """Return a future that the caller settles, or `close`. Raises ConfigError when the bus is closed."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
@@ -262,7 +262,7 @@ class Bridge:
             settle(future, result)
 
     def close(self) -> None:
-        """The bus is closed: whoever waits is told, and whoever asks from now on."""
+        """Raise ConfigError in the threads that wait, and in every call from now on, because the bus is closed."""
         with self._lock:
             self._closed = True
             left = list(self._open)

@@ -32,11 +32,11 @@ Outcome = Literal["open", "committed", "aborted", "unknown"]
 _PATIENCE_SECONDS = 10
 """How long a transaction waits for its turn before it says so."""
 _IDLE_PRODUCERS = 100
-"""Producers a bus keeps for transactional ids that are not in use: an id of its own per transaction must not leak."""
+"""The limit of idle producers that a bus keeps, because a program may use a new id for each transaction."""
 
 
 class Turn(Protocol):
-    """Who lends a transaction its producer."""
+    """Lends a transaction its producer."""
 
     async def take(self, transaction: Transaction) -> Producer: ...
 
@@ -54,8 +54,8 @@ class Transaction(Sending):
 
     Leaving the block commits; an exception in it aborts, and propagates. The commit waits for everything that was sent:
     inside, `send_nowait` is enough. Committing raises TransactionAborted (run the block again), ProducerFenced
-    (somebody else took the id over: stop), TransactionOutcomeUnknown (read what it wrote before running it again).
-    `outcome` tells afterwards.
+    (another producer took the id over: stop), TransactionOutcomeUnknown (read what it wrote before running it again).
+    `outcome` has the result.
     """
 
     def __init__(self, transactional_id: str, turn: Turn, *, independent: bool = False) -> None:
@@ -122,14 +122,14 @@ class Transaction(Sending):
             raise
         except (TransactionAborted, ProducerFenced):
             self._outcome = "aborted"
-            self._reusable = True  # one that is fenced says so again to whoever asks next
+            self._reusable = True  # a fenced producer raises the same error again in its next user
             raise
         except EventBusError as error:  # the log could not even write the decision down
             await self._abort(producer, error)
             raise TransactionAborted(f"the transaction of {self.transactional_id!r} was aborted: {error}") from error
         except BaseException:  # cancelled
             self._outcome = "unknown"
-            self._reusable = True  # whoever takes it next settles this one first
+            self._reusable = True  # its next user settles this transaction first
             with producer.last_words.shield():
                 await self.settle()
             raise
@@ -190,7 +190,7 @@ class Transaction(Sending):
 
 
 class OwnProducer:
-    """The turn of a producer that belongs to the caller: nobody to wait for."""
+    """The turn of a producer that belongs to the caller, which waits for no other transaction."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -222,13 +222,13 @@ class _Shared:
 
 
 class Transactions:
-    """The transactions of one bus: a producer per transactional id, one transaction of it at a time."""
+    """The transactions of one bus: a producer per transactional id, with one open transaction at a time."""
 
     def __init__(self, open_producer: Callable[..., Producer], timers: Timers) -> None:
         self._open_producer = open_producer
         self._timers = timers
         self._shared: dict[str, _Shared] = {}
-        """By transactional id; those used longest ago first."""
+        """Maps transactional ids to their producers, the least recently used first."""
 
     def transaction(self, transactional_id: str, timeout_ms: int | None, independent: bool) -> Transaction:
         turn = _SharedProducer(self, transactional_id, timeout_ms)

@@ -579,7 +579,7 @@ def test_kafkas_dotted_names_are_options_of_handlers_in_a_file() -> None:
     with pytest.raises(ConfigError, match=r"group is given twice, as 'a' and as 'group.id': 'b'"):
         consumer_spec("t", {"group": "a", "group.id": "b"})
     with pytest.raises(ConfigError, match=r"fetch_min_bytes is given twice, as 1 and as 'fetch.min.bytes': 2"):
-        bus.consumer("t", fetch_min_bytes=1, **{"fetch.min.bytes": 2})
+        consumer_spec("t", {"fetch_min_bytes": 1, "fetch.min.bytes": 2})
     for key in ("enable.auto.commit", "max.poll.records"):
         with pytest.raises(ConfigError, match=r"offsets are committed as records finish|for a handler it is batch=N"):
             consumer_spec("t", {key: 1})
