@@ -74,7 +74,7 @@ class Admin:
         to be rid of what a killed run has left."""
         results: Mapping[str, TopicDescription | KafkaError] = {}
         if specs:
-            with anyio.CancelScope(shield=True):  # cancelled, nobody would know which of them are there now
+            with anyio.CancelScope(shield=True):  # a cancelled caller could not know which topics exist now
                 results = await self._backend.create_topics(specs)
         created = [result for result in results.values() if not isinstance(result, KafkaError)]
         self._temporary += [topic.name for topic in created]
@@ -93,7 +93,7 @@ class Admin:
         names, self._temporary = self._temporary, []
         if not names:
             return
-        with anyio.CancelScope(shield=True):  # whoever is cancelled leaves no topics behind either
+        with anyio.CancelScope(shield=True):  # a cancelled caller leaves no topics either
             try:
                 await self._log.delete_topics(names)
             except UnknownTopicOrPartition:
@@ -143,7 +143,7 @@ class Admin:
         return await self._backend.list_offsets(at, isolation)
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed: the next offset to read per partition."""
+        """Return the committed offsets of a group: the next offset to read per partition."""
         return await self._backend.group_offsets(group)
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
@@ -212,7 +212,7 @@ class Admin:
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """What partitions remember of their producers: epoch, last sequence number, open transaction."""
+        """Return the state of producers in partitions: epoch, last sequence number, open transaction."""
         return await self._backend.describe_producers([TopicPartition(*one) for one in partitions])
 
     # who may do what -------------------------------------------------------------------------------------------------

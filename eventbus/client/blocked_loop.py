@@ -54,7 +54,7 @@ class BlockedLoopWatch:
         threading.Thread(target=self._run, name="eventbus-loop-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """The thread ends soon; nobody waits for it."""
+        """Stop the thread. It ends soon, and no caller waits for it."""
         self._stopping.set()
         self._answer.given.set()
 
@@ -81,7 +81,7 @@ class BlockedLoopWatch:
             self._stopping.wait(self._slow_seconds / 2)
 
     def _was_suspended(self, answer: _Answer, used: float) -> bool:
-        """It was not the loop alone that stood still: this thread woke late too, and nobody has computed anything."""
+        """The whole process stood still, because this thread woke late too, and no code computed."""
         late = self._now() - answer.asked_at - self._slow_seconds
         return late > self._slow_seconds / 2 and self._processor_time() - used < late / 2
 
@@ -135,7 +135,7 @@ def watch_loop(
 
 
 class _Answer:
-    """What the loop gives to say that it turns."""
+    """The callback that shows that the loop turns."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -148,7 +148,7 @@ class _Answer:
 
 
 def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middleware]) -> dict[CodeType, str]:
-    """The code of handlers and middleware, and what to call it. A decorator's, shared by several, is nobody's."""
+    """The code of handlers and middleware, with a name. The code of a decorator that several share has no name."""
     names: dict[CodeType, str] = {}
     shared: set[CodeType] = set()
     handlers = list(handlers)

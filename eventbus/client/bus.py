@@ -380,9 +380,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """Return a consumer for a loop: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
 
         ``partitions`` in place of topics are read without a group, also if other consumers read them. ``key`` and
-        ``value`` are the types to read them as. ``interceptors`` see what `poll` returns and what is committed. ``on_assigned``,
-        ``on_revoked`` and ``on_lost`` are called when the group moves partitions, see `RebalanceListener`. Further
-        keywords are Kafka's keys with underscores:
+        ``value`` are the types to read them as. ``interceptors`` see what `poll` returns and what is committed.
+        ``on_assigned``, ``on_revoked`` and ``on_lost`` are called when the group moves partitions, see
+        `RebalanceListener`. Further keywords are Kafka's keys with underscores:
         ``start``, ``isolation``, ``fetch_min_bytes``, ``group_instance_id``, ``session_timeout_ms``,
         ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """

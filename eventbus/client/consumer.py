@@ -1,4 +1,4 @@
-"""The explicit consumer: a loop of one's own over a group or over chosen partitions."""
+"""The explicit consumer, for a loop over a group or over chosen partitions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CLOSE_SECONDS = 30
 
 
 OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
-"""The *next* offset to read per partition, with a text beside it or without."""
+"""The *next* offset to read per partition, with or without metadata."""
 
 
 class Consumer(Generic[KeyT, ValueT]):
@@ -104,7 +104,7 @@ class Consumer(Generic[KeyT, ValueT]):
         self._revoking: set[TopicPartition] = set()
         """Being given up in good order: what else goes is lost."""
         self._lost: list[TopicPartition] = []
-        """Lost, and the listener has not been told."""
+        """Partitions that were lost, before the listener is notified."""
         self._background = BackgroundCommits(self._store, spawn, backend.timers)
         self._next_auto_commit = 0.0
         self._until_assigned = anyio.CancelScope()
@@ -216,7 +216,7 @@ class Consumer(Generic[KeyT, ValueT]):
         await self._change(lambda: self._consumer.assign(wanted))
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group as `aclose` does; then subscribe or assign anew."""
+        """Stop reading, and leave the group as `aclose` does. Then subscribe or assign again."""
         with self._used_alone():
             try:
                 await self._leave(self._consumer)
@@ -541,7 +541,7 @@ class Consumer(Generic[KeyT, ValueT]):
             tell_all(self._on_commit, offsets)
 
     async def _commit_automatically(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """What `poll` has returned, whether it was handled or not: that is what ``enable_auto_commit`` means."""
+        """The offsets of all that `poll` has returned, handled or not, which ``enable_auto_commit`` commits."""
         self._next_auto_commit = self._timers.current_time() + self._config.auto_commit_interval_ms / 1000
         polled = self._chosen(None)
         if partitions is not None:
@@ -552,7 +552,7 @@ class Consumer(Generic[KeyT, ValueT]):
             logger.warning("the automatic commit failed, the next one tries again: %s", error)
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of all assigned partitions when none is named; absent means never."""
+        """Return the committed offsets of these partitions, by default of all assigned ones. Absent means never."""
         return await self._consumer.committed(self._named(partitions))
 
     def group_metadata(self) -> GroupMetadata:

@@ -1,4 +1,4 @@
-"""A producer with interceptors: a class of its own, so that one without them pays nothing."""
+"""A producer with interceptors: a separate class, so that a producer without them pays nothing."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class InterceptedProducer(Producer):
         self.suspends = any(isinstance(one, Suspends) for one in interceptors)
         """Some of them wait: who sends does so in `accepted`."""
         self._turn = anyio.Lock(fast_acquire=True)
-        """Who came first is accepted first, however long interceptors take with a record."""
+        """Accept records in the order of the calls, however long interceptors take with a record."""
         self._on_send = [one.on_send for one in interceptors]
         self._restores = any(isinstance(one, Restores) for one in interceptors)
         self._on_acknowledgement = [one.on_acknowledgement for one in interceptors]
@@ -156,7 +156,7 @@ class InterceptedProducer(Producer):
         return await (await self.accepted(topic, value, **options))
 
     async def accepted(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Delivery:
-        """The record is in its batch, behind those that came before it."""
+        """The record is in its batch, after the records that were sent before it."""
         async with self._turn:
             return await self._accept_with_room(await self._shown_in_time(topic, value, **options))
 

@@ -1,4 +1,4 @@
-"""Numbers of a running bus, in one value: for a page of one's own, or line by line for a monitoring system."""
+"""The metrics of a running bus, in one value, or as samples for a monitoring system."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Sample(NamedTuple):
     kind: Kind
     """A histogram's samples are named ``..._bucket`` (with ``le``), ``..._sum`` and ``..._count``."""
     help: str = ""
-    """What the number means, in a line: the same for all of a name."""
+    """The meaning of the number in one line; all samples of a name have the same."""
 
 
 @runtime_checkable
 class HasSamples(Protocol):
-    """A `Part` of a bus with numbers of its own."""
+    """A `Part` of a bus that has metrics."""
 
     def samples(self) -> Iterable[Sample]:
         """As of now, and without asking anybody; names begin with ``eventbus_``."""
@@ -41,7 +41,7 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     handler: str
     group: str
     counts: Counts
-    """What became of records since the start."""
+    """Counts records by their outcome, since the start."""
     at_work: int
     """Calls that have not returned."""
     lag_by_partition: dict[str, int]
@@ -68,7 +68,7 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bus counts; ``msgspec.json.encode(metrics)`` makes it JSON, `samples` what a monitoring system reads."""
+    """The metrics of a bus. ``msgspec.json.encode(metrics)`` is JSON; `samples` is for a monitoring system."""
 
     handlers: tuple[HandlerMetrics, ...] = ()
     clients: tuple[ClientStatistics, ...] = ()

@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]*")
 
 
 class Placement(NamedTuple):
-    """Where a router's declarations go: what comes before their names, and around their handlers."""
+    """The place of a router: the prefixes of its names, and the middleware around its handlers."""
 
     prefix: str = ""
     group_prefix: str = ""
@@ -42,7 +42,7 @@ class Placement(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What a router brings to a bus."""
+    """The declarations that a router adds to a bus."""
 
     handlers: list[AnyHandler]
     functions: list[AnyFunction]
@@ -50,7 +50,7 @@ class Placed(NamedTuple):
     """Each with whether it is temporary."""
     hooks: list[tuple[When, Callable[..., Any]]]
     others: list[Any]
-    """What it includes and does not change: parts."""
+    """Included objects that a prefix does not change: parts."""
     values: dict[str, Any]
     """The declared types of topics."""
 
@@ -78,7 +78,7 @@ class Router(Declares):
         middleware: Sequence[Middleware] = (),
         **defaults: Unpack[HandlerDefaults],
     ) -> None:
-        """Raises ConfigError for a prefix that is no part of a topic's name, and for defaults that are no options."""
+        """Raises ConfigError for a prefix that cannot be in a topic name, and for unknown options."""
         self._placement = placement(prefix, group_prefix, middleware, f"Router(prefix={prefix!r})")
         for name in ("topics", *rows("decorator")):
             if name in defaults:
@@ -221,7 +221,7 @@ def _first_or_copy(declared: Any, where: Placement) -> Any:
 
 
 class _Elsewhere:
-    """Whom a producer function publishes through when a copy of it, or several, are what buses have."""
+    """The publisher of a producer function of which the buses have copies."""
 
     def __init__(self, name: str, only: AnyFunction | None) -> None:
         self._name = name

@@ -24,13 +24,13 @@ class SchemaUse(msgspec.Struct, frozen=True):
     topic: str | None
     """None: topics that a pattern matches, or whatever it is sent to."""
     part: str
-    """"key" or "value"."""
+    """The part of the record: "key" or "value"."""
     direction: str
-    """"reads" or "writes"."""
+    """The direction: "reads" or "writes"."""
     type: Any
     serde: Serde
     name: str
-    """Of the handler or the producer function; "" for a type that is only sent."""
+    """The name of the handler or producer function; "" for a type that is only sent."""
     function: Callable[..., Any] | None = None
     group: str | None = None
 
@@ -47,7 +47,7 @@ Members = Sequence[tuple[Handler[Any, Any], str]]
 def uses_of(
     members: Members, functions: Sequence[ProducerFunction[..., Any, Any]], serdes: Mapping[type, Serde]
 ) -> list[SchemaUse]:
-    """What is declared: payloads of handlers, what producer functions return, and the types that have a serde."""
+    """Return the declared types: payloads of handlers, results of producer functions, and types with a serde."""
     found: list[SchemaUse] = []
     for handler, group in members:
         annotation = split_optional(handler.signature.payload)[0]
@@ -102,7 +102,7 @@ async def prepare(uses: Sequence[SchemaUse]) -> None:
 
 
 def _in_words(error: SchemaRegistryError) -> str:
-    """What is wrong where, and how to mend it, where the registry tells; else its text."""
+    """Return the place, the reason and the fix, if the registry reports them; else its text."""
     findings: Sequence[Any] = getattr(error, "findings", ())
     return "; ".join(f"{one.explanation}; {one.fix}" for one in findings) or str(error)
 

@@ -25,7 +25,7 @@ async def fetched(needed: SchemaNeeded | SchemaNotReady) -> None:
 
 
 async def _asked(needed: SchemaNeeded | SchemaNotReady) -> Exception | None:
-    """What came in the way. Raises SchemaUnavailable when nothing came at all."""
+    """Fetch the schema in a thread. Return the error, or None. Raises SchemaUnavailable without an answer."""
     problem: Exception | None = None
     with RealTimers().move_on_after(_LONGEST_SECONDS) as scope:  # it passes for threads, whatever the clock
         problem = await anyio.to_thread.run_sync(_problem_of, needed.fetch, abandon_on_cancel=True)

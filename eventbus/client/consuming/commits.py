@@ -1,4 +1,4 @@
-"""Commits nobody waits for: in order, retried, and never moving a group back."""
+"""Commits without a waiting caller: in order, retried, and never to an earlier offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, EventBusError | None], object]
 """Called with the offsets and what kept them from being stored, or None."""
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-"""Runs a task beside the caller."""
+"""Runs a task concurrently with the caller."""
 
 _ATTEMPTS = 10
 _RETRY_SECONDS = 0.1
@@ -60,7 +60,7 @@ class BackgroundCommits:
         return self._count
 
     async def now(self, offsets: Offsets) -> None:
-        """Commit, behind the one that is under way. Raises what a commit raises."""
+        """Commit after the commit in flight. Raises the error of the commit."""
         self.number(offsets)
         async with self._turn:
             await self._commit(offsets)
@@ -115,5 +115,5 @@ class BackgroundCommits:
             return
         try:
             commit.callback(commit.offsets, error)
-        except Exception:  # the user's code: it must not take the commits behind it with it
+        except Exception:  # the user's code: it must not prevent the commits after it
             logger.exception("a commit callback raised")

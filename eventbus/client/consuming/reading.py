@@ -1,4 +1,4 @@
-"""What a consumer has fetched and not yet returned, and what `poll` returns."""
+"""Records that a consumer has fetched and not yet returned, and the list that `poll` returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def partition_of(given: Any) -> TopicPartition:
 
 
 class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT]):
-    """What one `poll` returned: a list of records, in order per partition."""
+    """The records of one `poll`, in order per partition."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT])
         return found
 
     def next_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What `Consumer.commit` takes once all of these are finished: the next offset to read per partition."""
+        """Return the next offset to read per partition: commit it once all of these records are finished."""
         return {record.topic_partition: OffsetAndMetadata(record.next_offset) for record in self}
 
 
@@ -83,7 +83,7 @@ class Decoding:
             record.value = with_prefix(record.value, record.headers, value.header)
 
     def needed(self, chunk: FetchedRecords, start: int) -> SchemaNeeded | None:
-        """What has to be fetched before the records from ``start`` on can be decoded."""
+        """Return the schemas that must be fetched before the records from ``start`` on can be decoded."""
         found: SchemaNeeded | None = None
         for serde, column in ((self._key_schemas, chunk.keys), (self._value_schemas, chunk.values)):
             if serde is None or found is not None:
@@ -126,7 +126,7 @@ class _Chunk:
         self.marked = marked
         """The indexes of records that are to be restored before they are returned."""
         self.restored: dict[int, ConsumerRecord | Exception] = {}
-        """By index, from there on; an error in place of one that cannot be."""
+        """Maps the index of a record to the restored record, or to the error of restoring it."""
         self.topic_partition = TopicPartition(records.topic, records.partition)
 
     @property
@@ -160,7 +160,7 @@ class Prefetched:
         self._decoding = decoding
         self._restoring = restoring
         self._chunks: deque[_Chunk] = deque()
-        """Never holds one that is used up, so that the first one has a record to return."""
+        """Holds no fetch that is used up, so that the first fetch always has a record to return."""
         self.unchecked = False
         """Some of it may need schemas that are not here: see `needed`."""
         self.returned: dict[TopicPartition, int] = {}
@@ -173,7 +173,7 @@ class Prefetched:
         """Records of a fetch, to be returned after those that are here."""
         for records in fetched:
             chunk = _Chunk(records, self._restoring.marked(records))
-            # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
+            # The backend moved the position (a reset, or a topic created again), so the old offset means nothing.
             if chunk.position < self.returned.get(chunk.topic_partition, 0):
                 del self.returned[chunk.topic_partition]
             if chunk.records.offsets:
@@ -222,7 +222,7 @@ class Prefetched:
             return error
 
     def needed(self) -> SchemaNeeded | None:
-        """What has to be fetched before what is here can be decoded."""
+        """Return the schemas that must be fetched before these records can be decoded."""
         for chunk in self._chunks:
             found = self._decoding.needed(chunk.records, chunk.index)
             if found is not None:
@@ -279,7 +279,7 @@ class Prefetched:
         self.returned.pop(partition, None)
 
     def keep(self, returned: Mapping[TopicPartition, int]) -> None:
-        """What was returned, after a change of what is read."""
+        """Replace the returned offsets, after a change of the partitions."""
         self.returned = dict(returned)
 
     def clear(self) -> None:

@@ -46,7 +46,7 @@ class Restores(Protocol):
 
 
 class Restoring:
-    """What the readers of one bus undo, in the reverse order of sending."""
+    """The restoring steps of one bus, in the reverse order of sending."""
 
     def __init__(self, interceptors: Iterable[ProducerInterceptor] = ()) -> None:
         self._steps: list[Restores] = [one for one in reversed([*interceptors]) if isinstance(one, Restores)]
@@ -114,4 +114,4 @@ class Restoring:
 
 
 NOTHING = Restoring()
-"""Of a bus without such interceptors."""
+"""The steps of a bus without such interceptors."""

@@ -39,7 +39,7 @@ _TREND_SECONDS = 60.0
 
 
 class HealthWatch:
-    """What is known of each runner over time, and the warning when one is wedged, or recovers."""
+    """Observes the runners over time, and logs a warning when a handler is wedged, or recovers."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class HealthWatch:
         return [part.health() for part in self._parts if isinstance(part, HasHealth)]
 
     def metrics(self) -> tuple[HandlerMetrics, ...]:
-        """What handlers count now; lags as of the last look."""
+        """Return the current counters of the handlers, with the lags of the last look."""
         return tuple(
             HandlerMetrics(
                 handler=runner.handler.__name__,
@@ -129,7 +129,7 @@ class _Track:
         return {str(one): behind for one, behind in self._lag.items()}
 
     async def ask(self, backend: Backend) -> None:
-        """What only the log knows; as it was before when it does not answer now."""
+        """Request the facts that only the log has. Keep the last ones if it does not answer now."""
         if self._runner.has_left:
             return
         is_starting = self._runner.last_poll_at is None
@@ -203,7 +203,7 @@ class _Track:
             self._lags.popleft()
 
     def _trend(self, lag: int, now: float) -> float | None:
-        """Records a second."""
+        """The rate in records per second."""
         then, before = self._lags[0]
         return round((lag - before) / (now - then), 1) if now > then else None
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while a bus runs: the first one asks it to finish, the second one ends it."""
+"""SIGINT and SIGTERM while a bus runs: the first signal lets it finish, the second signal ends it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNNING = "running until SIGTERM or SIGINT (Ctrl-C)"
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_SECONDS = 1.0
-"""How long the event loop may take to hear of a signal before the next one interrupts what blocks it."""
+"""How long the event loop may take to handle a signal before the next signal interrupts the code that blocks it."""
 
 
 async def hear_signals(
@@ -73,7 +73,7 @@ async def hear_signals(
 
 
 class _Listener:
-    """One bus that hears signals, in the loop it runs in."""
+    """A bus that handles signals, in the loop in which it runs."""
 
     def __init__(self) -> None:
         self._home = Home()
@@ -138,7 +138,7 @@ class _Everybody:
         self._listeners.remove(listener)
         if not self._listeners:
             for number, before in self._before.items():
-                if signal.getsignal(number) == self._arrive:  # or somebody else has taken it over
+                if signal.getsignal(number) == self._arrive:  # or other code has replaced the handler
                     signal.signal(number, before)
 
     def _arrive(self, number: int, frame: FrameType | None) -> None:
@@ -153,7 +153,7 @@ class _Everybody:
 
 
 def _kill_by(number: int) -> None:
-    """End the process as if nobody had ever handled the signal."""
+    """End the process as the default handler of the signal does."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 

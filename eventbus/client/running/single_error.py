@@ -10,7 +10,7 @@ from eventbus.backends.process_exit import ProcessExit, ends_process
 from eventbus.errors import HandlerError
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool | None]]
-"""``__aexit__`` of something."""
+"""The ``__aexit__`` of a context manager."""
 
 logger = logging.getLogger("eventbus")
 
@@ -64,6 +64,6 @@ def passing_on(leave: Exit) -> Exit:
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    """What is inside groups of groups."""
+    """Return the errors inside nested exception groups."""
     nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return [leaf for one in nested for leaf in _leaves(one)] if nested else [error]

@@ -1,4 +1,4 @@
-"""What a bus checks and creates before its handlers start, so that a mistake is said at once and not by silence."""
+"""Checks and topics of a bus before its handlers start, so that a mistake raises at once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _stored_so_far(client_id: str, group: str | None = None) -> str:
 
 
 def _shared_topic(one: Handler[Any, Any], other: Handler[Any, Any], topics: Collection[str]) -> str | None:
-    """What both read, as far as it is known."""
+    """Return the topics that both handlers read, as far as they are known."""
     if one.spec.pattern is not None and one.spec.pattern == other.spec.pattern:
         return f"what matches {one.spec.pattern!r}"
     known = {*topics, *one.spec.topics, *other.spec.topics}
@@ -137,7 +137,7 @@ async def prepare_topics(
 def _wanted(
     declared: Mapping[str, TopicSpec], handlers: Sequence[Handler[Any, Any]], backend: Backend
 ) -> list[TopicSpec]:
-    """The topics to create; one that is read with ``order="global"`` and has no number of partitions gets one."""
+    """Return the topics to create. A topic that is read with ``order="global"`` gets one partition by default."""
     wanted = dict(declared)
     for handler in handlers:
         if handler.spec.order == "global":

@@ -1,4 +1,4 @@
-"""What a table holds, as records are applied to it, a fetch at a time. Nothing here waits."""
+"""The entries of a table, to which the records of a fetch are applied. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Format:
         self.value = bind_decoder(self.value_serde, topic)
 
     def needed(self, chunk: FetchedRecords) -> SchemaNeeded | None:
-        """What has to be fetched before the records can be decoded."""
+        """Return the schemas that must be fetched before the records can be decoded."""
         return self._needs.needed(chunk, 0) if self._needs.waits else None
 
     def columns(self, chunk: FetchedRecords) -> tuple[Column, Column]:
@@ -63,10 +63,10 @@ def _named(column: Column, chunk: FetchedRecords, serde: Serde) -> Column:
 
 
 class Contents(ABC, Generic[K, V]):
-    """The entries, and what cannot be told of some."""
+    """The entries, and the errors of those that could not be read."""
 
     def __init__(self, table: str, format: Format, *, skips: bool) -> None:
-        """``skips``: a record that cannot be read is passed over, as if it were not there."""
+        """``skips``: a record that cannot be read is skipped."""
         self._table = table
         self.format = format
         self._skips = skips
@@ -74,9 +74,9 @@ class Contents(ABC, Generic[K, V]):
         self.broken: dict[Any, str] = {}
         """Keys whose entry is not known, and why; under a `_NoKey` what has no key that could be read."""
         self.applied = 0
-        """Records so far."""
+        """The number of records that were applied."""
         self.skipped = 0
-        """Of these, what was passed over: unreadable, or without a key."""
+        """The number of records that were skipped: unreadable, or without a key."""
         self._bytes_of_values = 0
         self._values = 0
 
@@ -147,7 +147,7 @@ class Contents(ABC, Generic[K, V]):
         return decoded
 
     def _pass_over(self, chunk: FetchedRecords, at: int, key: Any, problem: str) -> None:
-        """What cannot be taken over: the entry is not known from here on, or the record is skipped."""
+        """Handle a record that cannot be applied: its entry is unknown from now on, or the record is skipped."""
         where = f"{chunk.topic}-{chunk.partition} offset {chunk.offsets[at]}"
         if self._skips:
             self.skipped += 1
@@ -170,11 +170,11 @@ class Contents(ABC, Generic[K, V]):
 
     @abstractmethod
     def _remedy(self) -> str:
-        """How what is broken is mended."""
+        """The fix for the broken entry."""
 
 
 class _NoKey(NamedTuple):
-    """In place of a key that could not be read."""
+    """Stands for a key that could not be read."""
 
     partition: int
     offset: int
@@ -245,7 +245,7 @@ class Folded(Contents[K, V]):
         entries, broken, fold, initial = self.entries, self.broken, self._fold, self._initial
         for at, (key, event) in enumerate(zip(keys, events, strict=True)):
             if key is None or event is None or key in broken:
-                continue  # a null is no event; to what is broken an event is missing
+                continue  # a null is not an event; a broken entry lacks an event
             state = entries.get(key)
             try:
                 state = fold(initial() if state is None and initial is not None else state, event)

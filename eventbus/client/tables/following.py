@@ -17,7 +17,7 @@ from eventbus.types import FetchedRecords, IsolationLevel, TopicPartition
 logger = logging.getLogger("eventbus.tables")
 
 _LOOK_SECONDS = 5.0
-"""How often the end of the topic is asked for, and the progress of a long start is told."""
+"""The interval of requests for the end of the topic, and of log lines about a long start."""
 _WAIT_MS = 5_000
 _PAUSE_SECONDS = 1.0
 """Between a read that failed and the next one."""
@@ -46,7 +46,7 @@ class Following:
         self._positions: dict[TopicPartition, int] = {}
         """Everything before is applied."""
         self._ends: dict[TopicPartition, int] = {}
-        """Where the partitions ended at the last look."""
+        """The end offsets of the partitions at the last look."""
         self._in_hand: deque[FetchedRecords] = deque()
         """Read, and not applied yet."""
         self._looked_at = 0.0
@@ -60,7 +60,7 @@ class Following:
         self._is_closed = False
         self._over = anyio.Event()
         self.read = 0
-        """Records so far."""
+        """The number of records that were read."""
         self.trouble = ""
         """Why nothing can be read now."""
         self.is_missing = False
@@ -69,7 +69,7 @@ class Following:
 
     @property
     def lag(self) -> int:
-        """Records, and markers, behind the end as of the last look."""
+        """The number of records and markers to read up to the end of the last look."""
         return sum(max(end - self._positions.get(one, 0), 0) for one, end in self._ends.items())
 
     def _gone(self, partition: TopicPartition) -> None:
@@ -109,7 +109,7 @@ class Following:
         logger.log(level, "table %r: %s records were read in %.1f s", self._name, f"{self.read:,}", seconds)
 
     async def ends(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[TopicPartition, int]:
-        """Where the partitions end for such a reader; nothing of a topic that is not there."""
+        """Return the end offsets for such a reader; nothing for an unknown topic."""
         try:
             [topic] = await self._backend.describe_topics([self._topic])
         except UnknownTopicOrPartition:

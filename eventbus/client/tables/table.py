@@ -48,7 +48,7 @@ _FOLD_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``bus.table`` was told."""
+    """The arguments of ``bus.table``."""
 
     name: str
     topic: str
@@ -115,7 +115,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         self._call_loop = CallLoop()
         self._bus: Host | None = None
         self._restoring = NOTHING
-        """As long as it runs."""
+        """The restoring steps of the bus, while it runs."""
         self._contents: Contents[K, V] | None = None
         self._following: Following | None = None
         self._is_caught_up = False
@@ -129,7 +129,7 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     @property
     def topic(self) -> str:
-        """Where it is read from."""
+        """The topic that is read."""
         return self.spec.topic
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         """A copy as of now: nothing changes in it."""
         return dict(self._held().entries)
 
-    # Copies, because records come in between: at an ``await`` in the loop, and beside a handler in a worker thread.
+    # Copies, because records come in between: at an ``await`` in the loop, and during a handler in a worker thread.
 
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._held().entries))
@@ -214,7 +214,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         return await bus.send(self.spec.topic, value, key=key, transactional=transactional)
 
     def _check_readable(self, format: Format, given: Any, what: str, bus: Host) -> None:
-        """What no reader of the table could read is not written."""
+        """Refuse a key or value that no reader of the table could read. Raises SerializationError."""
         reads = format.key_serde if what == "key" else format.value_serde
         kind = cast("type[Any]", type(given))
         if what == "key":
@@ -290,7 +290,7 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     @property
     def topic_configs(self) -> dict[str, str]:
-        """What its topic is created with."""
+        """The configs with which its topic is created."""
         return dict(_VIEW_CONFIGS if self.spec.fold is None else _FOLD_CONFIGS)
 
     async def start(self, bus: Host) -> None:
@@ -418,10 +418,10 @@ class Table(Mapping[K, V], Generic[K, V]):
                 name, of, ", ".join(limited), of,
             )  # fmt: skip
 
-    # for whoever watches ---------------------------------------------------------------------------------------------
+    # observation ---------------------------------------------------------------------------------------------------
 
     def samples(self) -> Iterable[Sample]:
-        """What is in it, and how far behind it is."""
+        """Return its size and its lag."""
         held, following = self._contents, self._following
         if held is None or following is None:
             return
