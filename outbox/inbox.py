@@ -11,7 +11,7 @@ from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord, TopicPartition
 from outbox.claims import Claims
 from outbox.database import Database
-from outbox.units import AsynchronousUnits, BlockingUnits, MessageId, Units
+from outbox.units import AsynchronousUnits, BlockingUnits, MessageId
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
@@ -114,7 +114,7 @@ class Inbox:
 
         return AsyncConnection if self.is_async else Connection
 
-    def open(self, handler: str, group: str, parameter: str, annotation: Any) -> Units:
+    def open(self, handler: str, group: str, parameter: str, annotation: Any) -> AsynchronousUnits | BlockingUnits:
         """For one handler of a bus that starts."""
         factory = None if issubclass(annotation, self._connection_class) else self._factory
         claims = self._claims(group)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
+from eventbus.errors import IncompatibleSchema
 from schema_registry import errors, merging, names, records, reserved, scope, tags
 from schema_registry.digest import as_text
 from schema_registry.entities import Config, Schema, SchemaRequest, TagRequest
@@ -378,7 +379,7 @@ def _check_compatible(
     verdict = compatibility(desk, subject, config, parsed, content, existing)
     if not verdict.is_compatible:
         details = ", ".join(verdict.messages)
-        raise errors.IncompatibleSchema(
+        raise IncompatibleSchema(
             f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
             f"details: [{details}]",
             verdict.messages,

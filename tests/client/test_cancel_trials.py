@@ -46,7 +46,7 @@ class Log:
 
     @property
     def engine(self) -> Any:
-        return self.keeper._backend.engine
+        return self.keeper.context.backend.engine
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ class Storm:
 
     @property
     def engine(self) -> Any:
-        return self.buses[0]._backend.engine
+        return self.buses[0].context.backend.engine
 
     async def step(self) -> None:
         choose = self.random.choices(

@@ -291,7 +291,7 @@ async def test_quix_705_a_member_that_closes_in_a_rebalance_commits_what_it_keep
     quixio/quix-streams#705.
     """
     async with fleet(partitions=2) as all_:
-        engine = all_.keeper._backend.engine
+        engine = all_.keeper.context.backend.engine
         leader = Peer(engine, "leader")
         leader.go_on()
         async with life(

@@ -137,7 +137,7 @@ def test_the_service_comes_from_the_environment_or_a_file_too(tmp_path: Path, mo
         "of-file.handle",
     )
     monkeypatch.setenv("EVENTBUS_SERVICE", "billing")
-    assert bus_on("file://./orders", config_file=str(file)).service == "billing"
+    assert bus_on("file://./orders", config_file=str(file)).context.service == "billing"
     bus = bus_on("file://./orders", client_id="pod-3")
     context = bus.context
     assert (context.service, context.client_id, context.group_of(context.handlers[0])) == (

@@ -113,7 +113,7 @@ class Storm:
 
     @property
     def engine(self) -> Any:
-        return self.keeper._backend.engine
+        return self.keeper.context.backend.engine
 
     @property
     def alive(self) -> list[Member]:
