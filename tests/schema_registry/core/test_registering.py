@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from eventbus.errors import IncompatibleSchema
 from schema_registry.entities import Metadata, Rule, RuleSet, SchemaEntity, SchemaRequest, SchemaTags, TagRequest
-from schema_registry.errors import IncompatibleSchema
 from serdes.registry import Reference
 from tests.schema_registry.core.lab import INT, LONG, STRING, Lab, record, refused
 
