@@ -103,7 +103,7 @@ class Outbox:
         ``shards``: into how many parts relays divide the keys; stored with the table, the same for all programs.
         ``columns``: "debezium" names them as Debezium's event router expects, and keeps keys as text. ``archive``:
         published events are kept in a table of their own. ``serde`` and ``serdes`` are as the bus's;
-        ``serdes=bus.serdes`` keeps the declared types of its topics too. An event that would be larger than
+        ``serdes=bus.context.serdes`` keeps the declared types of its topics too. An event that would be larger than
         ``max_message_bytes`` as a record is refused. ``strict_order``: transactions that write events of one shard
         commit one after the other, so that the order of a key is that of the commits, even where nothing else of
         these transactions excludes each other. ``notify``: on PostgreSQL, relays in other processes are told of

@@ -126,8 +126,8 @@ def test_a_row_is_all_that_a_setting_needs(scope: Scope, add_row: AddRow, tmp_pa
     keyword: dict[str, Any] = {NAME: "5s"}
     for given in (keyword, {"hedge.ms": 5_000}):
         bus = EventBus("memory://", **given)
-        assert {row.setting: row.source for row in rows_of(bus.configuration)}[NAME] == "keyword"
-        settings = bus.configuration.settings
+        assert {row.setting: row.source for row in rows_of(bus.context.configuration)}[NAME] == "keyword"
+        settings = bus.context.configuration.settings
         value = {**settings.log, **settings.producers, **settings.consumers}
         assert str(value.get(NAME, value.get("hedge.ms"))) == "5000"
     said, unknown = read_environment({"EVENTBUS_HEDGE_MS": "5s"})
