@@ -1,6 +1,6 @@
 """`send`, `send_nowait` and `send_many` of the bus and of a transaction.
 
-`send` and `send_nowait` write their options out and pass them by name, because a dict makes `send_nowait` a third slower.
+`send` and `send_nowait` write out their options, because passing a dict makes `send_nowait` a third slower.
 """
 
 from __future__ import annotations
