@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
-from serdes.registry import RegisteredSchema, SchemaRegistryError
+from serdes.errors import SchemaRegistryError
+from serdes.registry import RegisteredSchema
 
 Mode = Literal["WRITE", "READ", "MIGRATION"]
 _MODES = {

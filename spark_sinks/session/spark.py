@@ -11,9 +11,8 @@ import threading
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, SparkCrashed
 from eventbus.forks import forked, watch_forks
-from spark_sinks.errors import SparkCrashed
 from spark_sinks.java.jvm import Jvm, require_pyspark
 
 if TYPE_CHECKING:

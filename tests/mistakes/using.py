@@ -18,7 +18,8 @@ from eventbus.middleware import ClaimCheck, Directory
 from outbox import Inbox, Outbox
 from schema_registry import Registry, SchemaRequest
 from serdes import Avro
-from serdes.registry import SchemaRegistryError, SchemaText
+from serdes.errors import SchemaRegistryError
+from serdes.registry import SchemaText
 from tests.client.forked_children import in_child
 from tests.mistakes.kit import At, Section, heard
 from tests.serdes.avro_codec.fake_registry import FakeRegistry

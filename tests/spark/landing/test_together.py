@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from eventbus.errors import CorruptRecord
+from eventbus.errors import CorruptRecord, SparkCrashed, SparkFailed
 from spark_sinks import errors, together
-from spark_sinks.errors import SparkCrashed, SparkFailed, in_short, own_error
+from spark_sinks.errors import in_short, own_error
 from spark_sinks.running import Running
 from spark_sinks.together import run_all
 
