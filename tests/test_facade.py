@@ -80,6 +80,7 @@ ROOTS = (EventBusError, errors.SchemaRegistryError)
 ERROR_CLASSES = [thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, ROOTS)]
 ERRORS_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 ELSEWHERE = {
+    "DatabaseMismatch": "the relay of an outbox catches it, and its health has the message",
     "FencedLeaderEpoch": "an answer of the server to a client's library",
     "InvalidSchema": "becomes a RegistryError",
     "LeaseLost": "the relay of an outbox catches it",
