@@ -138,7 +138,7 @@ class Driver:
 
     def cut_off(self, call: Call) -> None:
         """The call is cancelled."""
-        self.work.ended(call, was_cut_off=True)
+        self.work.ended(call, self._count(call))
         self.calls.remove(call)
 
     def stores(self, token: int, error: Exception | None = None) -> None:

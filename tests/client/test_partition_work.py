@@ -101,14 +101,14 @@ class Transcript:
         if goes_on:
             call.at = at + count
 
-    def ended(self, offset: str, *, was_cut_off: bool = False) -> None:
+    def ended(self, offset: str, cut_off: str = "0") -> None:
         call, at = self._find(offset)
         call.at = at
         self.work.returned(call, at)
-        self.work.ended(call, was_cut_off)
+        self.work.ended(call, int(cut_off))
 
-    def cut(self, offset: str) -> None:
-        self.ended(offset, was_cut_off=True)
+    def cut(self, offset: str, count: str = "1") -> None:
+        self.ended(offset, count)
 
     def stored(self, outputs: str) -> None:
         self.work.stored(outputs)

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.failures import CallTimedOut, Failure, log_passed_over, log_skipped, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
-from eventbus.client.handling.lane import Lane, part_of
+from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import REBALANCED
 from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
-from eventbus.client.handling.ways import Shared, at_work, commit_now
+from eventbus.client.handling.ways import Shared, at_work, commit_now, piece_of
 from eventbus.client.handling.work_actions import Abort, Call, Commit, Policy
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import CallTransaction
@@ -329,7 +329,7 @@ class ExactlyOnce:
 
     async def _handle(self, call: Call) -> None:
         lane, shared, work = self._lane, self._shared, self._work
-        piece = _piece(call)
+        piece = piece_of(call)
         self._call, self._failed_records = piece, []
         assert self._producer is not None
         async with shared.turn(lane):
@@ -526,10 +526,3 @@ def _is_away(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _piece(call: Call) -> FetchedRecords:
-    """Return the records of a call as a fetch."""
-    start, end = call.indexes[0], call.indexes[-1] + 1
-    left_out = () if end - start == len(call.indexes) else set(range(start, end)).difference(call.indexes)
-    return part_of(call.records, start, end, left_out)

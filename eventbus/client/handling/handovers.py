@@ -115,7 +115,7 @@ class Handovers:
             for lane in lanes:
                 lane.close()
             await self._let_end(lanes)
-            if self._handler.spec.delivery == "at-least-once" or any(lane.given_back for lane in lanes):
+            if not self._handler.spec.exactly_once:
                 await self._settle_and_commit(lanes)
             for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
                 self._forget(lane)
@@ -146,11 +146,11 @@ class Handovers:
             for lane in late:
                 await lane.ended.wait()
         for lane in late:
-            lane.give_back()
+            lane.cut_off()
 
     async def _settle_and_commit(self, lanes: Collection[Lane]) -> None:
         with self._timers.move_on_after(self._budget_seconds):
-            if any(not lane.is_idle for lane in lanes):
+            if not self._is_at_most_once and any(not lane.is_idle for lane in lanes):
                 await self._flush()
         try:
             # The others too: a member that leaves may have no other chance to, see `commit_last`.

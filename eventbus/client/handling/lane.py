@@ -17,7 +17,9 @@ import anyio.lowlevel
 from anyio.lowlevel import EventLoopToken
 
 from eventbus.client.handling.call_loop import CallLoop
+from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.waits import Wait
+from eventbus.client.handling.work_actions import Abort, Commit, Mode
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.recovery import Outgoing
 from eventbus.types import ConsumerRecord, FetchedRecords, TimestampType, TopicPartition
@@ -58,10 +60,10 @@ class Lane:
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
         "alone", "at_hand", "at_work", "begun_at", "begun_count", "call_loop", "calls", "chunks", "closing",
-        "commit_every", "committed", "ended", "error", "finished", "finished_count", "give_back", "given_back",
-        "given_up_at", "held", "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused",
-        "predecessor", "ran", "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition",
-        "tried", "unhold", "unreadable", "wait", "waiters", "waits", "wake",
+        "commit_every", "committed", "cut_off", "ended", "error", "finished", "finished_count", "given_up_at", "held",
+        "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ran",
+        "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition", "tried", "unhold",
+        "unreadable", "wait", "waiters", "waits", "wake", "work",
     )  # fmt: skip
 
     def __init__(
@@ -111,10 +113,10 @@ class Lane:
         """Runs the calls of records that are handled in order."""
         self.calls = 0
         """Records called again after they failed: tells a call from the one before it."""
-        self.give_back: Callable[[], object] = lambda: None
-        """Gives back records that were committed before they were handled, and were not begun."""
-        self.given_back: FetchedRecords | None = None
-        """Those records, until the commit is stored that takes the offset back to the first of them."""
+        self.work: PartitionWork | None = None
+        """At most once: the state of the records."""
+        self.cut_off: Callable[[], object] = lambda: None
+        """Called when nobody waits any longer for the call in flight."""
         self.moves: dict[int, Outgoing] = {}
         """By offset what records turned into that are finished by being written to another topic: that, and the commit
         that says so, are one transaction."""
@@ -203,12 +205,6 @@ class Lane:
         self._in_flight.clear()
         self.error = None
         self.finished = offset
-
-    def gives_back(self, records: FetchedRecords) -> None:
-        """Take back the commit of records that were not begun: the next commit stores the offset of the first one."""
-        self._in_flight.clear()  # what they wait for would move `finished` below that
-        self.given_back = records
-        self.finished, self.committed = records.offsets[0], -1
 
     # records in any order --------------------------------------------------------------------------------------------
 
@@ -355,11 +351,16 @@ class Lane:
         if waiter.error is not None:
             raise waiter.error
 
+    def next_commit(self) -> Commit | Abort | None:
+        """Return what can be committed now."""
+        if self.work is not None:
+            return None if self.work.mode is Mode.OPEN else self.work.next_commit()
+        return Commit(self.finished) if self.finished > self.committed and not self.abandoned else None
+
     def was_committed(self, next_offset: int, error: EventBusError | None = None) -> None:
         """A commit of ``next_offset`` was stored, or refused."""
         if error is None:
             self.committed = max(self.committed, next_offset)
-            self.given_back = None
         for waiter in [waiter for waiter in self.waiters if waiter.next_offset <= next_offset]:
             self.waiters.remove(waiter)
             waiter.error = error
@@ -378,6 +379,8 @@ class Lane:
         self.stopping = self.closing = True
         self.chunks.clear()
         self.wake.set()
+        if self.work is not None:
+            (self.work.lost if abandon else self.work.revoked)()
         if abandon and not self.abandoned:
             self.abandoned = True
             if self.waiters:

@@ -15,6 +15,7 @@ from eventbus.backends.histogram import SECONDS, Histogram
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.moves import Moves, is_final
+from eventbus.client.handling.work_actions import Commit
 from eventbus.errors import (
     EventBusError,
     FencedInstanceId,
@@ -180,11 +181,12 @@ class LaneCommits:
 
     async def _commit_plainly(self, lanes: Collection[Lane]) -> None:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        moving: list[Lane] = []
+        commits: dict[Lane, Commit] = {}
         for lane in lanes:
-            if lane.finished > lane.committed and not lane.abandoned:
-                offsets[lane.topic_partition] = OffsetAndMetadata(lane.finished, lane.note())
-                moving.append(lane)
+            commit = lane.next_commit()
+            if isinstance(commit, Commit):
+                offsets[lane.topic_partition] = OffsetAndMetadata(commit.next_offset, lane.note())
+                commits[lane] = commit
         shown, self.elsewhere = self._shown(), {}
         for partition, offset in shown.items():
             offsets.setdefault(partition, OffsetAndMetadata(offset))
@@ -193,13 +195,18 @@ class LaneCommits:
         with self.asked():
             try:
                 await self._consumer.commit(offsets)
-            except EventBusError as error:
-                for lane in moving:
-                    lane.was_committed(offsets[lane.topic_partition].offset, error)
+            except BaseException as error:
+                for lane, commit in commits.items():
+                    if lane.work is not None:
+                        lane.work.commit_failed(commit)
+                    if isinstance(error, EventBusError):
+                        lane.was_committed(commit.next_offset, error)
                 self.elsewhere = {**shown, **self.elsewhere}
                 raise
-        for lane in moving:
-            lane.was_committed(offsets[lane.topic_partition].offset)
+        for lane, commit in commits.items():
+            if lane.work is not None:
+                lane.work.commit_stored(commit)
+            lane.was_committed(commit.next_offset)
         self.succeeded()
 
     def _shown(self) -> dict[TopicPartition, int]:

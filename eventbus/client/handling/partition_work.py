@@ -9,7 +9,7 @@ event                                          meaning
 ``done_below(offset)``                         a database or a committed transaction reports that these are done
 ``returned(call, upto, outputs)``              the call has handled its first ``upto`` records
 ``raised(call, at, verdict, ...)``             a record failed, or those of a batch, and the policy has chosen
-``ended(call, was_cut_off)``                   the driver works at the call no longer; the rest of it is not handled
+``ended(call, cut_off)``                       the driver works at the call no longer; the rest of it is not handled
 ``stored(outputs)``, ``refused(outputs, ...)``  the log has stored what records published, or has not
 ``acknowledged(offset)``                       manual acknowledgement
 ``commit_stored(commit)``, ``commit_failed``   the outcome of a `Commit`
@@ -229,7 +229,8 @@ class PartitionWork:
     def _fill_queues(self) -> bool:
         """Put records that arrived into queues, as many as may be begun. False: none may be begun now."""
         arrived = self._progress.arrived
-        if not arrived or self.mode is not Mode.OPEN or (self._calls and self.policy.order == "partition"):
+        is_ended = self.mode is not Mode.OPEN and not (self._is_at_most_once and self.mode is Mode.LOST)
+        if not arrived or is_ended or (self._calls and self.policy.order == "partition"):
             return False
         if self._in_doubt and (self._calls or self._commit or self.unfinished or self.finished > self.committed):
             return False
@@ -380,15 +381,15 @@ class PartitionWork:
         if self.mode is not Mode.OPEN:
             self._begin_none()
 
-    def ended(self, call: Call, was_cut_off: bool = False) -> None:
+    def ended(self, call: Call, cut_off: int = 0) -> None:
         """The driver works at the call no longer. What has returned was reported before.
 
-        ``was_cut_off``: it was cancelled while its record at ``at`` was called. Otherwise that was not begun.
+        ``cut_off``: so many records after those were called, and what comes of that is ignored. The rest was not begun.
         """
         if not call.is_open:
             return
-        if was_cut_off and self._is_at_most_once:
-            begun = call.indexes[call.done : call.done + (self.policy.batch or 1)]
+        if cut_off and self._is_at_most_once:
+            begun = call.indexes[call.done : call.done + cut_off]
             call.fetch.mark_running(begun, DONE)
             call.done += len(begun)
             self.lost_count += len(begun)
@@ -483,6 +484,8 @@ class PartitionWork:
             self._progress.committed = commit.next_offset
             return
         self._progress.commit(commit.next_offset, commit.forwards)
+        if self.mode is Mode.LOST:
+            self._keep_committed()
         if self._slice is not None and not self._slice.must_abort:
             self._close_slice(self._slice)
         self._progress.advance()
@@ -491,6 +494,8 @@ class PartitionWork:
         """The commit is not stored; the next one covers as much, or more. A transaction is `aborted` instead."""
         if self._commit is commit:
             self._commit = None
+            if self.mode is Mode.LOST:
+                self._progress.arrived.clear()
 
     def _commit_ahead(self) -> Commit | None:
         """At most once: commit the records that are called next."""
@@ -509,8 +514,15 @@ class PartitionWork:
         """At most once: records that are committed and were not begun."""
         if self._calls:
             return None
-        count, first = self._progress.not_begun()
-        return Commit(first, gives_back=count) if count else None
+        not_begun = self._progress.not_begun()
+        return Commit(not_begun[0], gives_back=len(not_begun)) if not_begun else None
+
+    def drop_not_begun(self) -> Sequence[int]:
+        """At most once: return the offsets of the records that are committed and will not be called, and drop them."""
+        not_begun = self._progress.not_begun() if self.is_over else ()
+        if not_begun:
+            self._progress.done_below(not_begun[-1] + 1)
+        return not_begun
 
     # transactions ----------------------------------------------------------------------------------------------------
 
@@ -638,14 +650,19 @@ class PartitionWork:
     def lost(self) -> None:
         """Another member has the partition, or it is gone: nothing may be committed any more."""
         if self._is_at_most_once and self.mode is Mode.OPEN:
-            if not self._queues:
-                self._fill_queues()  # a slice whose commit was stored just now
             self.mode = Mode.LOST
-            self._progress.arrived.clear()
+            if self._commit is None:  # else its outcome says which records are called
+                self._keep_committed()
         else:
             self._drain(Mode.LOST)
-        self._commit = None
+            self._commit = None
         self._progress.forwards.clear()
+
+    def _keep_committed(self) -> None:
+        """At most once: only records that are committed are called, because the next owner begins after them."""
+        if not self._queues:
+            self._fill_queues()
+        self._progress.arrived.clear()
 
     def _drain(self, mode: Mode) -> None:
         self.mode = mode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Sequence
@@ -46,8 +45,8 @@ class Progress:
     def add(self, records: FetchedRecords, size_bytes: int) -> None:
         """Records arrived; those that arrived before have smaller offsets."""
         fetch = Fetch(records, size_bytes)
-        if self.finished < 0:
-            self.finished = self.committed = records.offsets[0] if records.offsets else records.next_offset
+        if self.finished < 0 and records.offsets:  # otherwise the offset that was passed is committed
+            self.finished = self.committed = records.offsets[0]
         self.fetches.append(fetch)
         if records.offsets:
             self.arrived.append(fetch)
@@ -182,16 +181,14 @@ class Progress:
 
     # the end ---------------------------------------------------------------------------------------------------------
 
-    def not_begun(self) -> tuple[int, int]:
-        """Return how many committed records were not begun, and the offset of the first one."""
-        count, first = 0, sys.maxsize
+    def not_begun(self) -> Sequence[int]:
+        """Return the offsets of the committed records that were not begun. Only one fetch holds such records."""
         for fetch in self.fetches:
             offsets = fetch.records.offsets
             index = fetch.states.find(PENDING)
             if index >= 0 and offsets[index] < self.committed:
-                first = min(first, offsets[index])
-                count += bisect_left(offsets, self.committed) - index
-        return count, first
+                return offsets[index : bisect_left(offsets, self.committed)]
+        return ()
 
     def ended_below(self) -> int:
         """Return the offset after the highest record whose call has ended."""

@@ -613,7 +613,7 @@ class Runner:
 
     async def _leave(self, is_cancelled: bool) -> None:
         try:
-            if self.handler.spec.delivery == "at-least-once" or self._gives_back:
+            if not self.handler.spec.exactly_once:
                 # `cancel` ends it; when that came before, there is a moment left, and nobody moves a clock any more.
                 self._leave_scope = anyio.CancelScope()
                 timers = RealTimers() if is_cancelled else self._timers
@@ -629,18 +629,13 @@ class Runner:
                         await self._flush()  # what is given back waits for no output
                     await (self._commits.attempt() if is_cancelled else self._handovers.commit_last())
         finally:
-            for lane in self._gives_back:
+            for lane in self.lanes.values():
                 log_lost(self.handler, lane)
             try:
                 await self._consumer.aclose()
             finally:  # whatever went wrong: the bus waits for this
                 self.has_left = True
                 self._on_progress()
-
-    @property
-    def _gives_back(self) -> list[Lane]:
-        """Lanes with records that were committed and not begun."""
-        return [lane for lane in self.lanes.values() if lane.given_back is not None]
 
     # what health is made of ------------------------------------------------------------------------------------------
 

@@ -25,14 +25,14 @@ def described(partition: TopicPartition, offsets: Sequence[int]) -> str:
 
 def log_lost(handler: Handler[Any, Any], lane: Lane) -> None:
     """Log the records that a lane could not give back."""
-    lost, lane.given_back = lane.given_back, None
-    if lost is None:
+    lost = () if lane.work is None else lane.work.drop_not_begun()
+    if not lost:
         return
     why = "the partition belongs to another member" if lane.abandoned else "the commit that gives them back failed"
     logger.error(
         "handler %r: %s never reached the handler and are lost. They were committed before they were handled "
         "(delivery='at-most-once'), and %s. To handle them, set the group's offset back to %d",
-        handler.__name__, described(lane.topic_partition, lost.offsets), why, lost.offsets[0],
+        handler.__name__, described(lane.topic_partition, lost), why, lost[0],
     )  # fmt: skip
 
 

@@ -21,18 +21,18 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Taken, nothing_before, part_of
 from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
+from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.unfinished import described, fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import Watch
+from eventbus.client.handling.work_actions import Call, Commit, Policy
 from eventbus.client.handling.workers import Backlog, Workers
 from eventbus.errors import EventBusError, HandlerError
-from eventbus.recovery import EveryKey
+from eventbus.recovery import EveryKey, Stop
 from eventbus.types import FetchedRecords, OffsetAndMetadata
 
 logger = logging.getLogger("eventbus.runner")
 
-_RECORDS_PER_SLICE = 500
-"""Committed at a time before they are handled: so many a crash may lose."""
 _MOST_TAKEN = 2_000
 """Records given to the workers in one go; then others run."""
 _LEAST_AHEAD = 64
@@ -213,9 +213,9 @@ class InOrder:
 
 
 class AtMostOnce:
-    """Each slice of a fetch is committed before it is handled.
+    """Performs the commits and calls of a partition whose records are committed, a slice at a time, before their calls.
 
-    Whatever ends the slice early gives back the records that were not begun: the next commit takes the offset back to
+    Whatever ends a slice early gives back the records that were not begun: the next commit takes the offset back to
     the first of them. So only the records in flight are lost, or all of the slice where the process dies.
 
     A partition that was lost is another matter. Its next owner begins after the slice and nothing can be committed any
@@ -225,75 +225,78 @@ class AtMostOnce:
     def __init__(self, lane: Lane, shared: Shared) -> None:
         self._lane = lane
         self._shared = shared
-        self._slice: FetchedRecords | None = None
-        """The slice that is committed, until all of it is handled."""
-        self._begun = 0
-        """How many records of it were begun, without those of the call in flight."""
-        self._is_calling = False
-        lane.give_back = self._give_back
+        policy = Policy(delivery="at-most-once", commit_every=shared.handler.spec.commit_every)
+        self._work = lane.work = PartitionWork(policy)
+        self._call: Call | None = None
+        """The call in flight."""
+        lane.cut_off = self._cut_off
 
     async def run(self, chunk: FetchedRecords) -> None:
-        lane = self._lane
-        size = self._shared.handler.spec.commit_every or _RECORDS_PER_SLICE
-        for start in range(0, len(chunk), size):
-            piece = part_of(chunk, start, min(start + size, len(chunk)))
-            # Before the commit: the log may have stored a commit whose wait is cancelled.
-            self._slice, self._begun = piece, 0
-            with at_work(lane):
-                if not await commit_now(lane, self._shared, piece.next_offset):
-                    self._slice = None
-                    return
-                await self._handle(piece)
-            if lane.error is not None:
-                self._give_back()
-                await self._shared.commits.attempt([lane])
-            if lane.error is not None or lane.closing:
-                return
-            self._slice = None
+        lane, work = self._lane, self._work
+        work.fetched(chunk)
+        with at_work(lane):
+            while True:
+                call = work.next_call()
+                if call is not None:
+                    await self._handle(call)
+                elif lane.closing or lane.error is not None or not await self._commit():
+                    break
+        if lane.error is not None:
+            await self._shared.commits.attempt([lane])
 
-    async def _handle(self, piece: FetchedRecords) -> None:
-        lane, shared = self._lane, self._shared
-        while self._slice is piece and self._begun < len(piece) and lane.error is None:
-            if lane.closing and not lane.abandoned:
-                break
+    async def _commit(self) -> bool:
+        """Store the next commit. False: there is none, or the partition moves away."""
+        commit, is_stored = self._work.next_commit(), True
+        if not isinstance(commit, Commit):
+            return False
+        try:
+            is_stored = await commit_now(self._lane, self._shared, commit.next_offset)
+        finally:  # the log may have stored a commit whose wait is cancelled
+            (self._work.commit_stored if is_stored else self._work.commit_failed)(commit)
+        return is_stored
+
+    async def _handle(self, call: Call) -> None:
+        lane, shared, work = self._lane, self._shared, self._work
+        piece, begun, self._call = piece_of(call), 0, call
+        while begun < len(piece) and lane.error is None and not (lane.closing and not lane.abandoned):
             async with shared.turn(lane):
                 lane.stopping = lane.closing and not lane.abandoned
-                self._is_calling = True
-                self._begun = await shared.watch.run_in_order(shared.dispatch, lane, piece, self._begun)
-                self._is_calling = False
+                begun = await shared.watch.run_in_order(shared.dispatch, lane, piece, begun)
+            work.returned(call, begun)
+        if lane.error is not None:
+            count = shared.dispatch.end_of(piece, begun, lane) - begun
+            work.raised(call, begun, Stop(), count=count, error=lane.error)
+        work.ended(call)
         if lane.closing:
             await shared.flush()
         await lane.outputs_stored()
 
-    def _give_back(self) -> None:
-        """Have the next commit take the offset back to the first record of the slice that was not begun."""
-        piece, self._slice = self._slice, None
-        if piece is None:
-            return
-        lane, dispatch = self._lane, self._shared.dispatch
-        # A thread says which record it begins before it looks whether to stop. It looks at the end of each call, so it
-        # begins none after the record found below, whichever of the two comes first.
-        lane.stopping = True
-        first = self._begun
-        if self._is_calling:  # cancelled, or left behind in its thread; index -1: the thread has not begun
-            first = max(first, bisect_left(piece.offsets, lane.reached), lane.index)
-        is_begun = lane.index >= 0 if self._is_calling else lane.error is not None
-        end = dispatch.end_of(piece, first, lane) if is_begun and first < len(piece) else first
-        end = max(end, lane.ran) if self._is_calling else end
-        if self._is_calling and not lane.closing and end > first:  # a stop or rebalance would have reported it
-            logger.error(
-                "handler %r: it was cancelled, and %s is lost. It was committed before it was handled",
-                self._shared.handler.__name__, described(lane.topic_partition, piece.offsets[first:end]),
-            )  # fmt: skip
-        if end < len(piece):
-            lane.gives_back(part_of(piece, end, len(piece)))
-            if lane.abandoned:
-                log_lost(self._shared.handler, lane)
+    def _cut_off(self) -> None:
+        """What is in flight was cancelled, or is left behind in its thread. The next commit gives back the rest."""
+        lane, work, call = self._lane, self._work, self._call
+        if call is not None and call.is_open:
+            # A thread says which record it begins before it looks whether to stop. It looks at the end of each call,
+            # so it begins none after the record found below, whichever of the two comes first.
+            lane.stopping = True
+            offsets = [call.records.offsets[index] for index in call.indexes]
+            first = end = max(call.done, bisect_left(offsets, lane.reached), lane.index)
+            if lane.index >= 0 and first < len(offsets):  # -1: the thread has not begun
+                end = self._shared.dispatch.end_of(piece_of(call), first, lane)
+            end = max(end, lane.ran)
+            if not lane.closing and end > first:  # a stop or rebalance would have reported it
+                logger.error(
+                    "handler %r: it was cancelled, and %s is lost. It was committed before it was handled",
+                    self._shared.handler.__name__, described(lane.topic_partition, offsets[first:end]),
+                )  # fmt: skip
+            work.returned(call, first)
+            work.ended(call, end - first)
+        work.revoked()
+        if lane.abandoned:
+            log_lost(self._shared.handler, lane)
 
     async def advance_to(self, next_offset: int) -> None:
-        with at_work(self._lane):
-            if await commit_now(self._lane, self._shared, next_offset):
-                self._lane.handled(next_offset)
+        await self.run(nothing_before(self._lane.topic_partition, next_offset))
+        self._lane.handled(next_offset)
 
     async def rest(self) -> None:
         await self._lane.wake.wait()
@@ -301,7 +304,7 @@ class AtMostOnce:
     async def finish(self) -> None: ...
 
     async def aclose(self) -> None:
-        self._give_back()
+        self._cut_off()
 
 
 async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
@@ -514,6 +517,13 @@ class Beside(_Ahead):
             while backlog.workers:
                 lane.wake = anyio.Event()
                 await lane.wake.wait()
+
+
+def piece_of(call: Call) -> FetchedRecords:
+    """Return the records of a call as a fetch."""
+    start, end = call.indexes[0], call.indexes[-1] + 1
+    left_out = () if end - start == len(call.indexes) else set(range(start, end)).difference(call.indexes)
+    return part_of(call.records, start, end, left_out)
 
 
 @contextmanager
