@@ -57,14 +57,15 @@ async def dispatched(handler: Any, n: int) -> Meter:
     from eventbus.client.handling.dispatch import Dispatch
     from eventbus.client.handling.lane import Lane
     from eventbus.client.handling.watch import Watch
+    from eventbus.client.handling.work_actions import Cursor
 
     lane, dispatch = Lane(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
     watch = Watch(handler, dispatch, RealTimers(), lambda lane, error: None)
     chunks = fetches(n + PER_FETCH)
-    await watch.run_in_order(dispatch, lane, chunks[0])  # warm
+    await watch.run_in_order(dispatch, lane, Cursor(chunks[0], range(len(chunks[0]))))  # warm
     with Meter() as meter:
         for chunk in chunks[1:]:
-            await watch.run_in_order(dispatch, lane, chunk)
+            await watch.run_in_order(dispatch, lane, Cursor(chunk, range(len(chunk))))
     assert lane.finished == n + PER_FETCH, lane
     assert dispatch.counts.handled == n + PER_FETCH, dispatch.counts
     return meter

@@ -59,6 +59,7 @@ async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
     from eventbus.backends.clock import RealTimers
     from eventbus.client.handling.lane import Lane
     from eventbus.client.handling.watch import Watch
+    from eventbus.client.handling.work_actions import Cursor
 
     watches = deque(
         (name, Watch(handler, dispatch, RealTimers(), lambda lane, error: None), dispatch)
@@ -71,7 +72,7 @@ async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
             watches.rotate()  # the first one finds the fetch in no cache
             for name, watch, dispatch in watches:
                 began = time.thread_time()
-                await watch.run_in_order(dispatch, lanes[name], chunk)
+                await watch.run_in_order(dispatch, lanes[name], Cursor(chunk, range(len(chunk))))
                 best[name] = min(best[name], (time.thread_time() - began) / PER_FETCH)
     return best
 
@@ -119,6 +120,7 @@ def metrics_of_single_records(n: int) -> Numbers:
     from eventbus.backends.clock import RealTimers
     from eventbus.client.handling import here, watch
     from eventbus.client.handling.lane import Lane
+    from eventbus.client.handling.work_actions import Cursor
     from eventbus.types import FetchedRecords
 
     @consumer("log")
@@ -134,7 +136,7 @@ def metrics_of_single_records(n: int) -> Numbers:
         one, lane = Watch(handler, dispatch, RealTimers(), lambda lane, error: None), _lane()
         began = time.thread_time()
         for fetch in ones:
-            await one.run_in_order(dispatch, lane, fetch)
+            await one.run_in_order(dispatch, lane, Cursor(fetch, range(len(fetch))))
         return (time.thread_time() - began) / len(ones)
 
     def _lane() -> Lane:

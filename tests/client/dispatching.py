@@ -8,7 +8,8 @@ from eventbus import TopicPartition
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.lane import Lane, Taken
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.types import FetchedRecords, TimestampType
 
 
@@ -40,8 +41,21 @@ async def dispatched(
     """The lane, after a fetch of these values has gone through the handler."""
     lane, chunk = lane_of(), chunk_of(*values)
     taken = lane.take(chunk) if handler.spec.ack == "manual" else None
-    await Dispatch(handler, outputs.publish if outputs is not None else None, {}).run(lane, chunk, start, taken)
+    await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), lane, chunk, start, taken)
     return lane
+
+
+async def run(
+    dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None
+) -> Cursor:
+    """Return how far the handler got with the records of a fetch from ``start`` on."""
+    cursor = lane.call = Cursor(chunk, range(len(chunk)))
+    cursor.at = start
+    try:
+        await dispatch.run(lane, cursor, taken)
+    finally:
+        lane.ends(cursor)
+    return cursor
 
 
 def lane_of(partition: int = 0) -> Lane:

@@ -89,6 +89,7 @@ class Driver:
             assert not self.blocked or self.keys[offset] not in self.blocked, f"the key of {offset} is blocked"
             is_committed = self.policy.delivery == "at-most-once" and offset < self.committed
             assert not self.is_lost or is_committed, f"{offset} is called although the partition is lost"
+            assert not (self.policy.store_forwards_first and self.work.has_forwards), f"{offset} comes before a commit"
             self.begun[offset] += 1
             self.order.append(offset)
 

@@ -14,7 +14,7 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.middleware import CallNext
 from eventbus.errors import ConfigError, IllegalGeneration
 from eventbus.testing import TestBus
-from tests.client.dispatching import chunk_of, dispatched, lane_of
+from tests.client.dispatching import chunk_of, dispatched, lane_of, run
 from tests.support import others_wait
 
 
@@ -200,7 +200,7 @@ async def test_ack_now_returns_when_the_commit_is_stored() -> None:
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    await Dispatch(handle, None, {}).run(lane, chunk, taken=lane.take(chunk))
+    await run(Dispatch(handle, None, {}), lane, chunk, taken=lane.take(chunk))
     done: list[int] = []
 
     async def acknowledge(record: ConsumerRecord) -> None:
@@ -228,7 +228,7 @@ async def test_a_partition_that_is_lost() -> None:
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    await Dispatch(handle, None, {}).run(lane, chunk, taken=lane.take(chunk))
+    await run(Dispatch(handle, None, {}), lane, chunk, taken=lane.take(chunk))
     lane.close(abandon=True)
     records[0].ack()
     with pytest.raises(IllegalGeneration, match="handles it again"):

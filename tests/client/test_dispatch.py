@@ -18,7 +18,7 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import StorageError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
+from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of, run
 
 
 class Order(msgspec.Struct):
@@ -268,7 +268,7 @@ async def test_nothing_more_is_published_once_the_lane_has_failed(kind: str) -> 
             lane.settle()
         return delivery
 
-    await Dispatch(_publishing(kind, "stop"), publish, {}).run(lane, chunk_of(b"1", b"2", b"3", b"4"))
+    await run(Dispatch(_publishing(kind, "stop"), publish, {}), lane, chunk_of(b"1", b"2", b"3", b"4"))
     assert outputs.values == [b"1", b"2"]
     assert lane.finished == -1
     assert "disk full" in str(lane.error)

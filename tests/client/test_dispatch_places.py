@@ -16,8 +16,9 @@ from eventbus.client.handling import calls
 from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.lane import Taken
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.errors import HandlerError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
+from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of, run
 from tests.support import others_wait
 
 
@@ -81,8 +82,6 @@ async def test_a_fetch_is_handled_from_any_record_on(shape: str) -> None:
         assert [lane.taken[0].is_handled(index) for index in range(5)] == [False, False, True, True, True]
     else:
         assert lane.finished == 5
-    if shape != "payload":
-        assert lane.index == 5
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -96,15 +95,14 @@ async def test_a_lane_that_stops_goes_on_at_its_index(shape: str) -> None:
     handler = shaped(shape, seen, stop)
     dispatch, chunk = Dispatch(handler, None, {}), chunk_of(b"1", b"2", b"3", b"4", b"5")
     taken = lane.take(chunk) if "manual" in shape else None
-    await dispatch.run(lane, chunk, taken=taken)
+    cursor = await run(dispatch, lane, chunk, taken=taken)
     assert seen == [b"1", b"2"]
     assert lane.finished == 2
-    start = 2 if shape == "payload" else lane.index
-    assert start == 2
+    assert cursor.at == 2
     lane.stopping = False
-    await dispatch.run(lane, chunk, start, taken)
+    await run(dispatch, lane, chunk, 2, taken)
     lane.stopping = False
-    await dispatch.run(lane, chunk, len(seen), taken)
+    await run(dispatch, lane, chunk, len(seen), taken)
     assert seen == [b"1", b"2", b"3", b"4", b"5"]
     assert lane.finished == 5
     assert dispatch.counts.handled == 5
@@ -119,7 +117,7 @@ async def test_counts(shape: str, policy: str) -> None:
 
     lane, handler = lane_of(), shaped(shape, [], fail, on_error=policy)
     dispatch, chunk = Dispatch(handler, None, {}), chunk_of(b"1", b"2", b"3", b"4", b"5")
-    await dispatch.run(lane, chunk, taken=lane.take(chunk) if "manual" in shape else None)
+    await run(dispatch, lane, chunk, taken=lane.take(chunk) if "manual" in shape else None)
     failed = 2 if "batch" in shape else 1
     if policy == "skip":
         assert dispatch.counts == calls.Counts(handled=5 - failed, failed=failed, skipped=failed)
@@ -136,7 +134,7 @@ async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
         handler = shaped(shape, seen, on_error="skip")
         lane, chunk = lane_of(), chunk_of(b"1", None, b"3")
         dispatch = Dispatch(handler, None, {})
-        await dispatch.run(lane, chunk)
+        await run(dispatch, lane, chunk)
         assert (seen, lane.finished) == ([b"1", b"3"], 3), shape
         assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
 
@@ -172,7 +170,7 @@ async def test_a_lane_in_error_begins_nothing(shape: str) -> None:
     lane, chunk = lane_of(), chunk_of(b"1")
     lane.error = HandlerError("an output before it was not stored")
     taken = lane.take(chunk) if "manual" in shape else None
-    await Dispatch(shaped(shape, seen), None, {}).run(lane, chunk, taken=taken)
+    await run(Dispatch(shaped(shape, seen), None, {}), lane, chunk, taken=taken)
     assert (seen, lane.finished) == ([], -1)
 
 
@@ -308,8 +306,7 @@ async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
     for policy in ("stop", "skip"):
         lane, chunk = lane_of(), chunk_of(b"1", b"2", b"3")
         dispatch = Dispatch(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
-        assert dispatch.timed_out(lane, chunk, 1, 2.5) is (policy == "skip")
-        assert dispatch.end_of(chunk, 1) == 2
+        assert dispatch.timed_out(lane, chunk, (1,), 2.5) is (policy == "skip")
         assert dispatch.counts == calls.Counts(failed=1, timed_out=1, skipped=int(policy == "skip"))
         if policy == "stop":
             assert isinstance(lane.error.__cause__ if lane.error else None, TimeoutError)
@@ -324,12 +321,12 @@ async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finish
         seen.append(value)
         if value == b"2":  # as the watch does, in the midst of it
             lane.given_up_at = 1
-            dispatch.timed_out(lane, chunk, 1, 5)
+            dispatch.timed_out(lane, chunk, (1,), 5)
 
     options = {} if in_order else {"order": "none", "concurrency": 2}
     dispatch = Dispatch(shaped("sync", [], give_up, timeout=5, **options), None, {})
     if in_order:
-        await dispatch.run(lane, chunk)
+        await run(dispatch, lane, chunk)
     else:
         taken = lane.take(chunk)
         await worked(dispatch, Bundle(), [(taken, index) for index in range(3)])
@@ -358,13 +355,13 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
     def handle(payload: Any) -> None:
         nonlocal now
         now += takes_seconds
-        dispatch.timed_out(lane, chunk, 0, 5)  # as the watch does, in the midst of it
+        dispatch.timed_out(lane, chunk, (0,), 5)  # as the watch does, in the midst of it
 
     handle.__annotations__["payload"] = list[bytes] if batch else bytes
     handler = consumer("t", batch=batch, timeout=5, middleware=[passing] if with_middleware else [])(handle)
     monkeypatch.setattr(calls, "time", Time)
     dispatch = Dispatch(handler, None, {})
-    await dispatch.run(lane, chunk)
+    await run(dispatch, lane, chunk)
     assert (dispatch.counts.failed, dispatch.counts.timed_out) == (1, 1)
     assert lane.finished == -1
     assert "its call was given up" in str(lane.error)
@@ -373,8 +370,8 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
 async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
     lane, chunk = lane_of(), chunk_of(b"1", b"2", b"3")
     dispatch = Dispatch(shaped("batch", [], on_error="stop", timeout=1), None, {})
-    assert [dispatch.end_of(chunk, index) for index in range(3)] == [2, 3, 3]
-    assert not dispatch.timed_out(lane, chunk, 0, 1)
+    cursor = Cursor(chunk, range(3))
+    assert not dispatch.timed_out(lane, chunk, dispatch.records_at(cursor), 1)
     assert "offset 0 (a batch of 2 records)" in str(lane.error)
     assert dispatch.counts.timed_out == 2
 
@@ -400,7 +397,7 @@ async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
     outputs = Outputs()
     handler = consumer("t", timeout=2, on_error="skip", batch=1 if batch else False)(producer("out")(handle))
     dispatch, lane = Dispatch(handler, outputs.publish, {}), lane_of()
-    await dispatch.run(lane, chunk_of(b"1", b"2", b"3"))
+    await run(dispatch, lane, chunk_of(b"1", b"2", b"3"))
     assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
     assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
 
@@ -425,7 +422,7 @@ def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: st
         lane, chunk, dispatch = lane_of(), chunk_of(b"1"), Dispatch(handler, None, {})
         taken = lane.take(chunk) if ack == "manual" else None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatch.run, lane, chunk, 0, taken)
+            tasks.start_soon(run, dispatch, lane, chunk, 0, taken)
             await others_wait()
             tasks.cancel_scope.cancel()
         assert (dispatch.counts, lane.error, lane.finished) == (calls.Counts(), None, -1)
@@ -451,11 +448,11 @@ def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(b
         dispatch = Dispatch(handle, outputs.publish, {})
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(dispatch.run, lane, chunk)
+                tasks.start_soon(run, dispatch, lane, chunk)
                 await others_wait()
                 scope.cancel()
         assert scope.cancelled_caught
-        assert (dispatch.counts, lane.error, lane.index) == (calls.Counts(), None, 0)
+        assert (dispatch.counts, lane.error, lane.finished) == (calls.Counts(), None, -1)
         assert dispatch.left_behind(chunk, 0) is not None
         assert dispatch.left_behind(chunk, 0) is None
 
@@ -481,7 +478,7 @@ def test_plain_functions_run_side_by_side_as_far_as_concurrency_allows() -> None
         dispatch = Dispatch(handle, None, {})
         async with anyio.create_task_group() as tasks:
             for partition in range(6):
-                tasks.start_soon(dispatch.run, lane_of(partition), chunk_of(b"x"))
+                tasks.start_soon(run, dispatch, lane_of(partition), chunk_of(b"x"))
 
     for backend in ("asyncio", "trio"):
         anyio.run(main, backend=backend)
@@ -502,16 +499,16 @@ def test_a_record_that_waits_for_its_thread_is_not_at_work(backend: str) -> None
         dispatch, lanes, worker = Dispatch(handle, None, {}), [lane_of(0), lane_of(1)], Bundle()
         taken = lanes[1].take(chunk_of(b"2"))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatch.run, lanes[0], chunk_of(b"1"))
+            tasks.start_soon(run, dispatch, lanes[0], chunk_of(b"1"))
             while not begun:
                 await anyio.lowlevel.checkpoint()
             tasks.start_soon(worked, dispatch, worker, [(taken, 0)])
             await others_wait()
-            assert lanes[0].index == 0
+            assert lanes[0].call is not None and not lanes[0].call.is_resting
             assert worker.item is None
-            tasks.start_soon(dispatch.run, lanes[1], chunk_of(b"3"))
+            tasks.start_soon(run, dispatch, lanes[1], chunk_of(b"3"))
             await others_wait()
-            assert lanes[1].index == -1
+            assert lanes[1].call is not None and lanes[1].call.is_resting
             release.set()
 
     anyio.run(main, backend=backend)

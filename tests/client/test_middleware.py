@@ -17,7 +17,7 @@ from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.middleware import CallNext, check_middleware
 from eventbus.errors import ConfigError, SerializationError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
+from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of, run
 
 
 class Order(msgspec.Struct):
@@ -83,7 +83,7 @@ async def test_outermost_first_and_the_buses_before_the_handlers(kind: str) -> N
     handler = handler_of(kind, steps, middleware=[Step("a"), Step("b")])
     publish = Outputs().publish if kind == "producer" else None
     lane, dispatch = lane_of(), Dispatch(handler, publish, {}, [Step("bus")])
-    await dispatch.run(lane, chunk_of(*VALUES))
+    await run(dispatch, lane, chunk_of(*VALUES))
     groups = [[0, 1, 2]] if "batch" in kind else [[0], [1], [2]]
     expected: list[Any] = []
     for group in groups:
@@ -421,7 +421,7 @@ async def test_a_record_that_the_filter_drops_is_finished_without_the_handler(ki
     handler = handler_of(kind, seen, filter=keep, middleware=middleware)
     outputs = Outputs()
     lane, dispatch = lane_of(), Dispatch(handler, outputs.publish if kind == "producer" else None, {})
-    await dispatch.run(lane, chunk_of(b"no json", VALUES[1], b"nor this"))
+    await run(dispatch, lane, chunk_of(b"no json", VALUES[1], b"nor this"))
     assert (seen, asked) == ([1], [0, 1, 2])
     lane.settle()
     assert dispatch.counts == Counts(handled=3, filtered=2)
@@ -536,6 +536,6 @@ async def test_each_lane_of_an_exactly_once_handler_passes_its_own_transaction()
     for transaction in transactions:
         lane, bound = lane_of(), dispatch.bound(None, lambda lane, failure: False)
         bound.transaction = transaction
-        await bound.run(lane, chunk_of(b"x"))
+        await run(bound, lane, chunk_of(b"x"))
         assert lane.finished == 1
     assert seen == transactions

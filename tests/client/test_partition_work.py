@@ -22,6 +22,8 @@ class Transcript:
     policy order=key delivery=... batch=2 workers=2 ...   what the handler's options mean; one call at a time by default
     fetched 10..13 [keys a b a -] [bytes 9]               records, "-" for one without a key
     passed 20                                             a fetch without records, up to this offset
+    not_called 10 skip | dead                             a record arrives of which no call is made
+    not_begun                                             drop what is committed, and will not be called
     returned 11 [publishes x]                             the records of its call up to offset 11
     raised 11 again | singly | wait 5s | retry | dead | skip | stop [dirty]
     ended 11 | cut 11                                     its call ends before record 11, or while it was called
@@ -45,6 +47,7 @@ class Transcript:
         self.calls: list[Call] = []
         self.action: Commit | Abort | None = None
         self.now_ms = 0
+        self.dropped = ""
         self.shown: dict[str, object] = {}
 
     def run(self, command: str) -> list[str]:
@@ -70,6 +73,13 @@ class Transcript:
 
     def done_below(self, offset: str) -> None:
         self.work.done_below(int(offset))
+
+    def not_called(self, offset: str, what: str) -> None:
+        verdict = Skip() if what == "skip" else move(what)
+        self.work.not_called(records(int(offset), [None]), verdict)
+
+    def not_begun(self) -> None:
+        self.dropped = " ".join(map(str, self.work.drop_not_begun()))
 
     def in_doubt(self, count: str) -> None:
         self.work.in_doubt(int(count))
@@ -173,6 +183,7 @@ class Transcript:
             "waits until": self.work.waits_until_ms,
             "stopped": self.work.error,
             "over": self.work.is_over,
+            "dropped": self.dropped,
         }.items():
             if value != self.shown.get(name, value if not value else None):
                 lines.append(f"{name} {value}" if value and value is not True else name if value else f"{name} no more")

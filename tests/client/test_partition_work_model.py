@@ -21,6 +21,7 @@ KEYS: list[bytes | None] = [b"a", b"b", b"c", None]
 
 policies = st.one_of(
     st.builds(Policy, batch=st.sampled_from([None, 3]), commit_every=st.sampled_from([None, 2])),
+    st.builds(Policy, store_forwards_first=st.just(True)),
     st.builds(Policy, manual_ack=st.just(True), max_unfinished=st.sampled_from([4, 100])),
     st.builds(
         Policy,

@@ -16,8 +16,9 @@ from eventbus.client.handling.call_loop import Slices, TimeSlice
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import consumer
 from eventbus.client.handling.watch import Watch
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.testing import FakeClock
-from tests.client.dispatching import chunk_of, lane_of
+from tests.client.dispatching import chunk_of, lane_of, run
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 RECORDS = 200
@@ -245,7 +246,7 @@ def test_no_turn_is_added_to_calls_that_suspend(backend: str, monkeypatch: pytes
             await anyio.lowlevel.checkpoint()
             done.append(value)
 
-        await Dispatch(handle, None, {}, timers=clock).run(lane_of(), chunk_of(*[b"1"] * RECORDS))
+        await run(Dispatch(handle, None, {}, timers=clock), lane_of(), chunk_of(*[b"1"] * RECORDS))
 
     anyio.run(main, backend=backend)
     assert len(done) == RECORDS
@@ -278,7 +279,7 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look)
-            await watch.run_in_order(dispatch, lane_of(), chunk_of(*[b"1"] * RECORDS))
+            await watch.run_in_order(dispatch, lane_of(), Cursor(chunk_of(*[b"1"] * RECORDS), range(RECORDS)))
             tasks.cancel_scope.cancel()
 
     anyio.run(main, backend=backend)

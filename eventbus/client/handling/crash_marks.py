@@ -88,10 +88,12 @@ class CrashMarks:
             return False
         if verdict is None:
             return True
-        if isinstance(verdict, Move):
+        lane.chunks.popleft()
+        if lane.work is not None and isinstance(verdict, (Move, Skip)):
+            lane.work.not_called(one, verdict)
+        elif isinstance(verdict, Move):
             lane.moves[record.offset] = verdict.outgoing
         lane.finished = record.next_offset
-        lane.chunks.popleft()
         await self._all_committed(lane)
         return False
 
@@ -181,12 +183,12 @@ class CrashMarks:
 
     async def _all_committed(self, lane: Lane) -> bool:
         """Return when everything begun is finished and committed. False: the lane stops meanwhile."""
-        while lane.unfinished or lane.moves or lane.finished > lane.committed:
+        while lane.unfinished or lane.has_moves or lane.finished > lane.committed:
             if not lane.unfinished:
                 await self._commits.attempt(
                     [lane]
                 )  # in the others a transaction may be open, which says more than that
-            is_late = lane.unfinished or lane.moves or lane.finished > lane.committed
+            is_late = lane.unfinished or lane.has_moves or lane.finished > lane.committed
             if is_late and not await self._retries.sleeps(lane, _LOOK_SECONDS):
                 return False
         return not lane.closing and lane.error is None

@@ -16,7 +16,7 @@ from eventbus.client.handling.exactly_once import ExactlyOnce
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
-from eventbus.client.handling.work_actions import Commit
+from eventbus.client.handling.work_actions import Commit, Cursor
 from eventbus.client.transaction import Transaction
 from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
@@ -221,13 +221,13 @@ class Delayed:
     async def _run(self, one: Lane, entry: Entry) -> bool:
         """Call the handler. Return False if the entry is not finished."""
         shared, chunk = self._shared, chunk_of(entry)
+        cursor = Cursor(chunk, range(1))
         async with shared.turn(one):
             one.at_work = True
             if shared.handler.spec.ack == "manual":
-                taken = one.take(chunk)
-                await shared.watch.run_in_order(self._dispatch, one, chunk, 0, taken)
+                await shared.watch.run_in_order(self._dispatch, one, cursor, one.take(chunk))
             else:
-                await shared.watch.run_in_order(self._dispatch, one, chunk)
+                await shared.watch.run_in_order(self._dispatch, one, cursor)
         while one.unfinished and one.error is None and not one.closing:  # until it is acknowledged
             one.wake = anyio.Event()
             one.wake_when(0)

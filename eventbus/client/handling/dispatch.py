@@ -21,7 +21,7 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
-from eventbus.client.handling.failing import Failing, OnEnded, Passed, in_lane
+from eventbus.client.handling.failing import Failing, OnEnded, Passed, in_order
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, for_each, no_producer
 from eventbus.client.handling.lane import Lane, Outcome, Taken
@@ -29,6 +29,7 @@ from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.places import InBundle, InLane, Item, Places, Worker
 from eventbus.client.handling.retries import Recall, Retries
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
@@ -47,7 +48,7 @@ _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
 
-RunChunk = Callable[[Lane, FetchedRecords, int, Taken | None], Coroutine[Any, Any, None]]
+RunCalls = Callable[[Lane, Cursor, Taken | None], Coroutine[Any, Any, None]]
 """The signature of `Dispatch.run`."""
 
 
@@ -133,7 +134,7 @@ class Dispatch:
     def transaction(self, transaction: Transaction | None) -> None:
         self._calls.transaction = transaction
 
-    def _choose(self) -> RunChunk:
+    def _choose(self) -> RunCalls:
         signature, calls = self._handler.signature, self._calls
         if self._handler.spec.batch:
             return self._batches
@@ -148,75 +149,69 @@ class Dispatch:
 
     # the ways to run a fetch -----------------------------------------------------------------------------------------
 
-    async def run(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
-        """Handle the records of ``chunk`` from ``start`` on, in order; return early when the lane stops.
+    async def run(self, lane: Lane, cursor: Cursor, taken: Taken | None = None) -> None:
+        """Handle the records from the cursor on, in order; return early when the lane stops.
 
         ``taken``: they are acknowledged by hand. Else the lane's ``finished`` moves.
         """
-        await lane.call_loop.run(self.slices, self._run(lane, chunk, start, taken))
+        await lane.call_loop.run(self.slices, self._run(lane, cursor, taken))
 
-    async def _payloads(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+    async def _payloads(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
         function, calls, counts = self.times.timed(self._handler.function), self._calls, self.counts
-        values: Sequence[Any] = calls.values(chunk)
-        offsets = chunk.offsets
+        chunk = cursor.records
+        values: Sequence[Any] = cursor.column(calls.values(chunk))
         decode: Callable[[Any], Any] | None = calls.decoder(chunk.topic)
         if decode is bytes and (calls.takes_null or None not in values):
             decode = None
         elif None in values:
             decode = calls.reader(chunk.topic)
         loop, clean, context = lane.call_loop, lane.call_loop.clean, copy_context
-        left = zip(_next_offsets(offsets[start:]), values[start:], strict=True)
-        while start < len(values):
-            if lane.stopping:
-                return
-            stop = min(start + (loop.look() or await loop.turn()), len(values))
-            after = -1
+        left = enumerate(values[cursor.at :] if cursor.at else values, cursor.at + 1)
+        cursor.is_plain = True
+        while (start := cursor.at) < len(values) and not lane.stopping:
+            calls_to_look = loop.look() or await loop.turn()
             try:
                 # The loops inside the try: entering one per record would cost as much as the await.
                 if decode is None:
-                    for after, value in islice(left, stop - start):
+                    for after, value in islice(left, calls_to_look):
                         if lane.stopping:
-                            counts.handled += bisect_left(offsets, after - 1) - start
-                            return
+                            break
                         if context() != clean:
                             await fresh_context()
                         await function(value)
-                        lane.finished = after
+                        cursor.at = after
                 else:
-                    for after, value in islice(left, stop - start):
+                    for after, value in islice(left, calls_to_look):
                         if lane.stopping:
-                            counts.handled += bisect_left(offsets, after - 1) - start
-                            return
+                            break
                         if context() != clean:
                             await fresh_context()
                         await function(decode(value))
-                        lane.finished = after
-                counts.handled += stop - start
-                start = stop
+                        cursor.at = after
+                counts.handled += cursor.at - start
             except BaseException as raised:
-                index = bisect_left(offsets, after - 1)
-                counts.handled += index - start
+                counts.handled += cursor.at - start
+                index = cursor.indexes[cursor.at]
                 # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
                 again = partial(self._once, loop, partial(calls.of(chunk), index), outputs)
-                if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
+                if not await self._failing.failed(lane, chunk, index, error, in_order(cursor, again), outputs):
                     return
-                lane.handled(offsets[index] + 1)
-                start = index + 1
-        lane.handled(chunk.next_offset)
+                cursor.at += 1
 
-    async def _one_by_one(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+    async def _one_by_one(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
-        call, publish, offsets = self.times.timed(self._calls.of(chunk)), self._publish, chunk.offsets
+        chunk, publish = cursor.records, self._publish
+        call, offsets = self.times.timed(self._calls.of(chunk)), chunk.offsets
         loop, clean, context = lane.call_loop, lane.call_loop.clean, copy_context
-        handled, look_at = 0, start
+        handled, look_at, after = 0, cursor.at, cursor.at
+        cursor.is_plain = publish is None
         try:
-            for index in range(start, len(offsets)):
-                if index >= look_at and not lane.stopping:
-                    look_at = index + (loop.look() or await loop.turn())
-                lane.index = index
+            for index in cursor.indexes[after:]:
+                if after >= look_at and not lane.stopping:
+                    look_at = after + (loop.look() or await loop.turn())
                 if lane.stopping or lane.error is not None:
                     return
                 if context() != clean:
@@ -234,28 +229,26 @@ class Dispatch:
                 except BaseException as error:
                     outputs = [] if outputs is None else outputs
                     again = partial(self._once, loop, partial(call, index), outputs)
-                    if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
+                    if not await self._failing.failed(lane, chunk, index, error, in_order(cursor, again), outputs):
                         return
                 else:
                     handled += 1
                     if lane.error is not None:  # it was given up meanwhile, or an output before it was not stored
                         return
-                if publish is None:
-                    lane.finished = offsets[index] + 1
-                else:
+                after += 1
+                cursor.at = after
+                if publish is not None:
                     lane.handled(offsets[index] + 1, joined(outputs) if outputs else None)
         finally:
             self.counts.handled += handled
-        lane.index = len(offsets)
-        lane.handled(chunk.next_offset)
 
-    async def _by_hand(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+    async def _by_hand(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
         """Any handler on the loop whose records are acknowledged by hand."""
-        await self._each(InLane(lane, chunk, start, taken, self._calls, self.times.timed))
+        await self._each(InLane(lane, cursor, taken, self._calls, self.times.timed))
 
-    async def _in_thread(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+    async def _in_thread(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
         """A plain function: records go to a worker thread by the slice, not one hop each."""
-        await self._in_slices(InLane(lane, chunk, start, taken, self._calls, self.times.timed))
+        await self._in_slices(InLane(lane, cursor, taken, self._calls, self.times.timed))
 
     async def work(self, worker: Worker, items: list[Item]) -> None:
         """Handle records of any lanes, one after the other; those of lanes in error, or given up, are left out.
@@ -411,61 +404,56 @@ class Dispatch:
 
     # batches ---------------------------------------------------------------------------------------------------------
 
-    async def _batches(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+    async def _batches(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
         """A handler of lists: one call for the whole fetch, or for slices of ``batch`` records."""
-        while start < len(chunk):
+        while not cursor.is_over:
             if not (lane.stopping or lane.call_loop.look()):
                 await lane.call_loop.turn()
-            lane.index = start
-            if lane.stopping or lane.error is not None:
+            cursor.is_resting = False
+            if lane.stopping or lane.error is not None or not await self._batch(lane, cursor, taken):
                 return
-            end = self.end_of(chunk, start)
-            if not await self._batch(lane, chunk, start, end, taken):
-                return
-            start = end
-        lane.index = len(chunk)
-        if taken is None:
-            lane.handled(chunk.next_offset)
 
-    async def _batch(self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None) -> bool:
+    async def _batch(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> bool:
         """One call. False: the lane has stopped."""
+        chunk, indexes = cursor.records, self.records_at(cursor)
+        start, count, after = indexes[0], len(indexes), cursor.at + len(indexes)
         given, outputs = set[int](), list[Delivery]()
         failed = partial(self._unreadable, lane, chunk, outputs)
-        if self._calls.units is not None and self._failing.is_asked and end - start > 1:
+        if self._calls.units is not None and self._failing.is_asked and count > 1:
             # Its transaction would count those as done whose way to the dead letters is not stored yet.
             failed = None
         reading = _Reading(failed)
         passed = Passed.HANDLED
         try:
-            result = await self._call_batch(chunk, range(start, end), taken, given, reading)
+            result = await self._call_batch(chunk, indexes, taken, given, reading)
             if not (reading.stopped or (lane, chunk.offsets[start]) in self._failing.given_up):
                 await self._send(result, outputs)
         except BaseException as error:
-            check_exit_at(self._handler, chunk.record(start), error, end - start)
+            check_exit_at(self._handler, chunk.record(start), error, count)
             if reading.stopped:
                 return False
             if (lane, chunk.offsets[start]) in self._failing.given_up:
                 pass  # what becomes of it was said when its time was over
-            elif end - start > 1 and self._wants_singly(error, reading):
+            elif count > 1 and self._wants_singly(error, reading):
                 if self._failing.may_go_on(outputs):
-                    return await self._singly(lane, chunk, start, end, taken, reading)
-                return self._failing.wants_each_alone(lane, chunk, start, end - start, await as_failure(error))
+                    return await self._singly(lane, cursor, indexes, taken, reading)
+                return self._failing.wants_each_alone(lane, chunk, start, count, await as_failure(error))
             else:
-                again = partial(self._batch_again, chunk, range(start, end), taken, given, outputs, reading.left_out)
-                recall = in_lane(lane, start, again)
-                passed = await self._failing.failed(lane, chunk, start, error, recall, outputs, end - start)
+                again = partial(self._batch_again, chunk, indexes, taken, given, outputs, reading.left_out)
+                passed = await self._failing.failed(lane, chunk, start, error, in_order(cursor, again), outputs, count)
                 if not passed:
                     return False
         else:
-            self.counts.handled += 0 if reading.stopped else end - start - len(reading.left_out)
+            self.counts.handled += 0 if reading.stopped else count - len(reading.left_out)
         is_passed_over = self._failing.ends_late(lane, chunk.offsets[start])
         if reading.stopped or is_passed_over is False:
             return False
         passed = Passed.OVER if is_passed_over else passed
+        cursor.at = after
         if taken is None:
-            lane.handled(chunk.offsets[end - 1] + 1, joined(outputs) if outputs else None)
+            lane.handled(chunk.offsets[indexes[-1]] + 1, joined(outputs) if outputs else None)
         else:
-            for index in range(start, end):
+            for index in indexes:
                 if passed is Passed.OVER or index not in given:
                     taken.handled(index)
         return True
@@ -505,21 +493,20 @@ class Dispatch:
         return await calls.call_batch(payloads) if payloads else None
 
     async def _singly(
-        self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None, reading: _Reading
+        self, lane: Lane, cursor: Cursor, indexes: Sequence[int], taken: Taken | None, reading: _Reading
     ) -> bool:
         """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
-        for index in range(start, end):
+        chunk = cursor.records
+        for index in indexes:
             if not (lane.stopping or lane.call_loop.look()):
                 await lane.call_loop.turn()
-            lane.index, lane.alone = index, chunk.offsets[index]
             if lane.stopping:
                 return False
+            cursor.is_alone = True
             given, outputs = set[int](), list[Delivery]()
             passed = Passed.OVER
             if index not in reading.left_out and not (taken is not None and taken.is_handled(index)):
-                recall = in_lane(
-                    lane, index, partial(self._batch_again, chunk, range(index, index + 1), taken, given, outputs)
-                )
+                recall = in_order(cursor, partial(self._batch_again, chunk, (index,), taken, given, outputs))
                 recall.begin()
                 try:
                     await recall.call()
@@ -529,17 +516,18 @@ class Dispatch:
                     passed = await self._failing.failed(lane, chunk, index, error, recall, outputs)
                     if not passed:
                         return False
+            cursor.at += 1
+            cursor.is_alone = False
             if taken is None:
                 lane.handled(chunk.offsets[index] + 1, joined(outputs) if outputs else None)
             elif passed is Passed.OVER or index not in given:
                 taken.handled(index)
-        lane.index = end
         return True
 
     async def _batch_again(
         self,
         chunk: FetchedRecords,
-        indexes: range,
+        indexes: Sequence[int],
         taken: Taken | None,
         given: set[int],
         outputs: list[Delivery],
@@ -550,21 +538,21 @@ class Dispatch:
         if left:
             await self._send(await self._call_batch(chunk, left, taken, given, _Reading(None)), outputs)
 
-    def end_of(self, chunk: FetchedRecords, index: int, lane: Lane | None = None) -> int:
-        """Behind the records of the call that begins at ``index``; ``lane`` knows whether it is of one alone."""
-        if lane is not None and lane.alone == chunk.offsets[index]:
-            return index + 1
-        batch = self._handler.spec.batch
-        return len(chunk) if batch is True else min(index + max(int(batch), 1), len(chunk))
+    def records_at(self, cursor: Cursor) -> Sequence[int]:
+        """Return the indexes of the records whose call begins at the cursor."""
+        at, batch = cursor.at, self._handler.spec.batch
+        if batch is True and not cursor.is_alone:
+            return cursor.indexes[at:]
+        return cursor.indexes[at : at + (1 if cursor.is_alone else max(int(batch), 1))]
 
     # calls that took too long ----------------------------------------------------------------------------------------
 
-    def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, seconds: float) -> bool:
-        """The call that began at ``index`` took longer than ``seconds``, and was cancelled where that can be.
+    def timed_out(self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], seconds: float) -> bool:
+        """The call of these records took longer than ``seconds``, and was cancelled where that can be.
 
-        True: go on behind it, at `end_of`; what it had published is `left_behind`.
+        True: go on behind it; what it had published is `left_behind`.
         """
-        return self._failing.timed_out(lane, chunk, index, self.end_of(chunk, index, lane), seconds)
+        return self._failing.timed_out(lane, chunk, indexes, seconds)
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
         """What a call that was cancelled because of its ``timeout`` had published before, told once."""
@@ -631,15 +619,6 @@ class _Reading:
 
 _LEFT_OUT, _HELD = object(), object()
 """The places of records that were not begun; the second waits for an earlier one of its key."""
-
-
-def _next_offsets(offsets: Sequence[int]) -> Iterable[int]:
-    """One beyond each."""
-    if not offsets:
-        return ()
-    if offsets[-1] - offsets[0] + 1 == len(offsets):
-        return range(offsets[0] + 1, offsets[-1] + 2)
-    return [offset + 1 for offset in offsets]
 
 
 def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:

@@ -29,7 +29,7 @@ from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
-from eventbus.client.handling.ways import Shared, at_work, commit_now, piece_of
+from eventbus.client.handling.ways import LaneKeys, Shared, at_work, commit_now
 from eventbus.client.handling.work_actions import Abort, Call, Commit, Policy
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import CallTransaction
@@ -95,25 +95,6 @@ class _Failed(NamedTuple):
     is_clean: bool
 
 
-class _BlockedKeys:
-    """The keys of a partition that wait for a later try, as its lane sees them."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-
-    def __len__(self) -> int:
-        return len(self._lane.held or ())
-
-    def __contains__(self, key: bytes | None) -> bool:
-        return self._lane.holds(key)
-
-    def block(self, records: FetchedRecords, index: int) -> None:
-        self._lane.hold(records.record(index))
-
-    def unblock(self, records: FetchedRecords, index: int) -> None:
-        self._lane.unhold(records.record(index))
-
-
 class ExactlyOnce:
     """Performs the transactions of a partition in sequence."""
 
@@ -130,15 +111,15 @@ class ExactlyOnce:
         self._handler = shared.handler
         self._id = transactional_id
         publish = None if shared.handler.producer is None else self._publish
-        self._joins = CallTransaction(shared.handler.__name__, lambda: (lane.index, lane.calls))
+        self._joins = CallTransaction(shared.handler.__name__, self._call_number)
         self._bound = shared.dispatch.bound(publish, self._failed, self._joins)
         self._consumer = shared.consumer
         self._open_producer = open_producer
         self._recovering = recovering
         self._producer: Producer | None = None
         self._work = self._new_work()
-        self._call: FetchedRecords | None = None
-        """The records of the last call."""
+        self._call: Call | None = None
+        """The last call."""
         self._failed_records: list[_Failed] = []
         self._interruption: EventBusError | None = None
         self._interruptions = 0
@@ -157,7 +138,7 @@ class ExactlyOnce:
             slice_records=spec.transaction_records,
             retry_order="none" if recovering is None else recovering.recovery.order,
         )
-        return PartitionWork(policy, _BlockedKeys(self._lane))
+        return PartitionWork(policy, LaneKeys(self._lane))
 
     # a fetch ---------------------------------------------------------------------------------------------------------
 
@@ -329,31 +310,34 @@ class ExactlyOnce:
 
     async def _handle(self, call: Call) -> None:
         lane, shared, work = self._lane, self._shared, self._work
-        piece = piece_of(call)
-        self._call, self._failed_records = piece, []
+        self._call, self._failed_records = call, []
         assert self._producer is not None
         async with shared.turn(lane):
             with self._joins.calls_of(self._producer):
-                await shared.watch.run_in_order(self._bound, lane, piece)
+                await shared.watch.run_in_order(self._bound, lane, call)
         if self._interruption is not None:
             return
-        self._take_late_calls(piece)
-        self._report(call, bisect_left(piece.offsets, lane.reached))
+        self._take_late_calls(call)
+        self._report(call, call.at)
         if call.is_open:  # its turn is over, the transaction grows old, or the lane is closing
             work.end_slice()
             work.ended(call)
         lane.stopping = lane.closing
 
-    def _take_late_calls(self, piece: FetchedRecords) -> None:
+    def _call_number(self) -> object:
+        call = self._call
+        return None if call is None else (call, call.at, call.recalls)
+
+    def _take_late_calls(self, call: Call) -> None:
         """Take up what `Watch` decided about calls that took too long in a thread: it leaves that in the lane."""
-        lane = self._lane
+        lane, offsets = self._lane, call.column(call.records.offsets)
         for offset, outgoing in lane.moves.items():
             kind = "retry" if outgoing.topic == self._retry_topic else "dead-letter"
-            at = bisect_left(piece.offsets, offset)
+            at = bisect_left(offsets, offset)
             self._failed_records.append(_Failed(at, 1, Move(outgoing, kind), None, True))
         lane.moves.clear()
         if lane.error is not None and isinstance(lane.error.__cause__, CallTimedOut):
-            at = bisect_left(piece.offsets, lane.given_up_at)
+            at = bisect_left(offsets, lane.given_up_at)
             self._failed_records.append(_Failed(at, 1, Stop(), lane.error, True))
             self._logged_error, lane.error = lane.error, None
 
@@ -434,7 +418,9 @@ class ExactlyOnce:
             self._interruption = cause
             return False
         verdict = self._verdict(failure)
-        self._failed_records.append(_Failed(failure.index, failure.count, verdict, failure.error, failure.is_clean))
+        assert self._call is not None
+        at = bisect_left(self._call.indexes, failure.index)
+        self._failed_records.append(_Failed(at, failure.count, verdict, failure.error, failure.is_clean))
         return failure.is_clean and isinstance(verdict, (Move, Skip))
 
     def _verdict(self, failure: Failure) -> Verdict:
@@ -468,10 +454,9 @@ class ExactlyOnce:
         seconds = self._shared.timers.current_time() - self.begun_at
         if seconds * 1000 < self._handler.spec.transaction_timeout_ms or self._call is None:
             return None
-        offsets = self._call.offsets
-        begun = bisect_left(offsets, self._lane.reached)
-        last = begun if self._interruption is not None else begun - 1
-        return _Slow(offsets[min(max(last, 0), len(offsets) - 1)], seconds)
+        call = self._call
+        last = call.at if self._interruption is not None else call.at - 1
+        return _Slow(call.offset(min(max(last, 0), len(call) - 1)), seconds)
 
     def _never_ends(self, first: int, cause: EventBusError, slow: _Slow | None) -> HandlerError:
         spec = self._handler.spec

@@ -26,6 +26,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Outcome
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.retries import Recall, Retries
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.recovery import Again, Move, RetryOrder, Skip, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, FetchedRecords
@@ -163,29 +164,29 @@ class Failing:
         """A batch failed in a transaction that cannot keep what it published: its records are to come one by one."""
         return self._decide(lane, chunk, index, error, count, False, Again())
 
-    def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
-        """The call of the records from ``index`` up to ``end`` took too long. True: go on behind it."""
+    def timed_out(self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], seconds: float) -> bool:
+        """The call of these records took too long. True: go on behind it."""
         if self._handler.signature.is_async:
-            return self._timed_out(lane, chunk, index, end, seconds)
-        call = lane, chunk.offsets[index]
+            return self._timed_out(lane, chunk, indexes, seconds)
+        call = lane, chunk.offsets[indexes[0]]
         self.given_up[call] = False
-        self.given_up[call] = is_passed_over = self._timed_out(lane, chunk, index, end, seconds)
+        self.given_up[call] = is_passed_over = self._timed_out(lane, chunk, indexes, seconds)
         return is_passed_over
 
     def ends_late(self, lane: Lane, offset: int) -> bool | None:
         """A call that had been given up has ended: whether one gets past it. None: it had not."""
         return self.given_up.pop((lane, offset), None)
 
-    def _timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
+    def _timed_out(self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], seconds: float) -> bool:
         is_clean = self._handler.producer is None and self._is_clean(())
-        error, count = CallTimedOut(seconds), end - index
+        index, error, count = indexes[0], CallTimedOut(seconds), len(indexes)
         if self.retries is None or not self.is_asked:
             return self._decide(lane, chunk, index, error, count, is_clean, None)
         if count > 1 and not self._in_place:
             return self.wants_each_alone(lane, chunk, index, count, error)
         return all(  # nobody knows which one is to blame: each goes its way
             self._decide(lane, chunk, one, error, 1, is_clean, self.retries.at_once(chunk.record(one), error))
-            for one in range(index, end)
+            for one in indexes
         )
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
@@ -248,15 +249,15 @@ class Failing:
 def _ignore(record: ConsumerRecord, error: Exception) -> None: ...
 
 
-def in_lane(lane: Lane, index: int, call: Callable[[], Awaitable[None]]) -> Recall:
-    """How a record of a lane that is handled in order is called again."""
+def in_order(cursor: Cursor, call: Callable[[], Awaitable[None]]) -> Recall:
+    """How the record at a cursor is called again."""
 
     def begin() -> None:
-        lane.index = index
-        lane.calls += 1
+        cursor.is_resting = False
+        cursor.recalls += 1
 
     def rest() -> None:
-        lane.index = -1
+        cursor.is_resting = True
 
     return Recall(begin, rest, call)
 

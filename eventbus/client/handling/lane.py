@@ -19,7 +19,7 @@ from anyio.lowlevel import EventLoopToken
 from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.waits import Wait
-from eventbus.client.handling.work_actions import Abort, Commit, Mode
+from eventbus.client.handling.work_actions import Abort, Commit, Cursor, Mode
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.recovery import Outgoing
 from eventbus.types import ConsumerRecord, FetchedRecords, TimestampType, TopicPartition
@@ -59,11 +59,11 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "alone", "at_hand", "at_work", "begun_at", "begun_count", "call_loop", "calls", "chunks", "closing",
-        "commit_every", "committed", "cut_off", "ended", "error", "finished", "finished_count", "given_up_at", "held",
-        "hold", "hold_back", "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ran",
-        "ring_at", "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition", "tried", "unhold",
-        "unreadable", "wait", "waiters", "waits", "wake", "work",
+        "at_hand", "at_work", "begun_at", "begun_count", "call", "call_loop", "chunks", "closing", "commit_every",
+        "committed", "cut_off", "ended", "error", "finished_count", "given_up_at", "held", "hold", "hold_back",
+        "known_finished", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "report", "ring_at",
+        "scope", "step_aside", "stopping", "taken", "taken_bytes", "topic_partition", "tried", "unhold", "unreadable",
+        "wait", "waiters", "waits", "wake", "work",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +84,8 @@ class Lane:
         self.at_work = False
         self.begun_at = -1
         """The first offset that was fetched."""
-        self.finished = -1
+        self.known_finished = -1
+        """`finished`, without what the call in flight has done."""
         self.committed = -1
         self.error: HandlerError | None = None
         """Why the lane has stopped. From then on nothing moves `finished` past the record at fault."""
@@ -104,17 +105,14 @@ class Lane:
         self.ended = anyio.Event()
         self.predecessor: Lane | None = None
         """The lane of the same partition before this one, when it may still be at work: its end comes first."""
-        self.index = -1
-        """Of the fetch that is being handled in order the record at work; behind an early return the first one not
-        begun; -1 while a call waits for its thread."""
-        self.ran = 0
-        """A thread has made the calls of the records below this index; `index` follows as each is finished."""
+        self.call: Cursor | None = None
+        """The records that are being handled in order."""
         self.call_loop = CallLoop()
         """Runs the calls of records that are handled in order."""
-        self.calls = 0
-        """Records called again after they failed: tells a call from the one before it."""
         self.work: PartitionWork | None = None
-        """At most once: the state of the records."""
+        """The state of the records, for handlers in order that acknowledge them by returning."""
+        self.report: Callable[[], object] = lambda: None
+        """Reports to ``work`` what was handled so far."""
         self.cut_off: Callable[[], object] = lambda: None
         """Called when nobody waits any longer for the call in flight."""
         self.moves: dict[int, Outgoing] = {}
@@ -128,8 +126,6 @@ class Lane:
         """Says that a record goes to wait for its next try: later ones of its key are held from now on."""
         self.unhold: Callable[[ConsumerRecord], object] = lambda record: None
         """It does not go there after all."""
-        self.alone = -1
-        """The offset of a record that is called in a batch of its own, because the batch it was in had failed."""
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
         self.wait: Wait | None = None
@@ -182,6 +178,23 @@ class Lane:
         return None
 
     # records in order ------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> int:
+        """The next offset after the finished prefix; -1: nothing has arrived."""
+        call = self.call
+        if call is not None and call.is_plain and call.at:
+            self.known_finished = max(self.known_finished, call.offset(call.at - 1) + 1)
+        return self.known_finished
+
+    @finished.setter
+    def finished(self, offset: int) -> None:
+        self.known_finished = offset
+
+    def ends(self, call: Cursor) -> None:
+        """The records of ``call`` are not handled any longer."""
+        if self.call is call:
+            self.known_finished, self.call = self.finished, None
 
     def handled(self, next_offset: int, last_output: Outcome | None = None) -> None:
         """Every record below ``next_offset`` was handled; ``last_output`` is what the last of them published."""
@@ -289,9 +302,13 @@ class Lane:
         What is on its way came before the record that stopped the lane, if one did: it is finished all the same.
         """
         in_flight = self._in_flight
+        work = self.work if self.work is not None and self.work.has_outputs else None
         while in_flight and in_flight[0][1].done():
             next_offset, output = in_flight.popleft()
-            if self._was_refused(output, next_offset - 1):
+            is_refused = self._was_refused(output, next_offset - 1)
+            if work is not None:
+                work.refused(id(output), self.error if is_refused else None)
+            if is_refused:
                 in_flight.clear()
                 return
             self.finished = next_offset
@@ -354,7 +371,9 @@ class Lane:
     def next_commit(self) -> Commit | Abort | None:
         """Return what can be committed now."""
         if self.work is not None:
-            return None if self.work.mode is Mode.OPEN else self.work.next_commit()
+            self.report()
+            is_ahead = self.work.mode is Mode.OPEN and self.work.policy.delivery == "at-most-once"
+            return None if is_ahead else self.work.next_commit()
         return Commit(self.finished) if self.finished > self.committed and not self.abandoned else None
 
     def was_committed(self, next_offset: int, error: EventBusError | None = None) -> None:
@@ -392,9 +411,19 @@ class Lane:
         return self.at_work or bool(self.taken)
 
     @property
+    def has_moves(self) -> bool:
+        """A commit has to write records to other topics."""
+        return bool(self.moves) or (self.work is not None and self.work.has_forwards)
+
+    @property
+    def in_flight(self) -> Sequence[tuple[int, Outcome]]:
+        """Outputs that are not stored yet, each with the next offset after its record."""
+        return self._in_flight
+
+    @property
     def is_idle(self) -> bool:
         """Nothing waits, is at work, or is on its way to be stored."""
-        waits = self.error is None and (self.taken or self.moves)
+        waits = self.error is None and (self.taken or self.has_moves)
         return not (self.chunks or self.at_work or self._in_flight or self._unstored or waits)
 
     def __repr__(self) -> str:
@@ -447,7 +476,7 @@ class Taken:
         # The same as `Lane.advance`, in one breath.
         self._first = stop
         lane = self.lane
-        lane.finished = self.chunk.offsets[stop - 1] + 1
+        lane.known_finished = self.chunk.offsets[stop - 1] + 1
         lane.finished_count += stop - index
         if lane.finished_count >= lane.ring_at:
             lane.ring()
@@ -511,9 +540,9 @@ class Taken:
             stop = stop if found < 0 else found
         self._first = stop
         if stop == len(self.chunk) and self.chunk.next_offset <= self.lane.limit:
-            self.lane.finished = self.chunk.next_offset
+            self.lane.known_finished = self.chunk.next_offset
         elif stop > first:
-            self.lane.finished = self.chunk.offsets[stop - 1] + 1
+            self.lane.known_finished = self.chunk.offsets[stop - 1] + 1
         return stop - first, stop == end
 
 

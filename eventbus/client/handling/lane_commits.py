@@ -111,7 +111,9 @@ class LaneCommits:
             await self.attempt()
             if self.last_commit_at is not None:
                 moved_at = max(moved_at, self.last_commit_at)
-            is_left = any(lane.is_busy or lane.moves or lane.finished > lane.committed for lane in self._lanes.values())
+            is_left = any(
+                lane.is_busy or lane.has_moves or lane.finished > lane.committed for lane in self._lanes.values()
+            )
             if is_left or self.elsewhere:
                 self._expected.set()  # slow handlers, or a commit that failed
 
@@ -134,34 +136,37 @@ class LaneCommits:
 
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
-        moves = self._moves
         for lane in lanes:
             lane.settle()
             lane.commit_begins()
-        if moves is None:
-            await self._commit_plainly(lanes)
-            return
-        # One at a time: a plain commit that is answered late would take an offset back behind which a record was moved.
+        # One at a time: a partition has one commit in flight. And a plain commit that is answered late would take an
+        # offset back behind which a record was moved.
         async with self._turn:
-            await self._commit_with(moves, lanes)
+            moves = self._moves
+            unsure = [] if moves is None else [lane for lane in lanes if moves.has(lane)]
+            commits = {
+                lane: commit
+                for lane in lanes
+                if lane not in unsure and isinstance(commit := lane.next_commit(), Commit)
+            }
+            moving = {lane: commit for lane, commit in commits.items() if commit.forwards}
+            await self._commit_plainly({lane: commit for lane, commit in commits.items() if lane not in moving})
+            if moves is not None:
+                await self._commit_moves(moves, {**dict.fromkeys(unsure), **moving})
 
-    async def _commit_with(self, moves: Moves, lanes: Collection[Lane]) -> None:
-        # Nothing may be settled between this look and the offsets taken below: what became finished by that might
-        # be a record that moves, and a plain commit would cover it.
-        moving = [lane for lane in lanes if moves.has(lane)]
-        await self._commit_plainly([lane for lane in lanes if lane not in moving])
+    async def _commit_moves(self, moves: Moves, commits: Mapping[Lane, Commit | None]) -> None:
         errors: list[EventBusError] = []
         async with anyio.create_task_group() as tasks:  # each is a transaction of its own
-            for lane in moving:
-                tasks.start_soon(self._commit_moves, moves, lane, errors)
+            for lane, commit in commits.items():
+                tasks.start_soon(self._commit_with, moves, lane, commit, errors)
         self._on_moved()
         if errors:
             raise errors[0]
 
-    async def _commit_moves(self, moves: Moves, lane: Lane, errors: list[EventBusError]) -> None:
+    async def _commit_with(self, moves: Moves, lane: Lane, commit: Commit | None, errors: list[EventBusError]) -> None:
         with self.asked():
             try:
-                await moves.commit(lane)
+                await moves.commit(lane, commit)
             except EventBusError as error:
                 errors.append(error)
                 lane.was_committed(lane.finished, error)
@@ -179,14 +184,10 @@ class LaneCommits:
         lane.error.__cause__ = error
         lane.wake.set()
 
-    async def _commit_plainly(self, lanes: Collection[Lane]) -> None:
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        commits: dict[Lane, Commit] = {}
-        for lane in lanes:
-            commit = lane.next_commit()
-            if isinstance(commit, Commit):
-                offsets[lane.topic_partition] = OffsetAndMetadata(commit.next_offset, lane.note())
-                commits[lane] = commit
+    async def _commit_plainly(self, commits: Mapping[Lane, Commit]) -> None:
+        offsets = {
+            lane.topic_partition: OffsetAndMetadata(commit.next_offset, lane.note()) for lane, commit in commits.items()
+        }
         shown, self.elsewhere = self._shown(), {}
         for partition, offset in shown.items():
             offsets.setdefault(partition, OffsetAndMetadata(offset))

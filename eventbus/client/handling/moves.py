@@ -13,6 +13,7 @@ from eventbus import errors
 from eventbus.backends.base import BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.work_actions import Abort, Commit
 from eventbus.client.producer import Producer
 from eventbus.errors import (
     BufferExhausted,
@@ -23,7 +24,7 @@ from eventbus.errors import (
     UnknownProducerId,
 )
 from eventbus.recovery import Outgoing, Plan, Waiting
-from eventbus.types import OffsetAndMetadata, Record, TopicPartition
+from eventbus.types import ConsumerRecord, OffsetAndMetadata, Record, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -42,6 +43,8 @@ class Moving(NamedTuple):
     moved: list[int]
     """The offsets of the lane's moves among them."""
     plan: Plan | None
+    commit: Commit | None = None
+    """The commit of the lane's machine, if it has one."""
 
 
 class _Writer:
@@ -63,13 +66,15 @@ class Moves:
         consumer: BackendConsumer,
         open_producer: Callable[[TopicPartition], Producer],
         on_stored: Callable[[Lane], Awaitable[None]],
+        behind: Callable[[ConsumerRecord], Outgoing],
     ) -> None:
         """``open_producer``: a transactional one by the partition it is for. ``on_stored``: awaited with a lane whose
-        commit is stored."""
+        commit is stored. ``behind``: makes the entry of a record that waits after an earlier one of its key."""
         self._handler = handler
         self._consumer = consumer
         self._open_producer = open_producer
         self._on_stored = on_stored
+        self._behind = behind
         self.partitions: dict[str, int] = {}
         """The partition counts of the topics that records go to, filled in before the first record does."""
         self._writers: dict[TopicPartition, _Writer] = {}
@@ -99,24 +104,36 @@ class Moves:
             return not only_passes
         return is_unsure or any(offset < lane.finished for offset in lane.moves)
 
-    async def commit(self, lane: Lane) -> None:
-        """Commit what is finished, with what became of it. Raises what a commit raises; nothing is lost by that."""
+    async def commit(self, lane: Lane, commit: Commit | None) -> None:
+        """Commit what is finished, with what became of it. Raises what a commit raises; nothing is lost by that.
+
+        ``commit``: what the lane's machine wants stored; None: it has none, or is asked when the outcome of its last
+        commit is known.
+        """
         writer = self._writers.setdefault(lane.topic_partition, _Writer())
         async with writer.turn:
             if lane.abandoned:
                 return
             if writer.unsure is not None:
                 await self._settle(lane, writer)
-            moving = self._moving(lane)
+            moving = self._moving(lane, commit)
             if moving is not None:
                 await self._write(lane, writer, moving)
                 await self._on_stored(lane)
         await self._close_left()
 
-    def _moving(self, lane: Lane) -> Moving | None:
+    def _moving(self, lane: Lane, commit: Commit | Abort | None) -> Moving | None:
         waiting = self._waiting.get(lane.topic_partition)
         if waiting is not None:
             return self._of_waiting(lane, waiting)
+        if lane.work is not None:
+            commit = commit or lane.next_commit()
+            if not isinstance(commit, Commit):
+                return None
+            records = [
+                forward.outgoing or self._behind(forward.records.record(forward.at)) for forward in commit.forwards
+            ]
+            return Moving(commit.next_offset, records, [], None, commit)
         lane.settle()
         if lane.finished <= lane.committed:
             return None
@@ -164,6 +181,8 @@ class Moves:
         writer.unsure = None
         if committed is not None and committed.metadata.partition(" ")[0] == token:
             self._stored(lane, moving)
+        elif lane.work is not None and moving.commit is not None:
+            lane.work.commit_failed(moving.commit)
 
     def _stored(self, lane: Lane, moving: Moving) -> None:
         for offset in moving.moved:
@@ -171,6 +190,8 @@ class Moves:
         waiting = self._waiting.get(lane.topic_partition)
         if moving.plan is not None and waiting is not None:
             waiting.stored(moving.plan)
+        if lane.work is not None and moving.commit is not None:
+            lane.work.commit_stored(moving.commit)
         lane.was_committed(moving.next_offset)
 
     async def _let_go(self, writer: _Writer) -> None:
@@ -192,6 +213,8 @@ class Moves:
 
 def is_full(lane: Lane) -> bool:
     """Enough of the lane's records wait to be written elsewhere."""
+    if lane.work is not None:
+        return lane.work.waits_for_commit
     if len(lane.moves) >= _MOST_MOVES:
         return True
     return sum(_size_bytes(outgoing.record) for outgoing in lane.moves.values()) >= _MOST_BYTES

@@ -59,11 +59,11 @@ class Fetch:
             if states[index] == RUNNING:
                 states[index] = state
 
-    def pending(self, indexes: Sequence[int]) -> Sequence[int]:
-        """Return those that are PENDING."""
-        if isinstance(indexes, range) and self.states.count(PENDING, indexes.start, indexes.stop) == len(indexes):
+    def in_state(self, indexes: Sequence[int], state: int = PENDING) -> Sequence[int]:
+        """Return those that are in this state."""
+        if isinstance(indexes, range) and self.states.count(state, indexes.start, indexes.stop) == len(indexes):
             return indexes
-        return [index for index in indexes if self.states[index] == PENDING]
+        return [index for index in indexes if self.states[index] == state]
 
 
 class _Run:
@@ -108,7 +108,7 @@ class Ordering:
 
     def add(self, fetch: Fetch, start: int, end: int) -> None:
         """Put records into their queues, after those that were added before."""
-        indexes = fetch.pending(range(start, end))
+        indexes = fetch.in_state(range(start, end))
         if self._order != "key":
             self._append(0 if self._order == "partition" else _UNORDERED, fetch, indexes)
             return

@@ -69,6 +69,8 @@ from eventbus.types import FetchedRecords
 _MOST_FORWARDS = 2_000
 _MOST_FORWARD_BYTES = 16 << 20
 """No record is called while as many records, or bytes, are forwarded and not committed."""
+_MOST_WHILE_BLOCKED = 256
+"""The most records of a call while a key is blocked."""
 
 
 class _Slice:
@@ -160,6 +162,15 @@ class PartitionWork:
         """Records below ``offset`` are done, although they were not handled here. No call of them is open."""
         self._progress.done_below(offset)
 
+    def not_called(self, records: FetchedRecords, verdict: Move | Skip) -> None:
+        """Records arrived after all others were called, and the policy has chosen what becomes of them."""
+        self.fetched(records)
+        fetch = self._progress.arrived[0]
+        self._progress.take(fetch, len(records))
+        fetch.mark(range(len(records)), RUNNING)
+        self._decide(fetch, range(len(records)), verdict)
+        self._progress.advance()
+
     def in_doubt(self, count: int) -> None:
         """Call the next ``count`` records one by one, each after all before it are committed: a process died here."""
         self._in_doubt = count
@@ -180,31 +191,45 @@ class PartitionWork:
             if now_ms < self.waits_until_ms:
                 return None
             self.waits_until_ms = None
-        if self._forwards_come_first or self._waits_as_a_whole:
+        if self.waits_for_commit or self.waits_as_a_whole:
             return None
+        most = self._call_records
         while self._queues or self._fill_queues():
             if not self._queues:
                 continue  # what was put into queues stands after a call that is open, or was done before
-            queue, fetch, indexes = self._queues.take(self.policy.batch or self.policy.call_records)
+            queue, fetch, indexes = self._queues.take(most)
             if self.tries:
                 indexes = self._not_acknowledged(fetch, indexes)
             if self._blocked:
-                indexes = self._behind(fetch, indexes, self._blocked)
+                indexes = self._behind(queue, fetch, indexes, self._blocked)
             if indexes:
                 return self._begin_call(fetch, indexes, queue)
             self._queues.ended(queue)
+            if self.waits_for_commit:
+                break
         return None
+
+    @property
+    def _call_records(self) -> int:
+        policy = self.policy
+        most = policy.batch or policy.call_records
+        if self._blocked:  # a record that fails blocks its key, and those after it are looked at again
+            most = min(most, _MOST_WHILE_BLOCKED)
+        if policy.commit_every is not None and policy.order == "partition":
+            most = min(most, max(policy.commit_every - self._progress.finished_count + self._counted_at, 1))
+        return most
 
     def _not_acknowledged(self, fetch: Fetch, indexes: Sequence[int]) -> Sequence[int]:
         """Leave out records that were acknowledged while they waited to be called again."""
-        left = fetch.pending(indexes)
+        left = fetch.in_state(indexes)
         if len(left) < len(indexes):
             for index in set(indexes).difference(left):
                 self.tries.pop(fetch.records.offsets[index], None)
         return left
 
     @property
-    def _waits_as_a_whole(self) -> bool:
+    def waits_as_a_whole(self) -> bool:
+        """True while no record is called because an earlier one waits for a later try."""
         return self.policy.retry_order == self.policy.order == "partition" and bool(self._blocked)
 
     def _begin_call(self, fetch: Fetch, indexes: Sequence[int], queue: Queue) -> Call:
@@ -218,8 +243,13 @@ class PartitionWork:
         return call
 
     @property
-    def _forwards_come_first(self) -> bool:
-        """No record is called before those that were forwarded are committed."""
+    def has_forwards(self) -> bool:
+        """True while a commit has to write records to other topics."""
+        return bool(self._progress.forwards)
+
+    @property
+    def waits_for_commit(self) -> bool:
+        """True while no record is called before those that were forwarded are committed."""
         count = len(self._progress.forwards)
         if not count:
             return False
@@ -256,16 +286,25 @@ class PartitionWork:
         self._progress.take(fetch, end)
         self._queues.add(fetch, start, end)
 
-    def _behind(self, fetch: Fetch, indexes: Sequence[int], blocked: BlockedKeys) -> Sequence[int]:
+    def _behind(self, queue: Queue, fetch: Fetch, indexes: Sequence[int], blocked: BlockedKeys) -> Sequence[int]:
         """Forward records of blocked keys after the earlier ones; return the others."""
         keys = fetch.records.keys
         waiting = [index for index in indexes if keys[index] in blocked]
         if not waiting:
             return indexes
+        if self.policy.store_forwards_first:  # up to where the one kind ends: the other may not come before a commit
+            is_waiting = indexes[0] == waiting[0]
+            end = next((at for at, index in enumerate(indexes) if (keys[index] in blocked) is not is_waiting), None)
+            if end is not None:
+                self._queues.put_back(queue, fetch, indexes[end:], False)
+                indexes = indexes[:end]
+            if not is_waiting:
+                return indexes
+            waiting = indexes
         for index in waiting:
             self._progress.forward(fetch, index, None, blocks=True)
         self._progress.advance()
-        return fetch.pending(list(indexes))
+        return fetch.in_state(list(indexes))
 
     def returned(self, call: Call, upto: int, outputs: object | None = None) -> None:
         """The first ``upto`` records of the call are handled. ``outputs``: what the newly handled ones published."""
@@ -345,7 +384,7 @@ class PartitionWork:
                 self._cut(one)
         elif not self.policy.store_forwards_first:
             return
-        if self._slice is not None and self._waits_as_a_whole:
+        if self._slice is not None and self.waits_as_a_whole:
             self._end_slice_here(self._slice)  # nothing of it is called before that record is stored
         if call.done < len(call.indexes):
             self._close(call)
@@ -401,11 +440,12 @@ class PartitionWork:
         call.is_open = False
         self._calls.discard(call)
         if call.done < len(call.indexes):
-            states, offsets = call.fetch.states, call.records.offsets
-            left = [index for index in call.indexes[call.done :] if states[index] == RUNNING]
+            left = call.fetch.in_state(call.indexes[call.done :], RUNNING)
             call.fetch.mark(left, PENDING)
-            is_ended = self._slice is not None and self._slice.is_ended
-            left = [] if is_ended else [index for index in left if offsets[index] < self._limit]
+            if self._slice is not None and self._slice.is_ended:
+                left = ()
+            elif self._limit < sys.maxsize:
+                left = [index for index in left if call.records.offsets[index] < self._limit]
             if left:
                 self._queues.put_back(call.queue, call.fetch, left, singly)
         self._queues.ended(call.queue)
@@ -455,7 +495,7 @@ class PartitionWork:
         """A commit is due now. Otherwise it waits for the end of an interval, which belongs to the driver."""
         if self.mode is not Mode.OPEN or self._is_commit_wanted or self.policy.delivery != "at-least-once":
             return True
-        if self._in_doubt or self._forwards_come_first:
+        if self._in_doubt or self.waits_for_commit:
             return True
         every = self.policy.commit_every
         return every is not None and self._progress.finished_count - self._counted_at >= every
@@ -640,6 +680,8 @@ class PartitionWork:
         """Begin no record, but for those that fill gaps; commit what is finished."""
         if self.mode is Mode.OPEN:
             self._drain(Mode.DRAINING)
+        elif self.mode is Mode.LOST:
+            self._begin_none()
 
     def stop(self, error: Exception) -> None:
         """The partition ends here, because of ``error``."""
@@ -649,6 +691,8 @@ class PartitionWork:
 
     def lost(self) -> None:
         """Another member has the partition, or it is gone: nothing may be committed any more."""
+        if self.mode is Mode.LOST:
+            return
         if self._is_at_most_once and self.mode is Mode.OPEN:
             self.mode = Mode.LOST
             if self._commit is None:  # else its outcome says which records are called
@@ -668,7 +712,7 @@ class PartitionWork:
         self.mode = mode
         self._progress.arrived.clear()
         fills_gaps = mode is Mode.DRAINING and self.policy.order != "partition"
-        if fills_gaps and self.waits_until_ms is None and not self._waits_as_a_whole:
+        if fills_gaps and self.waits_until_ms is None and not self.waits_as_a_whole:
             self._limit = self._begun_below()
             self._queues.keep_below(self._limit)
             for call in self._calls:

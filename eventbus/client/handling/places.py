@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.lane import Lane, Outcome, Taken
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.types import FetchedRecords
 
 Item = tuple[Taken, int]
@@ -87,31 +89,32 @@ class Places(Protocol):
 
 
 class InLane:
-    """The records of a fetch from ``first`` on, in order."""
+    """The records of a lane that are handled in order."""
 
     in_order = True
 
     def __init__(
         self,
         lane: Lane,
-        chunk: FetchedRecords,
-        first: int,
+        cursor: Cursor,
         taken: Taken | None,
         calls: Calls,
         timed: Callable[[Callable[[int], Any]], Callable[[int], Any]],
     ) -> None:
         """``timed``: what goes around the calls."""
-        self.first = first
-        self.end = len(chunk)
+        self.first = cursor.at
+        self.end = len(cursor)
         self.call_loop = lane.call_loop
         self._lane = lane
-        self._chunk = chunk
+        self._cursor = cursor
         self._taken = taken
         self._given: set[int] = set()
-        self.call: Callable[[int], Any] = timed(calls.of(chunk, taken, self._given))
+        indexes, call = cursor.indexes, timed(calls.of(cursor.records, taken, self._given))
+        self.call: Callable[[int], Any] = call if indexes == range(self.end) else partial(_call_at, call, indexes)
 
     def begin(self, place: int) -> None:
-        self._lane.index = place
+        self._cursor.at = place
+        self._cursor.is_resting = False
 
     @property
     def stops(self) -> bool:
@@ -121,42 +124,43 @@ class InLane:
         return False
 
     def is_held(self, place: int) -> bool:
-        return self._taken is not None and self._lane.holds(self._chunk.keys[place])
+        return self._taken is not None and self._lane.holds(self._cursor.records.keys[self._cursor.indexes[place]])
 
     def holds(self, place: int) -> bool:
         if self._taken is None or not self.is_held(place):
             return False
-        self._lane.hold_back(self._chunk, place)
-        self._taken.handled(place)
+        index = self._cursor.indexes[place]
+        self._lane.hold_back(self._cursor.records, index)
+        self._taken.handled(index)
         return True
 
     def is_acknowledged(self, place: int) -> bool:
-        return self._taken is not None and self._taken.is_handled(place)
+        return self._taken is not None and self._taken.is_handled(self._cursor.indexes[place])
 
     def again(self, place: int) -> None:
-        self._lane.calls += 1
-        self._lane.index = place
+        self._cursor.recalls += 1
+        self.begin(place)
 
     def record(self, place: int) -> tuple[Lane, FetchedRecords, int]:
-        return self._lane, self._chunk, place
+        return self._lane, self._cursor.records, self._cursor.indexes[place]
 
     def finish(self, place: int, output: Outcome | None, failed: bool) -> None:
         if self._taken is None:
-            self._lane.handled(self._chunk.offsets[place] + 1, output)
-        elif failed or place not in self._given:
-            self._taken.handled(place, output)
-        self._given.discard(place)
+            self._lane.handled(self._cursor.offset(place) + 1, output)
+            return
+        index = self._cursor.indexes[place]
+        if failed or index not in self._given:
+            self._taken.handled(index, output)
+        self._given.discard(index)
 
     def wait(self) -> None:
-        self._lane.index = -1
+        self._cursor.is_resting = True
 
     def ran(self, end: int) -> None:
-        self._lane.ran = end
+        self._cursor.called = end
 
     def close(self) -> None:
-        self._lane.index = self.end
-        if self._taken is None:
-            self._lane.handled(self._chunk.next_offset)
+        self._cursor.at = self.end
 
 
 class InBundle:
@@ -227,3 +231,7 @@ class InBundle:
 
     def close(self) -> None:
         self._worker.item = None
+
+
+def _call_at(call: Callable[[int], Any], indexes: Sequence[int], place: int) -> Any:
+    return call(indexes[place])

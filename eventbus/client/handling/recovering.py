@@ -333,8 +333,8 @@ class Recovering:
         self._wakes.append(wake)
 
     async def moved(self, lane: Lane) -> bool:
-        """Return when what became of the lane's finished records is stored. False: the lane stops meanwhile."""
-        while any(offset < lane.finished for offset in lane.moves):
+        """Return when records may be called after those that were moved. False: the lane stops meanwhile."""
+        while lane.work is not None and lane.work.waits_for_commit:
             lane.on_commit_due()
             if not await self._changes(lane):
                 return False
@@ -363,7 +363,7 @@ class Recovering:
             return False
         waiting = self._waiting_of(lane.topic_partition)
         while is_full(lane) or not (waiting is None or waiting.has_room):
-            if lane.moves:
+            if lane.has_moves:
                 lane.on_commit_due()
             if not await self._changes(lane):
                 return False
@@ -378,7 +378,7 @@ class Recovering:
             await self._widen()  # its topic has got partitions since the start
         count = self.partitions[self.recovery.retry_topic or ""]
         number = lane.topic_partition.partition % count
-        if lane.moves and not await self._moves_read_back(lane, number):
+        if lane.has_moves and not await self._moves_read_back(lane, number):
             return False
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
@@ -407,7 +407,7 @@ class Recovering:
 
     async def _moves_read_back(self, lane: Lane, number: int) -> bool:
         """The retry partition was away while its source stayed: what went there meanwhile is to be read too."""
-        while lane.moves:
+        while lane.has_moves:
             lane.on_commit_due()
             if not await self.retries.sleeps(lane, _LOOK_SECONDS):
                 return False

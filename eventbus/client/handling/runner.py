@@ -119,7 +119,8 @@ class Runner:
         self._open_producer = open_producer
         open_of_id = open_mover or open_producer
         moves = None if recovery is None else Moves(
-            handler, consumer, lambda one: open_of_id(transactional_id_of(handler, group, one)), self._moves_stored
+            handler, consumer, lambda one: open_of_id(transactional_id_of(handler, group, one)), self._moves_stored,
+            lambda record: recovery.behind(record, clock()),
         )  # fmt: skip
         self._commits = LaneCommits(handler, consumer, self.lanes, timers, moves, on_progress)
         self._clock = clock
@@ -134,7 +135,8 @@ class Runner:
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
             self._drain_seconds, config.max_partition_fetch_bytes, self._stop_partition,
             _always if self.recovering is None else self.recovering.unblocked,
-            None if self.recovering is None or handler.spec.tx is None else self.recovering.moved,
+            _always if self.recovering is None else self.recovering.moved,
+            recovery,
         )  # fmt: skip
         self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
         self._missing = MissingTopics(handler, backend, consumer, self.recovering)
@@ -325,7 +327,7 @@ class Runner:
         of a partition on its way are nobody's, and not yet handled.
         """
         if self._stopping or not all(_is_done(lane, ends) for lane in self.lanes.values()):
-            if any(lane.moves for lane in self.lanes.values()):
+            if any(lane.has_moves for lane in self.lanes.values()):
                 self._commits.due()  # they are handled once they are written, and somebody waits for that
             return False  # what is dropped when it stops is not handled
         if self.recovering is not None and not self.recovering.is_idle():

@@ -48,9 +48,9 @@ def unfinished_of(handler: Handler[Any, Any], lane: Lane, dispatch: Dispatch, at
         offsets |= {offset for taken in lane.taken for offset in taken.unfinished_offsets if offset <= last}
     elif chunk is not None and handler.spec.is_ordered:
         first = end = bisect_left(chunk.offsets, lane.reached)  # no call in flight: outputs are not stored yet
-        if at_work:
+        if at_work and (call := lane.call) is not None:
             first = bisect_left(chunk.offsets, max(at_work))
-            end = dispatch.end_of(chunk, first, lane)
+            end = first + len(dispatch.records_at(call))
         if handler.spec.exactly_once:  # the open transaction is aborted, with all that was handled in it
             first = bisect_left(chunk.offsets, lane.committed)
         elif not at_work:

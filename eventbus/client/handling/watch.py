@@ -7,8 +7,7 @@ began, so that it is late at most an interval after its time is over, and never 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 import anyio
@@ -18,6 +17,7 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.here import Calling, Member, begin_here, here
 from eventbus.client.handling.lane import Lane, Taken
+from eventbus.client.handling.work_actions import Cursor
 from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
 
@@ -73,38 +73,26 @@ class _Seen:
 class LaneCall:
     """Records of a lane being handled in order: one `Dispatch.run`."""
 
-    __slots__ = ("_lane", "_start", "_taken", "chunk", "late", "member", "scope", "task_id")
+    __slots__ = ("_cursor", "_lane", "late", "member", "scope", "task_id")
 
-    def __init__(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+    def __init__(self, lane: Lane, cursor: Cursor) -> None:
         self._lane = lane
-        self._start = start
-        self._taken = taken
+        self._cursor = cursor
         self.member: Member | None = None
         self.task_id = 0
-        self.chunk = chunk
         self.scope = anyio.CancelScope()
         self.late: object | None = None
         """The marker of a call that was cancelled because it took too long."""
 
     @property
-    def index(self) -> int:
-        """The record at work; if none is, the next one."""
-        if self._taken is not None:
-            return max(self._lane.index, self._start)
-        # The fast path of a handler moves nothing but `finished`.
-        return max(self._lane.index, self._start, bisect_left(self.chunk.offsets, self._lane.reached))
-
-    @property
     def marker(self) -> object | None:
-        lane = self._lane
-        if lane.index < 0 or lane.call_loop.is_over:
-            return None
-        return (lane.index, 0 if self._taken is not None else lane.reached, lane.calls)
+        cursor = self._cursor
+        return None if cursor.is_resting or self._lane.call_loop.is_over else (cursor.at, cursor.recalls)
 
     @property
     def at(self) -> tuple[FetchedRecords, int] | None:
-        index = self.index
-        return None if self._lane.index < 0 or index >= len(self.chunk) else (self.chunk, index)
+        cursor = self._cursor
+        return None if cursor.is_resting or cursor.is_over else (cursor.records, cursor.indexes[cursor.at])
 
     @property
     def where(self) -> tuple[TopicPartition, int] | None:
@@ -116,9 +104,9 @@ class LaneCall:
         self.scope.cancel()
 
     def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
-        index = self.index
-        self._lane.given_up_at = self.chunk.offsets[index]
-        if not dispatch.timed_out(self._lane, self.chunk, index, seconds):
+        cursor = self._cursor
+        self._lane.given_up_at = cursor.offset(cursor.at)
+        if not dispatch.timed_out(self._lane, cursor.records, dispatch.records_at(cursor), seconds):
             self._lane.stopping = True
         return self._lane
 
@@ -223,61 +211,63 @@ class Watch:
                 found.append(AtWork(*where, seen.since if marker == seen.marker else now))
         return sorted(found)
 
-    def timed_out(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, index: int) -> bool:
+    def timed_out(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int]) -> bool:
         """A call was cancelled because it took too long. True: go on behind it. Raises HandlerError ("crash")."""
         assert self.timeout_seconds is not None
-        return dispatch.timed_out(lane, chunk, index, self.timeout_seconds)
+        return dispatch.timed_out(lane, chunk, indexes, self.timeout_seconds)
 
-    async def run_in_order(
-        self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None
-    ) -> int:
-        """Handle the records from ``start`` on; the first not begun. Returns early when the lane stops or is in error.
+    async def run_in_order(self, dispatch: Dispatch, lane: Lane, cursor: Cursor, taken: Taken | None = None) -> None:
+        """Handle the records from the cursor on, which ends at the first one not begun if the lane stops or fails.
 
         A call that takes too long is passed over, or stops the lane, as ``on_error`` says.
         """
-        while start < len(chunk):
-            call = LaneCall(lane, chunk, start, taken)
-            lane.index, lane.ran = start, 0
-            begin_here(self, call)
-            self.begins(call)
-            times = dispatch.times
-            began, was_each = times.now(), times.is_each
-            try:
-                if self.timeout_seconds is None or self._in_threads:
-                    await dispatch.run(lane, chunk, start, taken)
-                else:
-                    with call.scope:
-                        await dispatch.run(lane, chunk, start, taken)
-            finally:
-                here.set(None)
-                self.ends(call)
-                times.ran(began, call.index - start, was_each)
-            start = call.index
-            if call.late is None:
-                break
-            lane.stopping = lane.closing
-            if call.marker == call.late and start < len(chunk):
-                if not self.timed_out(dispatch, lane, chunk, start):
+        lane.call = cursor
+        try:
+            while not cursor.is_over:
+                call, first = LaneCall(lane, cursor), cursor.at
+                begin_here(self, call)
+                self.begins(call)
+                times = dispatch.times
+                began, was_each = times.now(), times.is_each
+                try:
+                    if self.timeout_seconds is None or self._in_threads:
+                        await dispatch.run(lane, cursor, taken)
+                    else:
+                        with call.scope:
+                            await dispatch.run(lane, cursor, taken)
+                finally:
+                    here.set(None)
+                    self.ends(call)
+                    times.ran(began, cursor.at - first, was_each)
+                if call.late is None:
                     break
-                start = self._pass_over(dispatch, lane, chunk, start, taken)
-            # Else it ended in the very turn in which it was cancelled: its task was about to go on already, and saw
-            # nothing of it; `Dispatch.run` then looked at ``stopping`` and returned. It has finished, in time.
-            if lane.closing or lane.error is not None:
-                break
-        if start >= len(chunk) and taken is None:
-            lane.handled(chunk.next_offset)
-        return start
+                lane.stopping = lane.closing
+                if call.marker == call.late and not cursor.is_over:
+                    indexes = dispatch.records_at(cursor)
+                    if not self.timed_out(dispatch, lane, cursor.records, indexes):
+                        break
+                    self._pass_over(dispatch, lane, cursor, indexes, taken)
+                # Else it ended in the very turn in which it was cancelled: its task was about to go on already, and saw
+                # nothing of it; `Dispatch.run` then looked at ``stopping`` and returned. It has finished, in time.
+                if lane.closing or lane.error is not None:
+                    break
+            if cursor.is_over and taken is None:
+                lane.handled(cursor.next_offset)
+        finally:
+            lane.ends(cursor)
 
-    def _pass_over(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, index: int, taken: Taken | None) -> int:
-        """The records of a call are finished, for better or worse; the first one behind them."""
-        end = dispatch.end_of(chunk, index, lane)
-        output = dispatch.left_behind(chunk, index)
+    def _pass_over(
+        self, dispatch: Dispatch, lane: Lane, cursor: Cursor, indexes: Sequence[int], taken: Taken | None
+    ) -> None:
+        """The records of a call are finished, for better or worse."""
+        output = dispatch.left_behind(cursor.records, indexes[0])
         if taken is None:
-            lane.handled(chunk.offsets[end - 1] + 1, output)
+            lane.handled(cursor.records.offsets[indexes[-1]] + 1, output)
         else:
-            for place in range(index, end):
-                taken.handled(place, output)
-        return end
+            for index in indexes:
+                taken.handled(index, output)
+        cursor.at += len(indexes)
+        cursor.is_alone = False
 
 
 def _named(where: tuple[TopicPartition, int] | None) -> str:

@@ -6,6 +6,7 @@ The fifth, in transactions, is `exactly_once`.
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
@@ -25,18 +26,16 @@ from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.unfinished import described, fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import Watch
-from eventbus.client.handling.work_actions import Call, Commit, Policy
+from eventbus.client.handling.work_actions import Call, Commit, Cursor, Policy
 from eventbus.client.handling.workers import Backlog, Workers
 from eventbus.errors import EventBusError, HandlerError
-from eventbus.recovery import EveryKey, Stop
+from eventbus.recovery import EveryKey, Move, Recovery, Stop
 from eventbus.types import FetchedRecords, OffsetAndMetadata
 
 logger = logging.getLogger("eventbus.runner")
 
 _MOST_TAKEN = 2_000
 """Records given to the workers in one go; then others run."""
-_LEAST_AHEAD = 64
-"""Records looked at for keys that wait: after a failure so many, then twice as many each time, up to a whole fetch."""
 _FETCHES_AHEAD = 4
 """A partition runs ahead of its first unfinished record by at most so many fetches of `max_partition_fetch_bytes`."""
 _FETCHES_UNACKNOWLEDGED = 16
@@ -86,7 +85,8 @@ class Shared:
         fetch_bytes: int,
         on_given_up: Callable[[Lane, HandlerError], object],
         unblocked: Callable[[Lane], Awaitable[bool]],
-        moved: Callable[[Lane], Awaitable[bool]] | None,
+        moved: Callable[[Lane], Awaitable[bool]],
+        recovery: Recovery | None,
     ) -> None:
         self.handler = handler
         self.dispatch = dispatch
@@ -99,8 +99,9 @@ class Shared:
         self.unblocked = unblocked
         """Returns when no record of the lane has to wait for an earlier one; False: the lane stops meanwhile."""
         self.moved = moved
-        """Returns when what failed so far is stored elsewhere: before that no later record may be handled, where a
-        database says that everything below one is done. False: the lane stops meanwhile. None: it need not be asked."""
+        """Returns when what failed so far is stored elsewhere, as far as later records have to wait for that. False:
+        the lane stops meanwhile."""
+        self.recovery = recovery
         self.budget_seconds = budget_seconds
         """How long a partition that moves waits for what is at work."""
         self.watch = Watch(handler, dispatch, timers, on_given_up)
@@ -125,127 +126,70 @@ class Shared:
             return Beside(lane, self, self.workers, tasks)
         if spec.ack == "manual":
             return ByHand(lane, self)
-        if spec.delivery == "at-most-once":
-            return AtMostOnce(lane, self)
         return InOrder(lane, self)
 
 
 class InOrder:
-    """One record after the other; finished when its call has returned and its outputs are stored."""
+    """Performs the calls of a partition in order, at least once or at most once. `PartitionWork` decides what is next.
 
-    def __init__(self, lane: Lane, shared: Shared) -> None:
-        self._lane = lane
-        self._shared = shared
-        self._uncommitted = 0
+    At least once, a record is finished when its call has returned and its outputs are stored.
 
-    async def run(self, chunk: FetchedRecords) -> None:
-        every = self._shared.handler.spec.commit_every
-        if every is None:
-            await self._handle(chunk)
-            return
-        start = 0
-        while start < len(chunk) and not (self._lane.closing or self._lane.error):
-            end = min(start + every - self._uncommitted, len(chunk))
-            await self._handle(part_of(chunk, start, end))
-            self._uncommitted += end - start
-            start = end
-            if self._uncommitted >= every:
-                self._uncommitted = 0
-                await self._shared.commits.attempt()
-
-    async def _handle(self, chunk: FetchedRecords) -> None:
-        lane, shared = self._lane, self._shared
-        with at_work(lane):
-            if lane.held is not None or shared.moved is not None:
-                await self._past_those_held(chunk)
-            elif shared.turns is None:
-                await shared.watch.run_in_order(shared.dispatch, lane, chunk)
-            else:
-                await self._in_turns(shared.turns, chunk)
-            if lane.closing:
-                await shared.flush()  # somebody waits for this lane: do not let outputs linger
-            await lane.outputs_stored()
-
-    async def _past_those_held(self, chunk: FetchedRecords) -> None:
-        """Records of keys that wait for a next try are put behind it; a failure may add a key, so look again then."""
-        lane, shared = self._lane, self._shared
-        start, end = 0, len(chunk)
-        ahead = end
-        while start < end and not (lane.closing or lane.error):
-            if shared.moved is not None and not await shared.moved(lane):
-                break
-            stop = min(start + ahead, end)
-            held = held_in(lane, chunk, start, stop)
-            if held is None:
-                if not await shared.unblocked(lane):
-                    return
-                continue
-            if shared.moved is not None:
-                stop, held = _alike(held, start, stop)
-            for index in held:
-                lane.hold_back(chunk, index)
-            piece = part_of(chunk, start, stop, held)
-            lane.stopping = lane.closing
-            async with shared.turn(lane):
-                begun = await shared.watch.run_in_order(shared.dispatch, lane, piece)
-            if begun < len(piece):
-                start, ahead = bisect_left(chunk.offsets, piece.offsets[begun]), _LEAST_AHEAD
-            else:
-                start, ahead = stop, 2 * ahead
-        lane.stopping = lane.closing
-
-    async def _in_turns(self, turns: Turns, chunk: FetchedRecords) -> None:
-        lane, shared = self._lane, self._shared
-        start = 0
-        while start < len(chunk) and not (lane.closing or lane.error):
-            async with turns.of(lane):
-                start = await shared.watch.run_in_order(shared.dispatch, lane, chunk, start)
-
-    async def advance_to(self, next_offset: int) -> None:
-        self._lane.handled(next_offset)
-
-    async def rest(self) -> None:
-        await self._lane.wake.wait()
-
-    async def finish(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
-class AtMostOnce:
-    """Performs the commits and calls of a partition whose records are committed, a slice at a time, before their calls.
-
-    Whatever ends a slice early gives back the records that were not begun: the next commit takes the offset back to
-    the first of them. So only the records in flight are lost, or all of the slice where the process dies.
-
-    A partition that was lost is another matter. Its next owner begins after the slice and nothing can be committed any
-    more, so the slice is handled to its end.
+    At most once, a slice of records is committed before its calls. Whatever ends a slice early gives back the records
+    that were not begun: the next commit takes the offset back to the first of them. So only the records in flight are
+    lost, or all of the slice where the process dies. A partition that was lost is another matter. Its next owner begins
+    after the slice and nothing can be committed any more, so the slice is handled to its end.
     """
 
     def __init__(self, lane: Lane, shared: Shared) -> None:
+        spec, recovery = shared.handler.spec, shared.recovery
         self._lane = lane
         self._shared = shared
-        policy = Policy(delivery="at-most-once", commit_every=shared.handler.spec.commit_every)
-        self._work = lane.work = PartitionWork(policy)
+        self._is_at_most_once = spec.delivery == "at-most-once"
+        policy = Policy(
+            delivery="at-most-once" if self._is_at_most_once else "at-least-once",
+            commit_every=spec.commit_every,
+            max_unfinished=sys.maxsize,
+            retry_order="none" if recovery is None else recovery.order,
+            store_forwards_first=spec.tx is not None,
+        )
+        self._work = lane.work = PartitionWork(policy, LaneKeys(lane))
+        self._retry_topic = None if recovery is None else recovery.retry_topic
         self._call: Call | None = None
         """The call in flight."""
-        lane.cut_off = self._cut_off
+        if self._is_at_most_once:
+            lane.cut_off = self._cut_off
+        else:
+            lane.report = self._report
 
     async def run(self, chunk: FetchedRecords) -> None:
-        lane, work = self._lane, self._work
+        lane, shared, work = self._lane, self._shared, self._work
         work.fetched(chunk)
         with at_work(lane):
             while True:
-                call = work.next_call()
+                call = None if lane.error is not None else work.next_call()
                 if call is not None:
                     await self._handle(call)
-                elif lane.closing or lane.error is not None or not await self._commit():
+                elif lane.closing or lane.error is not None or not await self._goes_on():
                     break
-        if lane.error is not None:
-            await self._shared.commits.attempt([lane])
+            if not (lane.closing or lane.error):
+                lane.handled(chunk.next_offset)
+            if lane.closing:
+                await shared.flush()  # somebody waits for this lane: do not let outputs linger
+            await lane.outputs_stored()
+        if lane.error is not None and self._is_at_most_once:
+            await shared.commits.attempt([lane])
+
+    async def _goes_on(self) -> bool:
+        """Return True when there may be another call, False if there is none now."""
+        lane, shared, work = self._lane, self._shared, self._work
+        if self._is_at_most_once:
+            return await self._commit()
+        if work.waits_for_commit:
+            return await shared.moved(lane)
+        return work.waits_as_a_whole and await shared.unblocked(lane)
 
     async def _commit(self) -> bool:
-        """Store the next commit. False: there is none, or the partition moves away."""
+        """At most once: store the next commit. False: there is none, or the partition moves away."""
         commit, is_stored = self._work.next_commit(), True
         if not isinstance(commit, Commit):
             return False
@@ -257,19 +201,50 @@ class AtMostOnce:
 
     async def _handle(self, call: Call) -> None:
         lane, shared, work = self._lane, self._shared, self._work
-        piece, begun, self._call = piece_of(call), 0, call
-        while begun < len(piece) and lane.error is None and not (lane.closing and not lane.abandoned):
-            async with shared.turn(lane):
-                lane.stopping = lane.closing and not lane.abandoned
-                begun = await shared.watch.run_in_order(shared.dispatch, lane, piece, begun)
-            work.returned(call, begun)
-        if lane.error is not None:
-            count = shared.dispatch.end_of(piece, begun, lane) - begun
-            work.raised(call, begun, Stop(), count=count, error=lane.error)
+        self._call = call
+        async with shared.turn(lane):
+            lane.stopping = lane.closing and not lane.abandoned
+            await shared.watch.run_in_order(shared.dispatch, lane, call)
+        lane.stopping = lane.closing
+        if self._is_at_most_once:
+            work.returned(call, call.at)
+            if lane.error is not None and not call.is_over:
+                work.raised(call, call.at, Stop(), count=len(shared.dispatch.records_at(call)), error=lane.error)
+        else:
+            if call.indexes[-1] + 1 == len(call.records) and call.is_over and not lane.closing:
+                await lane.outputs_stored()  # all of them are then reported together
+            self._report()
+            self._hand_in(call)
         work.ended(call)
-        if lane.closing:
-            await shared.flush()
-        await lane.outputs_stored()
+        self._call = None  # its records may be large
+        if shared.handler.spec.commit_every and not self._is_at_most_once and work.wants_commit:
+            await shared.commits.attempt()
+
+    def _report(self) -> None:
+        """Report the records of the call in flight that are finished."""
+        lane, work, call = self._lane, self._work, self._call
+        if call is None or not call.is_open:
+            return
+        offsets, finished = call.column(call.records.offsets), lane.finished
+        for offset in sorted(offset for offset in lane.moves if offset < finished):
+            self._move(call, bisect_left(offsets, offset))
+        work.returned(call, bisect_left(offsets, finished))
+
+    def _hand_in(self, call: Call) -> None:
+        """Report the records whose outputs are in flight."""
+        lane = self._lane
+        offsets = call.column(call.records.offsets) if lane.in_flight or lane.moves else ()
+        for next_offset, output in lane.in_flight:
+            at = bisect_left(offsets, next_offset) - 1
+            if at >= 0 and offsets[at] in lane.moves:
+                self._move(call, at)
+            elif at >= 0:
+                self._work.returned(call, at + 1, id(output))
+
+    def _move(self, call: Call, at: int) -> None:
+        outgoing = self._lane.moves.pop(call.offset(at))
+        kind = "retry" if outgoing.topic == self._retry_topic else "dead-letter"
+        self._work.raised(call, at, Move(outgoing, kind))
 
     def _cut_off(self) -> None:
         """What is in flight was cancelled, or is left behind in its thread. The next commit gives back the rest."""
@@ -278,15 +253,14 @@ class AtMostOnce:
             # A thread says which record it begins before it looks whether to stop. It looks at the end of each call,
             # so it begins none after the record found below, whichever of the two comes first.
             lane.stopping = True
-            offsets = [call.records.offsets[index] for index in call.indexes]
-            first = end = max(call.done, bisect_left(offsets, lane.reached), lane.index)
-            if lane.index >= 0 and first < len(offsets):  # -1: the thread has not begun
-                end = self._shared.dispatch.end_of(piece_of(call), first, lane)
-            end = max(end, lane.ran)
+            first = call.at
+            end = first if call.is_resting else first + len(self._shared.dispatch.records_at(call))
+            end = max(end, call.called)
             if not lane.closing and end > first:  # a stop or rebalance would have reported it
                 logger.error(
                     "handler %r: it was cancelled, and %s is lost. It was committed before it was handled",
-                    self._shared.handler.__name__, described(lane.topic_partition, offsets[first:end]),
+                    self._shared.handler.__name__,
+                    described(lane.topic_partition, call.column(call.records.offsets)[first:end]),
                 )  # fmt: skip
             work.returned(call, first)
             work.ended(call, end - first)
@@ -296,7 +270,6 @@ class AtMostOnce:
 
     async def advance_to(self, next_offset: int) -> None:
         await self.run(nothing_before(self._lane.topic_partition, next_offset))
-        self._lane.handled(next_offset)
 
     async def rest(self) -> None:
         await self._lane.wake.wait()
@@ -304,7 +277,8 @@ class AtMostOnce:
     async def finish(self) -> None: ...
 
     async def aclose(self) -> None:
-        self._cut_off()
+        if self._is_at_most_once:
+            self._cut_off()
 
 
 async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
@@ -336,22 +310,23 @@ async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
     return False
 
 
-def held_in(lane: Lane, chunk: FetchedRecords, start: int, end: int | None = None) -> set[int] | None:
-    """Records from ``start`` on that wait for earlier ones; None: all of them do, for as long as anything waits."""
-    held = lane.held
-    if not held:
-        return set()
-    if isinstance(held, EveryKey):
-        return None
-    keys = chunk.keys
-    return {index for index in range(start, len(chunk) if end is None else end) if keys[index] in held}
+class LaneKeys:
+    """The keys of a partition that wait for a later try, as its lane sees them."""
 
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
 
-def _alike(held: set[int], start: int, stop: int) -> tuple[int, set[int]]:
-    """As many records from ``start`` on as are all held, or all not; and those that are."""
-    is_held = start in held
-    end = next((index for index in range(start, stop) if (index in held) is not is_held), stop)
-    return end, set(range(start, end)) if is_held else set()
+    def __len__(self) -> int:
+        return len(self._lane.held or ())
+
+    def __contains__(self, key: bytes | None) -> bool:
+        return self._lane.holds(key)
+
+    def block(self, records: FetchedRecords, index: int) -> None:
+        self._lane.hold(records.record(index))
+
+    def unblock(self, records: FetchedRecords, index: int) -> None:
+        self._lane.unhold(records.record(index))
 
 
 class _Ahead:
@@ -440,16 +415,16 @@ class ByHand(_Ahead):
             if taken is None:
                 return
             start += len(taken.chunk)
-            begun = 0
+            cursor = Cursor(taken.chunk, range(len(taken.chunk)))
             with at_work(lane):
-                while begun < len(taken.chunk) and not (lane.closing or lane.error):
+                while not (cursor.is_over or lane.closing or lane.error):
                     if isinstance(lane.held, EveryKey) and not await shared.unblocked(lane):
                         break
                     lane.stopping = lane.closing
                     async with shared.turn(lane):
-                        begun = await shared.watch.run_in_order(shared.dispatch, lane, taken.chunk, begun, taken)
-            if begun < len(taken.chunk) and lane.error is None:
-                lane.cut(taken.chunk.offsets[begun])
+                        await shared.watch.run_in_order(shared.dispatch, lane, cursor, taken)
+            if not cursor.is_over and lane.error is None:
+                lane.cut(cursor.offset(cursor.at))
 
     async def finish(self) -> None:
         await self._acknowledged()
@@ -517,13 +492,6 @@ class Beside(_Ahead):
             while backlog.workers:
                 lane.wake = anyio.Event()
                 await lane.wake.wait()
-
-
-def piece_of(call: Call) -> FetchedRecords:
-    """Return the records of a call as a fetch."""
-    start, end = call.indexes[0], call.indexes[-1] + 1
-    left_out = () if end - start == len(call.indexes) else set(range(start, end)).difference(call.indexes)
-    return part_of(call.records, start, end, left_out)
 
 
 @contextmanager

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from eventbus.client.handling.ordering import Fetch, Queue
 from eventbus.recovery import Outgoing, RetryOrder
 from eventbus.types import FetchedRecords
+
+T = TypeVar("T")
 
 
 class Singly(msgspec.Struct, frozen=True):
@@ -98,21 +100,68 @@ class Abort(NamedTuple):
     """Abort the open transaction, and report `PartitionWork.aborted`."""
 
 
-class Call:
+class Cursor:
+    """Records that a driver calls in sequence, and how far it has got.
+
+    The driver writes ``at`` and then looks whether it has to stop.
+    """
+
+    __slots__ = ("at", "called", "indexes", "is_alone", "is_plain", "is_resting", "recalls", "records")
+
+    def __init__(self, records: FetchedRecords, indexes: Sequence[int]) -> None:
+        self.records = records
+        self.indexes = indexes
+        """The records, as indexes of ``records``."""
+        self.at = 0
+        """The position in ``indexes`` of the record whose call has begun; those before it have returned."""
+        self.is_resting = False
+        """No call is in flight: the record at ``at`` waits for its thread, or to be called again."""
+        self.is_plain = False
+        """Nothing is published for the records: each is finished when its call has returned."""
+        self.is_alone = False
+        """The record at ``at`` is a batch of its own, because the batch it was in had failed."""
+        self.recalls = 0
+        """Records called again after they failed: tells a call from the one before it."""
+        self.called = 0
+        """A thread has called the records before this position; ``at`` follows as the result of each is dealt with."""
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+    @property
+    def is_over(self) -> bool:
+        return self.at >= len(self.indexes)
+
+    def offset(self, position: int) -> int:
+        return self.records.offsets[self.indexes[position]]
+
+    @property
+    def next_offset(self) -> int:
+        """Where the partition goes on after the last of the records."""
+        after = self.indexes[-1] + 1
+        return self.records.offsets[after] if after < len(self.records) else self.records.next_offset
+
+    def column(self, values: Sequence[T]) -> Sequence[T]:
+        """Pick the values of these records from a column of ``records``."""
+        indexes = self.indexes
+        if len(indexes) == len(values):
+            return values
+        if isinstance(indexes, range):
+            return values[indexes.start : indexes.stop]
+        return [values[index] for index in indexes]
+
+
+class Call(Cursor):
     """Records to be called in sequence, or together as a batch.
 
     The driver writes ``at`` and then looks at ``end``. The machine writes ``end``, looks at ``at``, and writes ``end``
     again if ``at`` has moved. So no record that a thread has begun counts as not begun.
     """
 
-    __slots__ = ("at", "done", "end", "fetch", "indexes", "is_open", "opens_transaction", "queue", "records")
+    __slots__ = ("done", "end", "fetch", "is_open", "opens_transaction", "queue")
 
     def __init__(self, fetch: Fetch, indexes: Sequence[int], queue: Queue, opens_transaction: bool) -> None:
-        self.records = fetch.records
-        self.indexes = indexes
-        """The records, as indexes of ``records``."""
-        self.at = 0
-        """The position in ``indexes`` of the record whose call has begun; those before it have returned."""
+        super().__init__(fetch.records, indexes)
         self.end = len(indexes)
         """The position before which the driver has to stop."""
         self.is_open = True

@@ -97,7 +97,7 @@ class Worker:
         if self.item is None:
             return None
         taken, index = self.item
-        dispatch.timed_out(taken.lane, taken.chunk, index, seconds)
+        dispatch.timed_out(taken.lane, taken.chunk, (index,), seconds)
         taken.lane.wake.set()
         return taken.lane
 
@@ -393,7 +393,7 @@ class Workers:
         taken, index = worker.item
         left = worker.items[_place(worker.items, worker.item) + 1 :]
         try:
-            if worker.late and self._watch.timed_out(self._dispatch, taken.lane, taken.chunk, index):
+            if worker.late and self._watch.timed_out(self._dispatch, taken.lane, taken.chunk, (index,)):
                 taken.handled(index, self._dispatch.left_behind(taken.chunk, index))
         finally:
             self._leave(worker, backlog, left)
