@@ -50,6 +50,14 @@ def fetches(count: int) -> list[Any]:
     ]
 
 
+async def handled(watch: Any, dispatch: Any, lane: Any, chunk: Any) -> None:
+    """A fetch through a handler, as the driver of a partition in order has it."""
+    lane.work.fetched(chunk)
+    call = lane.work.next_call()
+    await watch.run_in_order(dispatch, lane, call)
+    lane.work.ended(call)
+
+
 async def dispatched(handler: Any, n: int) -> Meter:
     """``n`` records through a handler, as a lane hands them over."""
     from eventbus import TopicPartition
@@ -57,16 +65,15 @@ async def dispatched(handler: Any, n: int) -> Meter:
     from eventbus.client.handling.dispatch import Dispatch
     from eventbus.client.handling.lane import Lane
     from eventbus.client.handling.watch import Watch
-    from eventbus.client.handling.work_actions import Cursor
 
     lane, dispatch = Lane(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
-    watch = Watch(handler, dispatch, RealTimers(), lambda lane, error: None)
+    watch = Watch(handler, RealTimers(), lambda lane, error: None)
     chunks = fetches(n + PER_FETCH)
-    await watch.run_in_order(dispatch, lane, Cursor(chunks[0], range(len(chunks[0]))))  # warm
+    await handled(watch, dispatch, lane, chunks[0])  # warm
     with Meter() as meter:
         for chunk in chunks[1:]:
-            await watch.run_in_order(dispatch, lane, Cursor(chunk, range(len(chunk))))
-    assert lane.finished == n + PER_FETCH, lane
+            await handled(watch, dispatch, lane, chunk)
+    assert lane.work.finished == n + PER_FETCH, lane
     assert dispatch.counts.handled == n + PER_FETCH, dispatch.counts
     return meter
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bus import Order, encoded_orders
-from handlers import PER_FETCH, fetches
+from handlers import PER_FETCH, fetches, handled
 from harness import Figure, Numbers, case
 
 ROUNDS = 9
@@ -59,10 +59,9 @@ async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
     from eventbus.backends.clock import RealTimers
     from eventbus.client.handling.lane import Lane
     from eventbus.client.handling.watch import Watch
-    from eventbus.client.handling.work_actions import Cursor
 
     watches = deque(
-        (name, Watch(handler, dispatch, RealTimers(), lambda lane, error: None), dispatch)
+        (name, Watch(handler, RealTimers(), lambda lane, error: None), dispatch)
         for name, (handler, dispatch) in kinds.items()
     )
     best = dict.fromkeys(kinds, float("inf"))
@@ -72,7 +71,7 @@ async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
             watches.rotate()  # the first one finds the fetch in no cache
             for name, watch, dispatch in watches:
                 began = time.thread_time()
-                await watch.run_in_order(dispatch, lanes[name], Cursor(chunk, range(len(chunk))))
+                await handled(watch, dispatch, lanes[name], chunk)
                 best[name] = min(best[name], (time.thread_time() - began) / PER_FETCH)
     return best
 
@@ -120,7 +119,6 @@ def metrics_of_single_records(n: int) -> Numbers:
     from eventbus.backends.clock import RealTimers
     from eventbus.client.handling import here, watch
     from eventbus.client.handling.lane import Lane
-    from eventbus.client.handling.work_actions import Cursor
     from eventbus.types import FetchedRecords
 
     @consumer("log")
@@ -133,10 +131,10 @@ def metrics_of_single_records(n: int) -> Numbers:
     ]
 
     async def seconds_of(handler: Any, dispatch: Any) -> float:
-        one, lane = Watch(handler, dispatch, RealTimers(), lambda lane, error: None), _lane()
+        one, lane = Watch(handler, RealTimers(), lambda lane, error: None), _lane()
         began = time.thread_time()
         for fetch in ones:
-            await one.run_in_order(dispatch, lane, Cursor(fetch, range(len(fetch))))
+            await handled(one, dispatch, lane, fetch)
         return (time.thread_time() - began) / len(ones)
 
     def _lane() -> Lane:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from eventbus import TopicPartition
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane, Taken
-from eventbus.client.handling.work_actions import Cursor
+from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.work_actions import Policy
 from eventbus.types import FetchedRecords, TimestampType
 
 
@@ -35,28 +35,30 @@ def chunk_of(*values: bytes | None) -> FetchedRecords:
     return FetchedRecords("t", 0, offsets, [0] * count, no_keys, list(values), None, TimestampType.CREATE_TIME, count)
 
 
-async def dispatched(
-    handler: Handler[..., Any], *values: bytes | None, outputs: Outputs | None = None, start: int = 0
-) -> Lane:
+async def dispatched(handler: Handler[..., Any], *values: bytes | None, outputs: Outputs | None = None) -> Lane:
     """The lane, after a fetch of these values has gone through the handler."""
-    lane, chunk = lane_of(), chunk_of(*values)
-    taken = lane.take(chunk) if handler.spec.ack == "manual" else None
-    await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), lane, chunk, start, taken)
+    lane = lane_of(handler)
+    await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), lane, chunk_of(*values))
     return lane
 
 
-async def run(
-    dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None
-) -> Cursor:
-    """Return how far the handler got with the records of a fetch from ``start`` on."""
-    cursor = lane.call = Cursor(chunk, range(len(chunk)))
-    cursor.at = start
-    try:
-        await dispatch.run(lane, cursor, taken)
-    finally:
-        lane.ends(cursor)
-    return cursor
+async def run(dispatch: Dispatch, lane: Lane, chunk: FetchedRecords | None = None) -> None:
+    """Take a fetch into the lane, and make the calls that it has then."""
+    if chunk is not None:
+        lane.work.fetched(chunk)
+    while (call := lane.work.next_call()) is not None:
+        await dispatch.run(lane, call)
+        lane.work.ended(call)
 
 
-def lane_of(partition: int = 0) -> Lane:
-    return Lane(TopicPartition("t", partition), lambda error: False)
+def lane_of(handler: Handler[..., Any] | None = None, partition: int = 0) -> Lane:
+    policy = Policy(manual_ack=handler is not None and handler.spec.ack == "manual")
+    return Lane(TopicPartition("t", partition), lambda error: False, policy)
+
+
+async def finished(lane: Lane) -> int:
+    """Return the end of the finished prefix when all outputs are stored."""
+    for _, output in lane.outputs:
+        cast("Delivery", output).batch.resolve(0, -1)
+    await lane.outputs_stored()
+    return lane.work.finished

@@ -84,6 +84,7 @@ class Driver:
 
     def _begins(self, call: Call) -> None:
         """The record at ``at`` is called, or all of a batch."""
+        call.is_resting = False
         offsets = [call.records.offsets[index] for index in call.indexes]
         for offset in offsets if self.policy.batch else offsets[call.at : call.at + 1]:
             assert not self.blocked or self.keys[offset] not in self.blocked, f"the key of {offset} is blocked"
@@ -219,7 +220,8 @@ def _check_calls(work: PartitionWork, states: dict[int, int]) -> None:
     for call in work._calls:
         assert call.is_open
         running += [call.records.offsets[i] for i in call.indexes[call.done :] if call.fetch.states[i] == RUNNING]
-        queues += [call.queue.number] if call.queue.is_serial else []
+        of_call = [queue for queue, _ in call.parts] or [call.queue]
+        queues += [queue.number for queue in of_call if queue.is_serial]
     assert sorted(running) == sorted(offset for offset, state in states.items() if state == RUNNING), "in one call each"
     assert len(queues) == len(set(queues)), "one call of a queue"
     queued = work._queues.queued()

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, TopicPartition, consumer
-from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.middleware import CallNext
+from eventbus.client.handling.work_actions import Commit
 from eventbus.errors import ConfigError, IllegalGeneration
 from eventbus.testing import TestBus
-from tests.client.dispatching import chunk_of, dispatched, lane_of, run
+from tests.client.dispatching import chunk_of, dispatched
 from tests.support import others_wait
 
 
@@ -36,7 +36,7 @@ async def test_records_of_other_handlers_say_where_it_belongs() -> None:
         with pytest.raises(ConfigError):
             await record.ack_now()
 
-    assert (await dispatched(handle, b"1")).finished == 1
+    assert (await dispatched(handle, b"1")).work.finished == 1
     assert "t-0 offset 0: ack() is for handlers with @consumer(..., ack='manual')" in errors[0]
 
 
@@ -63,16 +63,16 @@ async def test_a_record_is_finished_when_it_is_acknowledged() -> None:
         records.append(record)
 
     lane = await manual(handle, b"1", b"2", b"3")
-    assert lane.finished == -1
+    assert lane.work.finished == 0
     records[1].ack()
-    assert lane.finished == -1
+    assert lane.work.finished == 0
     records[0].ack()
-    assert lane.finished == 2
+    assert lane.work.finished == 2
     records[0].ack()
     records[1].ack()
-    assert lane.finished == 2
+    assert lane.work.finished == 2
     records[2].ack()
-    assert lane.finished == 3
+    assert lane.work.finished == 3
 
 
 async def test_the_payload_and_its_record() -> None:
@@ -81,7 +81,7 @@ async def test_the_payload_and_its_record() -> None:
         assert repr(record) == repr(chunk_of(b"1", b"2").record(record.offset))  # nothing of the inside shows
         record.ack()
 
-    assert (await manual(handle, b"1", b"2")).finished == 2
+    assert (await manual(handle, b"1", b"2")).work.finished == 2
 
 
 async def test_a_plain_function_acknowledges_from_its_thread() -> None:
@@ -89,7 +89,7 @@ async def test_a_plain_function_acknowledges_from_its_thread() -> None:
         if record.value != b"2":
             record.ack()
 
-    assert (await manual(handle, b"1", b"2", b"3")).finished == 1
+    assert (await manual(handle, b"1", b"2", b"3")).work.finished == 1
 
 
 async def test_batches_acknowledge_record_by_record() -> None:
@@ -98,7 +98,7 @@ async def test_batches_acknowledge_record_by_record() -> None:
             if record.value != b"3":
                 record.ack()
 
-    assert (await manual(handle, b"1", b"2", b"3", b"4", batch=2)).finished == 2
+    assert (await manual(handle, b"1", b"2", b"3", b"4", batch=2)).work.finished == 2
 
 
 async def test_an_acknowledged_record_stays_finished_when_its_handler_raises() -> None:
@@ -107,7 +107,7 @@ async def test_an_acknowledged_record_stays_finished_when_its_handler_raises() -
         raise ValueError("after it")
 
     lane = await manual(handle, b"1", b"2")
-    assert lane.finished == 1
+    assert lane.work.finished == 1
     assert "offset 0" in str(lane.error)
 
 
@@ -122,7 +122,7 @@ async def test_a_failure_that_is_skipped_needs_no_acknowledgement(is_async: bool
         handle(record)
 
     lane = await manual(handle_later if is_async else handle, b"bad", b"2", on_error="skip")
-    assert lane.finished == 2
+    assert lane.work.finished == 2
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
@@ -156,7 +156,7 @@ async def test_what_the_handler_never_saw_needs_no_acknowledgement(kind: str) ->
         filter=lambda record: record.offset < 3,
         batch=kind == "batch",
     )
-    assert (seen, lane.finished) == ([b"1"], 4)
+    assert (seen, lane.work.finished) == ([b"1"], 4)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -170,7 +170,7 @@ async def test_a_filter_alone(kind: str) -> None:
 
     function: Any = handle if kind == "sync" else handle_later
     lane = await manual(function, b"0", b"1", b"2", filter=lambda record: record.value != b"0")
-    assert lane.finished == 2
+    assert lane.work.finished == 2
 
 
 async def test_a_copy_of_the_record_acknowledges_the_same() -> None:
@@ -184,23 +184,22 @@ async def test_a_copy_of_the_record_acknowledges_the_same() -> None:
         kept.append(record)
 
     lane = await manual(handle, b"secret", middleware=[decrypt])
-    assert lane.finished == -1
+    assert lane.work.finished == 0
     kept[0].ack()
-    assert lane.finished == 1
+    assert lane.work.finished == 1
 
 
 # now ------------------------------------------------------------------------------------------------------------------
 
 
 async def test_ack_now_returns_when_the_commit_is_stored() -> None:
-    lane, chunk = lane_of(), chunk_of(b"1", b"2")
     records: list[ConsumerRecord] = []
 
     @consumer("t", ack="manual")
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    await run(Dispatch(handle, None, {}), lane, chunk, taken=lane.take(chunk))
+    lane = await dispatched(handle, b"1", b"2")
     done: list[int] = []
 
     async def acknowledge(record: ConsumerRecord) -> None:
@@ -211,24 +210,23 @@ async def test_ack_now_returns_when_the_commit_is_stored() -> None:
         for record in records:
             tasks.start_soon(acknowledge, record)
         await others_wait()
-        assert (lane.finished, done) == (2, [])
-        lane.was_committed(1)
+        assert (lane.work.finished, done) == (2, [])
+        lane.stored(Commit(1))
         await others_wait()
         assert done == [0]
-        lane.was_committed(2)
+        lane.stored(lane.work.next_commit())
     assert done == [0, 1]
     await records[1].ack_now()
 
 
 async def test_a_partition_that_is_lost() -> None:
-    lane, chunk = lane_of(), chunk_of(b"1")
     records: list[ConsumerRecord] = []
 
     @consumer("t", ack="manual")
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    await run(Dispatch(handle, None, {}), lane, chunk, taken=lane.take(chunk))
+    lane = await dispatched(handle, b"1")
     lane.close(abandon=True)
     records[0].ack()
     with pytest.raises(IllegalGeneration, match="handles it again"):

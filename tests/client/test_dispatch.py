@@ -65,7 +65,7 @@ async def test_an_async_handler_behind_a_plain_decorator_runs_on_the_loop(decora
     lane = await dispatched(consumer("t", batch=batch)(decorate(handle)), b"1", b"2")
     assert [value for payload, _ in seen for value in payload] == [b"1", b"2"]
     assert {thread for _, thread in seen} == {threading.current_thread()}
-    assert lane.finished == 2
+    assert lane.work.finished == 2
 
 
 async def test_a_decorator_that_sometimes_does_not_call() -> None:
@@ -83,7 +83,7 @@ async def test_a_decorator_that_sometimes_does_not_call() -> None:
     async def handle(payload: bytes) -> None:
         seen.append(payload)
 
-    assert (await dispatched(handle, b"1", b"1", b"2")).finished == 3
+    assert (await dispatched(handle, b"1", b"1", b"2")).work.finished == 3
     assert seen == [b"1", b"2"]
 
 
@@ -96,7 +96,7 @@ async def test_an_object_with_an_async_call_runs() -> None:
             self.seen.append(payload)
 
     audit = Audit()
-    assert (await dispatched(consumer("t")(audit), b"1", b"2")).finished == 2
+    assert (await dispatched(consumer("t")(audit), b"1", b"2")).work.finished == 2
     assert audit.seen == [b"1", b"2"]
 
 
@@ -112,7 +112,7 @@ async def test_what_a_plain_function_leaves_to_await_is_awaited_before_the_next_
         steps.append(f"called {payload!r}")
         return later(payload)
 
-    assert (await dispatched(handle, b"1", b"2")).finished == 2
+    assert (await dispatched(handle, b"1", b"2")).work.finished == 2
     assert steps == ["called b'1'", "awaited b'1'", "called b'2'", "awaited b'2'"]
 
 
@@ -125,7 +125,7 @@ async def test_an_awaited_error_stops_at_its_record() -> None:
         return later(payload) if payload == b"2" else None
 
     lane = await dispatched(handle, b"1", b"2", b"3")
-    assert lane.finished == 1
+    assert lane.work.finished == 1
     assert "offset 1, key None: made it raise ValueError: late" in str(lane.error)
 
 
@@ -145,7 +145,7 @@ def _yields_of_many(payload: list[bytes]) -> Iterator[int]:
 @pytest.mark.parametrize("function", [_yields, _yields_later, _yields_of_many])
 async def test_a_generator_that_nobody_takes_from_stops_the_lane(decorate: Any, function: Any) -> None:
     lane = await dispatched(consumer("t", batch=function is _yields_of_many)(decorate(function)), b"1")
-    assert lane.finished == -1
+    assert lane.work.finished == 0
     assert "yields values, but publishes them nowhere" in str(lane.error)
 
 
@@ -215,13 +215,13 @@ async def test_a_skipped_record_is_not_finished_before_the_outputs_ahead_of_it(k
     outputs = Outputs()
     lane = await dispatched(_publishing(kind, "skip"), b"1", b"bad", b"3", outputs=outputs)
     lane.settle()
-    assert (outputs.values, lane.finished, lane.error) == ([b"1", b"3"], -1, None)
+    assert (outputs.values, lane.work.finished, lane.error) == ([b"1", b"3"], 0, None)
     outputs.batches[0].resolve(0, -1)
     lane.settle()
-    assert lane.finished == 2
+    assert lane.work.finished == 2
     outputs.batches[1].resolve(0, -1)
     lane.settle()
-    assert lane.finished == 3
+    assert lane.work.finished == 3
 
 
 async def test_outputs_sent_before_the_error_count() -> None:
@@ -234,10 +234,10 @@ async def test_outputs_sent_before_the_error_count() -> None:
         raise ValueError("after the first")
 
     lane = await dispatched(handle, b"1", outputs=outputs)
-    assert (outputs.values, lane.finished) == ([b"1"], -1)
+    assert (outputs.values, lane.work.finished) == ([b"1"], 0)
     outputs.batches[0].fail(StorageError("disk full"))
     lane.settle()
-    assert lane.finished == -1
+    assert lane.work.finished == 0
     assert "disk full" in str(lane.error)
 
 
@@ -270,7 +270,7 @@ async def test_nothing_more_is_published_once_the_lane_has_failed(kind: str) -> 
 
     await run(Dispatch(_publishing(kind, "stop"), publish, {}), lane, chunk_of(b"1", b"2", b"3", b"4"))
     assert outputs.values == [b"1", b"2"]
-    assert lane.finished == -1
+    assert lane.work.finished == 0
     assert "disk full" in str(lane.error)
 
 
@@ -286,7 +286,7 @@ async def test_a_batch_of_which_nothing_can_be_read_is_not_handed_over() -> None
 
     lane = await dispatched(handle, b"no json", b"nor this", b"{", b'{"amount":3}')
     assert calls == [[Order(3)]]
-    assert lane.finished == 4
+    assert lane.work.finished == 4
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -301,7 +301,7 @@ async def test_a_batch_of_records(is_async: bool) -> None:
 
     lane = await dispatched(consumer("t", batch=2)(note_later if is_async else note), b"1", None, b"3")
     assert calls == [[(0, b"1"), (1, None)], [(2, b"3")]]
-    assert lane.finished == 3
+    assert lane.work.finished == 3
 
 
 # threads --------------------------------------------------------------------------------------------------------------

@@ -412,8 +412,8 @@ async def test_a_plain_function_that_outlasts_its_timeout_stops_its_partition_an
         await bus.clock.advance(seconds=2)
         released.set()
         [lane] = bus.context.runners[0].lanes.values()
-        await until(lambda: not lane.at_work)
+        await until(lambda: not lane.is_busy)
         await bus.clock.advance(seconds=2)
         assert calls[-1] == b"1" and calls.count(b"1") == 1
-        assert bus.context.runners[0].error is not None and lane.committed == 1
+        assert bus.context.runners[0].error is not None and lane.work.committed == 1
     assert caplog.text.count("is stopped here") == 1

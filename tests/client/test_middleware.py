@@ -17,7 +17,7 @@ from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.middleware import CallNext, check_middleware
 from eventbus.errors import ConfigError, SerializationError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of, run
+from tests.client.dispatching import Outputs, chunk_of, dispatched, finished, lane_of, run
 
 
 class Order(msgspec.Struct):
@@ -89,7 +89,7 @@ async def test_outermost_first_and_the_buses_before_the_handlers(kind: str) -> N
     for group in groups:
         expected += ["bus in", "a in", "b in", *group, "b out", "a out", "bus out"]
     assert steps == expected
-    assert lane.reached == 3
+    assert await finished(lane) == 3
     assert dispatch.counts == Counts(handled=3)
 
 
@@ -122,7 +122,7 @@ async def test_it_may_change_the_bytes(kind: str) -> None:
     hidden = [bytes(byte ^ 1 for byte in value) for value in VALUES]
     lane = await dispatched(handler_of(kind, seen, middleware=[decrypt]), *hidden)
     assert seen == [0, 1, 2]
-    assert lane.finished == 3
+    assert lane.work.finished == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,7 +137,7 @@ async def test_one_that_does_not_call_further_has_handled_the_record(kind: str) 
     outputs = Outputs() if kind == "producer" else None
     lane = await dispatched(handler_of(kind, seen, middleware=[odd_ones]), *VALUES, outputs=outputs)
     assert seen == [1]
-    assert lane.reached == 3
+    assert await finished(lane) == 3
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
@@ -167,7 +167,7 @@ async def test_an_error_it_swallows_is_none(kind: str) -> None:
     handler = consumer("t", middleware=[lenient], batch=kind == "batch")(function)
     lane = await dispatched(handler, *VALUES)
     assert errors == ["division by zero"]
-    assert (lane.finished, lane.error) == (3, None)
+    assert (lane.work.finished, lane.error) == (3, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,9 +180,9 @@ async def test_an_error_of_its_own_is_the_handlers(kind: str, policy: str) -> No
     outputs = Outputs() if kind == "producer" else None
     lane = await dispatched(handler_of(kind, [], middleware=[refuse], on_error=policy), *VALUES, outputs=outputs)
     if policy == "skip":
-        assert (lane.finished, lane.error) == (3, None)
+        assert (lane.work.finished, lane.error) == (3, None)
     else:
-        assert lane.finished == -1
+        assert lane.work.finished == 0
         assert "made it raise PermissionError: not yours" in str(lane.error)
 
 
@@ -197,7 +197,7 @@ async def test_one_that_forgets_to_await_loses_nothing(kind: str) -> None:
     lane = await dispatched(
         handler_of(kind, seen, middleware=[forgetful, passing, forgetful]), *VALUES, outputs=outputs
     )
-    assert (seen, lane.reached) == ([0, 1, 2], 3)
+    assert (seen, await finished(lane)) == ([0, 1, 2], 3)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
@@ -256,7 +256,7 @@ async def test_it_sees_values_that_cannot_be_read(kind: str) -> None:
     lane = await dispatched(handler, b"no json", VALUES[1], None)
     assert [str(error)[:22] for error in errors] == ["the value is no Order:", "the value is null (a t"]
     assert seen == [1]
-    assert lane.finished == 3
+    assert lane.work.finished == 3
 
 
 async def test_an_error_behind_decrypted_bytes_is_the_handlers() -> None:
@@ -280,9 +280,9 @@ async def test_a_batch_leaves_out_what_cannot_be_read(policy: str) -> None:
     handler = handler_of("batch", seen, middleware=[passing], on_error=policy)
     lane = await dispatched(handler, VALUES[0], b"no json", VALUES[2])
     if policy == "skip":
-        assert (seen, lane.finished, lane.error) == ([0, 2], 3, None)
+        assert (seen, lane.work.finished, lane.error) == ([0, 2], 3, None)
     else:
-        assert (seen, lane.finished) == ([], -1)
+        assert (seen, lane.work.finished) == ([], 0)
         assert "offset 1" in str(lane.error)
 
 
@@ -298,7 +298,7 @@ async def test_a_batch_that_stops_publishes_nothing() -> None:
         return "handled"
 
     lane = await dispatched(handle, b"no json", VALUES[1], outputs=outputs)
-    assert (outputs.values, lane.reached) == ([], -1)
+    assert (outputs.values, lane.work.finished) == ([], 0)
 
 
 async def test_a_null_for_a_handler_that_takes_nulls() -> None:
@@ -428,7 +428,7 @@ async def test_a_record_that_the_filter_drops_is_finished_without_the_handler(ki
     for batch in outputs.batches:
         batch.resolve(0, -1)
     lane.settle()
-    assert lane.finished == 3
+    assert lane.work.finished == 3
 
 
 async def test_a_batch_of_which_the_filter_leaves_nothing_is_not_handed_over() -> None:
@@ -438,7 +438,7 @@ async def test_a_batch_of_which_the_filter_leaves_nothing_is_not_handed_over() -
     async def handle(payload: list[bytes]) -> None:
         calls.append(payload)
 
-    assert (await dispatched(handle, b"1", b"2", b"3")).finished == 3
+    assert (await dispatched(handle, b"1", b"2", b"3")).work.finished == 3
     assert calls == [[b"3"]]
 
 
@@ -534,8 +534,8 @@ async def test_each_lane_of_an_exactly_once_handler_passes_its_own_transaction()
     dispatch = Dispatch(handler=handle, publish=None, serdes={})
     transactions: list[Any] = [object(), object()]
     for transaction in transactions:
-        lane, bound = lane_of(), dispatch.bound(None, lambda lane, failure: False)
+        lane, bound = lane_of(), dispatch.bound(None, lambda lane, call, failure: False)
         bound.transaction = transaction
         await run(bound, lane, chunk_of(b"x"))
-        assert lane.finished == 1
+        assert lane.work.finished == 1
     assert seen == transactions

@@ -81,9 +81,6 @@ class Transcript:
     def not_begun(self) -> None:
         self.dropped = " ".join(map(str, self.work.drop_not_begun()))
 
-    def in_doubt(self, count: str) -> None:
-        self.work.in_doubt(int(count))
-
     def returned(self, offset: str, *words: str) -> None:
         call, at = self._find(offset)
         call.at = at + 1
@@ -175,6 +172,7 @@ class Transcript:
         has_commit = wants_commit and self._commits(lines)
         while len(self.calls) < self.workers and (call := self.work.next_call(self.now_ms)) is not None:
             self.calls.append(call)
+            call.is_resting = False
             lines.append(_call(call))
         if wants_commit and not has_commit:
             self._commits(lines)  # of records that were forwarded without a call
@@ -225,3 +223,16 @@ def _commit(commit: Commit) -> str:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_policies(path: Path, rewrite: bool) -> None:
     transcripts.check(path, Transcript, rewrite)
+
+
+def test_each_queue_of_a_call_of_several_goes_on_after_it() -> None:
+    """A call of the queue with the number 0 and of others left the others busy."""
+    work = PartitionWork(Policy(order="key", key_queues=4))
+    keys: list[bytes | None] = [b"%d" % number for number in range(20)]
+    for first in (0, 20):
+        work.fetched(records(first, keys))
+        call = work.next_call(workers=1)
+        assert call is not None and len(call) == 20 and len(call.parts) == 4
+        call.at = len(call)
+        work.ended(call)
+    assert work.finished == 40

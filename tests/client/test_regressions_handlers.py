@@ -14,6 +14,7 @@ from eventbus import EventBus, TopicPartition
 from eventbus.client import transaction
 from eventbus.client.handling.lane import Lane
 from eventbus.errors import ConfigError, EventBusError, HandlerError, UnknownMemberId
+from tests.client import fakes
 
 T0 = TopicPartition("t", 0)
 
@@ -46,11 +47,15 @@ class _Stored:
 async def test_what_came_before_the_record_that_stopped_a_lane_is_settled() -> None:
     """It was not, and who waited for that never slept: the whole event loop stood still."""
     lane = Lane(T0, lambda error: False)
-    lane.handled(3, _Stored())
-    lane.error = HandlerError("offset 3 made it raise")
+    lane.work.fetched(fakes.records(T0, range(4)))
+    call = lane.work.next_call()
+    assert call is not None
+    lane.published(call, 3, _Stored())
+    lane.stop(HandlerError("offset 3 made it raise"))
+    lane.work.ended(call)
     assert not lane.is_idle
     lane.settle()
-    assert lane.finished == 3
+    assert lane.work.finished == 3
     assert lane.is_idle
 
 

@@ -16,7 +16,6 @@ from eventbus.client.handling.call_loop import Slices, TimeSlice
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import consumer
 from eventbus.client.handling.watch import Watch
-from eventbus.client.handling.work_actions import Cursor
 from eventbus.testing import FakeClock
 from tests.client.dispatching import chunk_of, lane_of, run
 
@@ -270,7 +269,7 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
             calls.compute()
 
         dispatch = Dispatch(handle, None, {}, timers=calls.clock)
-        watch = Watch(handle, dispatch, calls.clock, lambda lane, error: None)
+        watch = Watch(handle, calls.clock, lambda lane, error: None)
 
         async def look() -> None:
             while True:
@@ -279,7 +278,11 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look)
-            await watch.run_in_order(dispatch, lane_of(), Cursor(chunk_of(*[b"1"] * RECORDS), range(RECORDS)))
+            lane = lane_of()
+            lane.work.fetched(chunk_of(*[b"1"] * RECORDS))
+            call = lane.work.next_call()
+            assert call is not None
+            await watch.run_in_order(dispatch, lane, call)
             tasks.cancel_scope.cancel()
 
     anyio.run(main, backend=backend)

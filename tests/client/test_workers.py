@@ -1,4 +1,4 @@
-"""Records that finish in any order: what counts as finished, and who works on what."""
+"""Records that finish in any order: who works on what."""
 
 from __future__ import annotations
 
@@ -9,144 +9,12 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from eventbus import ConsumerRecord, consumer, producer
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane, part_of
-from eventbus.errors import EventBusError, HandlerError, StorageFull
+from eventbus.errors import HandlerError
 from eventbus.testing import FakeClock
 from tests.client.fakes import T0, T1, Running, on_both, others_run, records, running
-
-# what is finished -----------------------------------------------------------------------------------------------------
-
-
-class Output:
-    """Something published, whose outcome the test decides."""
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self.error: EventBusError | None = None
-
-    def done(self) -> bool:
-        return self.is_done
-
-    def exception(self) -> EventBusError | None:
-        return self.error
-
-    async def wait(self) -> None: ...
-
-
-@pytest.mark.system
-@settings(max_examples=300, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=5),
-    gap=st.integers(0, 3),
-    seed=st.integers(0, 2**32),
-    publishing=st.booleans(),
-    cut=st.booleans(),
-)
-def test_the_finished_prefix_is_that_of_a_set(
-    sizes: list[int], gap: int, seed: int, publishing: bool, cut: bool
-) -> None:
-    anyio.run(against_a_set, sizes, gap, Random(seed), publishing, cut)
-
-
-async def against_a_set(sizes: list[int], gap: int, random: Random, publishing: bool, cut: bool) -> None:
-    lane = Lane(T0, lambda error: False)
-    offsets: list[int] = []
-    to_do: list[tuple[Any, int]] = []
-    next_offset = 100
-    for size in sizes:
-        own = [next_offset + number * (gap + 1) for number in range(size)]
-        next_offset = (own[-1] + 1 if own else next_offset) + gap
-        chunk = records(T0, own or [0])
-        chunk = part_of(chunk, 0, size) if own else part_of(chunk, 1, 1)
-        chunk.next_offset = next_offset
-        taken = lane.take(chunk)
-        offsets += own
-        to_do += [(taken, index) for index in range(size)]
-    finished: set[int] = set()
-    open_outputs: list[tuple[Output, int]] = []
-    limit = next_offset
-    random.shuffle(to_do)
-    for taken, index in to_do:
-        offset = taken.chunk.offsets[index]
-        if taken.dropped(index):
-            assert offset >= limit
-            continue
-        if publishing and random.random() < 0.5:
-            output = Output()
-            open_outputs.append((output, offset))
-            taken.handled(index, output)
-        else:
-            taken.handled(index)
-            finished.add(offset)
-        assert taken.is_handled(index)
-        if random.random() < 0.2:
-            taken.handled(index)  # twice counts once
-        if open_outputs and random.random() < 0.5:
-            output, stored = open_outputs.pop(0)
-            output.is_done = True
-            finished.add(stored)
-        lane.settle()
-        check(lane, offsets, finished, limit)
-        if cut and limit == next_offset and random.random() < 0.2:
-            begun = finished | {offset for _, offset in open_outputs}
-            limit = max(begun) + 1
-            lane.cut(limit)
-            check(lane, offsets, finished, limit)
-    for output, offset in open_outputs:
-        output.is_done = True
-        finished.add(offset)
-    lane.settle()
-    assert lane.unfinished == 0 and not lane.taken and lane.is_idle
-    check(lane, offsets, finished, limit)
-    assert limit < next_offset or lane.finished == next_offset
-
-
-def check(lane: Lane, offsets: list[int], finished: set[int], limit: int) -> None:
-    prefix = 0
-    while prefix < len(offsets) and offsets[prefix] in finished:
-        prefix += 1
-    assert lane.unfinished == sum(offset < limit for offset in offsets[prefix:])
-    assert [offset for offset in offsets if offset < lane.finished] == offsets[:prefix]
-
-
-@on_both
-async def test_a_refused_output_of_one_record_stops_the_lane_and_leaves_the_others_finished() -> None:
-    lane = Lane(T0, lambda error: False)
-    taken = lane.take(records(T0, range(4)))
-    outputs = [Output() for _ in range(4)]
-    for index in (2, 1, 0, 3):
-        taken.handled(index, outputs[index])
-    outputs[1].error = StorageFull("full")
-    for output in outputs:
-        output.is_done = True
-    lane.settle()
-    assert lane.finished == 1
-    assert isinstance(lane.error, HandlerError) and "offset 1" in str(lane.error)
-
-
-@on_both
-async def test_an_acknowledgement_from_another_thread_is_made_in_the_event_loop() -> None:
-    lane = Lane(T0, lambda error: False)
-    taken = lane.take(records(T0, range(3)))
-    seen: list[int] = []
-
-    def elsewhere() -> None:
-        for index in (1, 0):
-            taken.acknowledge(index)
-            seen.append(lane.finished)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    with anyio.fail_after(10):
-        while thread.is_alive():
-            await anyio.lowlevel.checkpoint()
-    assert seen == [-1, 2] and lane.finished == 2
-
 
 # workers --------------------------------------------------------------------------------------------------------------
 

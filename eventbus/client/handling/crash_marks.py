@@ -89,11 +89,8 @@ class CrashMarks:
         if verdict is None:
             return True
         lane.chunks.popleft()
-        if lane.work is not None and isinstance(verdict, (Move, Skip)):
+        if isinstance(verdict, (Move, Skip)):
             lane.work.not_called(one, verdict)
-        elif isinstance(verdict, Move):
-            lane.moves[record.offset] = verdict.outgoing
-        lane.finished = record.next_offset
         await self._all_committed(lane)
         return False
 
@@ -116,7 +113,7 @@ class CrashMarks:
         if doubt is None or not await self._takes_turn(lane, sys.maxsize):
             return Stop()
         doubt.left -= 1
-        return await self._mark(lane, doubt, entry.record, max(doubt.at, lane.committed))
+        return await self._mark(lane, doubt, entry.record, max(doubt.at, lane.work.committed))
 
     def entry_ended(self, lane: Lane) -> None:
         """What became of it is committed."""
@@ -127,7 +124,7 @@ class CrashMarks:
         """Return when nobody else's record in doubt is at work, or uncommitted. False: the lane stops meanwhile."""
         while self._turn is not None and self._turn[0] is not lane:
             holder, at = self._turn
-            if holder.committed > at or holder.abandoned or holder.ended.is_set():
+            if holder.work.committed > at or holder.abandoned or holder.ended.is_set():
                 break
             if not self._handler.spec.exactly_once:
                 await self._commits.attempt()
@@ -168,7 +165,7 @@ class CrashMarks:
             verdict = self._retries.at_once(record, error)
             if isinstance(verdict, (Move, Skip)):
                 return verdict
-            lane.error = HandlerError(f"handler {self._handler.__name__!r}: {where}: {error}")
+            lane.stop(HandlerError(f"handler {self._handler.__name__!r}: {where}: {error}"))
             return verdict
         await self._write(lane.topic_partition, at, f"eb-try {crashes + 1} {where}")
         doubt.at = at
@@ -183,15 +180,17 @@ class CrashMarks:
 
     async def _all_committed(self, lane: Lane) -> bool:
         """Return when everything begun is finished and committed. False: the lane stops meanwhile."""
-        while lane.unfinished or lane.has_moves or lane.finished > lane.committed:
-            if not lane.unfinished:
+        while not self._is_committed(lane):
+            if not lane.work.unfinished:
                 await self._commits.attempt(
                     [lane]
                 )  # in the others a transaction may be open, which says more than that
-            is_late = lane.unfinished or lane.has_moves or lane.finished > lane.committed
-            if is_late and not await self._retries.sleeps(lane, _LOOK_SECONDS):
+            if not self._is_committed(lane) and not await self._retries.sleeps(lane, _LOOK_SECONDS):
                 return False
         return not lane.closing and lane.error is None
+
+    def _is_committed(self, lane: Lane) -> bool:
+        return not (lane.work.unfinished or lane.has_moves or lane.work.has_uncommitted)
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer ours."""
@@ -202,5 +201,5 @@ class CrashMarks:
         """The lane has come to its end in an orderly way: nobody died."""
         self.entry_ended(lane)
         doubt = self._doubts.pop(lane, None)
-        if doubt is not None and not lane.abandoned and max(lane.finished, lane.committed) <= doubt.at:
+        if doubt is not None and not lane.abandoned and max(lane.work.finished, lane.work.committed) <= doubt.at:
             await self._write(lane.topic_partition, doubt.at, "")

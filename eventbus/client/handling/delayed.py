@@ -14,9 +14,10 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.exactly_once import ExactlyOnce
 from eventbus.client.handling.lane import Lane, nothing_before
+from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
-from eventbus.client.handling.work_actions import Commit, Cursor
+from eventbus.client.handling.work_actions import Commit
 from eventbus.client.transaction import Transaction
 from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
@@ -84,7 +85,7 @@ class Delayed:
         lane, waiting = self._lane, self._waiting
         waiting.add(nothing_before(lane.topic_partition, next_offset))
         if not waiting and waiting.plan() is None:  # else the commit of what waits covers it
-            lane.handled(next_offset)
+            lane.work.fetched(nothing_before(lane.topic_partition, next_offset))
         await self._recovering.read(lane.topic_partition, lane)
         self._change()
 
@@ -197,8 +198,9 @@ class Delayed:
 
     def _lane_of(self, entry: Entry) -> Lane:
         record = entry.record
-        one = Lane(TopicPartition(record.topic, record.partition), self._on_output_error)
-        one.hold = self._waiting.hold
+        policy = self._shared.policy(is_ordered=True)
+        one = Lane(TopicPartition(record.topic, record.partition), self._on_output_error, policy)
+        one.blocked.hold = self._waiting.hold
         return one
 
     async def _call(self, one: Lane, entry: Entry) -> None:
@@ -220,26 +222,27 @@ class Delayed:
 
     async def _run(self, one: Lane, entry: Entry) -> bool:
         """Call the handler. Return False if the entry is not finished."""
-        shared, chunk = self._shared, chunk_of(entry)
-        cursor = Cursor(chunk, range(1))
+        shared, work = self._shared, one.work
         async with shared.turn(one):
-            one.at_work = True
-            if shared.handler.spec.ack == "manual":
-                await shared.watch.run_in_order(self._dispatch, one, cursor, one.take(chunk))
+            work.fetched(chunk_of(entry))
+            call = work.next_call()
+            assert call is not None
+            await shared.watch.run_in_order(self._dispatch, one, call)
+            work.ended(call)
+        while work.unfinished and one.error is None and not one.closing:  # until it is acknowledged
+            if one.outputs:
+                await one.outputs_stored()
             else:
-                await shared.watch.run_in_order(self._dispatch, one, cursor)
-        while one.unfinished and one.error is None and not one.closing:  # until it is acknowledged
-            one.wake = anyio.Event()
-            one.wake_when(0)
-            await one.wake.wait()
-        if one.has_outputs:
-            if one.closing:
-                await shared.flush()
+                await one.until(lambda: not work.unfinished)
+        if one.outputs:
+            await shared.flush()
             await one.outputs_stored()
-        if one.error is not None or one.finished <= entry.record.offset:
+        if one.error is not None or work.finished <= entry.record.offset:
             return False
-        for outgoing in one.moves.values():
-            self._lane.moves[next(self._numbers)] = outgoing
+        commit = work.next_commit()
+        if isinstance(commit, Commit):
+            for outgoing in self._recovering.moves.records_of(commit):
+                self._lane.moves[next(self._numbers)] = outgoing
         self._waiting.finish(entry)
         shared.commits.expect()
         return True
@@ -281,9 +284,9 @@ class Retried(ExactlyOnce):
         record = entry.record
         lane.topic_partition = TopicPartition(record.topic, record.partition)
         lane.tried = (-1, 0)
-        self._work = self._new_work()
+        lane.work = PartitionWork(self._shared.policy(), lane.blocked)
         await self.run(chunk_of(entry))
-        if lane.error is not None or lane.finished <= record.offset or lane.committed <= record.offset:
+        if lane.error is not None or lane.work.committed <= record.offset:
             return False
         self.waiting.finish(entry)
         if self._plan is not None:
@@ -297,16 +300,14 @@ class Retried(ExactlyOnce):
         await self._producer.init()
         committed = (await self._consumer.committed([self.retry_partition])).get(self.retry_partition)
         if committed is not None and committed.metadata == self._token:
-            self._lane.committed = self._lane.finished = self.entry.record.next_offset
             self._work.done_below(self.entry.record.next_offset)
 
     async def _write(self, transaction: Transaction, commit: Commit) -> None:
-        await self._send_moves(self._outgoing(commit))
         self._plan = plan = self.waiting.plan([self.entry])
+        done = None if plan is None else plan.done
+        await self._send_forwards(commit, *([] if done is None else [Outgoing(*self.retry_partition, done)]))
         if plan is None:
             return
-        if plan.done is not None:
-            await self._send_moves([Outgoing(*self.retry_partition, plan.done)])
         offset = OffsetAndMetadata(plan.next_offset, self._token)
         await transaction.send_offsets({self.retry_partition: offset}, self._consumer.group_metadata())
 
@@ -317,8 +318,8 @@ class DelayedOnce(Delayed):
     def __init__(self, common: Common, lane: Lane, waiting: Waiting, once: Once) -> None:
         super().__init__(common, lane, waiting)
         self._most = 1
-        self._one = Lane(lane.topic_partition, _stops)
-        self._one.hold, self._one.unhold = waiting.hold, waiting.unhold
+        self._one = Lane(lane.topic_partition, _stops, common.shared.policy())
+        self._one.blocked.hold, self._one.blocked.unhold = waiting.hold, waiting.unhold
         self._once = once(Retried, self._one, lane.topic_partition)
         self._once.retry_partition, self._once.waiting = lane.topic_partition, waiting
 
@@ -330,7 +331,7 @@ class DelayedOnce(Delayed):
 
     async def advance_to(self, next_offset: int) -> None:
         await super().advance_to(next_offset)
-        if self._lane.finished > self._lane.committed:
+        if self._lane.work.has_uncommitted:
             await self._shared.commits.attempt([self._lane])  # nothing commits regularly for an exactly-once handler
 
     async def aclose(self) -> None:

@@ -21,20 +21,18 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
-from eventbus.client.handling.failing import Failing, OnEnded, Passed, in_order
+from eventbus.client.handling.failing import Failing, OnEnded, Passed, recall_of
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, for_each, no_producer
-from eventbus.client.handling.lane import Lane, Outcome, Taken
+from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
-from eventbus.client.handling.places import InBundle, InLane, Item, Places, Worker
-from eventbus.client.handling.retries import Recall, Retries
-from eventbus.client.handling.work_actions import Cursor
+from eventbus.client.handling.retries import Retries
+from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.outages import is_outage
-from eventbus.recovery import RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import NotHandled, OpenUnits
 from serdes import Serde
@@ -48,8 +46,8 @@ _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
 
-RunCalls = Callable[[Lane, Cursor, Taken | None], Coroutine[Any, Any, None]]
-"""The signature of `Dispatch.run`."""
+RunCalls = Callable[[Lane, Call, CallLoop], Coroutine[Any, Any, None]]
+"""The signature of `Dispatch.work`."""
 
 
 class Dispatch:
@@ -70,6 +68,7 @@ class Dispatch:
         self._publish = publish
         self._calls = Calls(handler, serdes, middleware, self.counts)
         self._failing = Failing(handler, self.counts)
+        self._is_manual = handler.spec.ack == "manual"
         self._run = self._choose()
 
     def bound(self, publish: Publish | None, on_failure: OnFailure, joins: CallTransaction | None = None) -> Dispatch:
@@ -99,9 +98,9 @@ class Dispatch:
         other._run = other._choose()
         return other
 
-    def recover_by(self, retries: Retries, order: RetryOrder) -> None:
-        """Ask a policy about each failure. ``order``: which records behind one that is tried later wait for it."""
-        self._failing.recover_by(retries, order)
+    def recover_by(self, retries: Retries) -> None:
+        """Ask a policy about each failure."""
+        self._failing.recover_by(retries)
 
     def wait_out(self, retries: Retries) -> None:
         """Wait outages out as ``retries`` decides, without a policy."""
@@ -139,86 +138,93 @@ class Dispatch:
         if self._handler.spec.batch:
             return self._batches
         if not calls.on_loop:
-            return self._in_thread
-        if self._handler.spec.ack == "manual":
-            return self._by_hand
+            return self._in_slices
         is_plain = self._publish is None and not calls.needs_record and calls.joins is None
         if signature.takes_payload_alone and signature.is_direct and is_plain:
             return self._payloads
-        return self._one_by_one
+        return self._each
 
-    # the ways to run a fetch -----------------------------------------------------------------------------------------
+    # the ways to make calls -----------------------------------------------------------------------------------------
 
-    async def run(self, lane: Lane, cursor: Cursor, taken: Taken | None = None) -> None:
-        """Handle the records from the cursor on, in order; return early when the lane stops.
+    async def run(self, lane: Lane, call: Call) -> None:
+        """Handle the records of a call that are in order, up to where it has to end. See `work`."""
+        await lane.call_loop.run(self.slices, self._run(lane, call, lane.call_loop))
 
-        ``taken``: they are acknowledged by hand. Else the lane's ``finished`` moves.
+    async def work(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+        """Handle the records of a call in sequence, up to where it has to end, inside of ``loop``.
+
+        ``call.at`` moves with each of them. What is not simply handled is reported to the lane's `PartitionWork` first.
         """
-        await lane.call_loop.run(self.slices, self._run(lane, cursor, taken))
+        await self._run(lane, call, loop)
 
-    async def _payloads(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
+    async def _payloads(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
         function, calls, counts = self.times.timed(self._handler.function), self._calls, self.counts
-        chunk = cursor.records
-        values: Sequence[Any] = cursor.column(calls.values(chunk))
+        chunk = call.records
+        values: Sequence[Any] = calls.values(chunk)
+        if len(call.indexes) < len(values):
+            values = call.column(values)
         decode: Callable[[Any], Any] | None = calls.decoder(chunk.topic)
         if decode is bytes and (calls.takes_null or None not in values):
             decode = None
         elif None in values:
             decode = calls.reader(chunk.topic)
-        loop, clean, context = lane.call_loop, lane.call_loop.clean, copy_context
-        left = enumerate(values[cursor.at :] if cursor.at else values, cursor.at + 1)
-        cursor.is_plain = True
-        while (start := cursor.at) < len(values) and not lane.stopping:
+        clean, context = loop.clean, copy_context
+        left = enumerate(values[call.at :] if call.at else values, call.at + 1)
+        while (start := call.at) < call.end:
             calls_to_look = loop.look() or await loop.turn()
+            call.is_resting = call.at >= call.end
             try:
                 # The loops inside the try: entering one per record would cost as much as the await.
                 if decode is None:
                     for after, value in islice(left, calls_to_look):
-                        if lane.stopping:
+                        if after > call.end:
                             break
                         if context() != clean:
                             await fresh_context()
                         await function(value)
-                        cursor.at = after
+                        call.at = after
                 else:
                     for after, value in islice(left, calls_to_look):
-                        if lane.stopping:
+                        if after > call.end:
                             break
                         if context() != clean:
                             await fresh_context()
                         await function(decode(value))
-                        cursor.at = after
-                counts.handled += cursor.at - start
+                        call.at = after
+                counts.handled += call.at - start
             except BaseException as raised:
-                counts.handled += cursor.at - start
-                index = cursor.indexes[cursor.at]
+                counts.handled += call.at - start
+                index = call.indexes[call.at]
                 # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
                 again = partial(self._once, loop, partial(calls.of(chunk), index), outputs)
-                if not await self._failing.failed(lane, chunk, index, error, in_order(cursor, again), outputs):
+                if not await self._failing.failed(lane, call, call.at, error, recall_of(call, again), outputs):
                     return
-                cursor.at += 1
+                call.at += 1
 
-    async def _one_by_one(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
+    async def _each(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
-        chunk, publish = cursor.records, self._publish
-        call, offsets = self.times.timed(self._calls.of(chunk)), chunk.offsets
-        loop, clean, context = lane.call_loop, lane.call_loop.clean, copy_context
-        handled, look_at, after = 0, cursor.at, cursor.at
-        cursor.is_plain = publish is None
+        given, publish = set[int](), self._publish
+        begin, indexes = self.times.timed(self._calls.of(call.records, lane, given)), call.indexes
+        clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self._failing.given_up
+        handled, look_at = 0, call.at
         try:
-            for index in cursor.indexes[after:]:
-                if after >= look_at and not lane.stopping:
-                    look_at = after + (loop.look() or await loop.turn())
-                if lane.stopping or lane.error is not None:
+            for place, index in enumerate(indexes[call.at :], call.at):
+                # The time limit may have ended the call in the very turn in which a record's call returned. Nothing may
+                # suspend then: the cancellation would arrive here, and would be taken for that of the next record.
+                if place >= look_at and place < call.end:
+                    call.is_resting = True
+                    look_at = place + (loop.look() or await loop.turn())
+                    call.is_resting = False
+                if place >= call.end:
                     return
                 if context() != clean:
                     await fresh_context()
                 outputs: list[Delivery] | None = None
                 try:
-                    result = call(index)
+                    result = begin(index)
                     if publish is not None:
                         await self._send(result, outputs := [])
                     else:
@@ -228,123 +234,70 @@ class Dispatch:
                             await self._send(result, [])
                 except BaseException as error:
                     outputs = [] if outputs is None else outputs
-                    again = partial(self._once, loop, partial(call, index), outputs)
-                    if not await self._failing.failed(lane, chunk, index, error, in_order(cursor, again), outputs):
+                    again = partial(self._once, loop, partial(begin, index), outputs)
+                    if not await self._failed(lane, call, error, again, outputs, given):
                         return
                 else:
-                    handled += 1
-                    if lane.error is not None:  # it was given up meanwhile, or an output before it was not stored
+                    if not given_up or (late := self._late(lane, call, given)) is None:
+                        handled += 1
+                    elif not late:
                         return
-                after += 1
-                cursor.at = after
-                if publish is not None:
-                    lane.handled(offsets[index] + 1, joined(outputs) if outputs else None)
+                if is_manual or outputs:
+                    self._passed(lane, call, place + 1, outputs or [], given)
+                else:
+                    call.at = place + 1
         finally:
             self.counts.handled += handled
 
-    async def _by_hand(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
-        """Any handler on the loop whose records are acknowledged by hand."""
-        await self._each(InLane(lane, cursor, taken, self._calls, self.times.timed))
-
-    async def _in_thread(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
-        """A plain function: records go to a worker thread by the slice, not one hop each."""
-        await self._in_slices(InLane(lane, cursor, taken, self._calls, self.times.timed))
-
-    async def work(self, worker: Worker, items: list[Item]) -> None:
-        """Handle records of any lanes, one after the other; those of lanes in error, or given up, are left out.
-
-        Only inside the worker's `CallLoop.run`: a bundle may be of one record, which a loop of its own makes dearer.
-        ``worker.item`` is the one at work. Returns early when the worker is stopping: then it is the first not begun.
-        """
-        places = InBundle(worker, items, self._calls, self._handler.spec.ack == "manual")
-        await (self._each(places) if self._calls.on_loop else self._in_slices(places))
-
-    async def _each(self, places: Places) -> None:
-        plainly = self._publish is None
-        loop, clean, context = places.call_loop, places.call_loop.clean, copy_context
-        look_at = places.first
-        for place in range(places.first, places.end):
-            # The time limit may have cancelled the scope in the very turn in which the call returned. Nothing may
-            # suspend now: the cancellation would arrive here, and would be taken for that of the next call.
-            if place >= look_at and not places.stops:
-                look_at = place + (loop.look() or await loop.turn())
-            places.begin(place)
-            if places.stops:
-                return
-            if places.skips(place) or places.holds(place):
-                continue
-            if context() != clean:
-                await fresh_context()
-            result, error = None, None
-            try:
-                result = places.call(place)
-                if plainly and hasattr(result, "__await__"):
-                    result = await result
-            except BaseException as raised:  # the user's code may raise anything
-                error = raised
-            if not self._finished(places, place, result, error) and not await self._end(places, place, result, error):
-                return
-        places.close()
-
-    async def _in_slices(self, places: Places) -> None:
-        place = places.first
-        while place < places.end:
-            places.begin(place)
-            if places.stops:
-                return
-            places.wait()
+    async def _in_slices(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+        """A plain function: records go to a worker thread by the slice, not one change of threads for each."""
+        given, call.is_live = set[int](), False
+        begin = self.times.timed(self._calls.of(call.records, lane, given))
+        while (place := call.at) < call.end and call.is_open:
+            call.is_resting = True
             done: list[tuple[Any, BaseException | None]] = []
-            if copy_context() != places.call_loop.clean:
+            if copy_context() != loop.clean:
                 await fresh_context()
             try:
-                await self._calls.in_thread(self._slice, places, place, done)
+                await self._calls.in_thread(self._slice, call, begin, loop, done)
             except BaseException:  # the thread was left behind: what it was through with before is finished
                 for one in done:
-                    if not self._finished(places, place, *one):
+                    if not self._is_plain(*one):
                         break
+                    self._count(lane, call, place, given)
                     place += 1
+                lane.returned(call, place)
                 raise
-            places.ran(place + len(done))
-            for result, error in done:
-                places.begin(place)
-                if result is _HELD:
-                    if not places.holds(place):
-                        break  # what it had to wait for ended meanwhile: it is begun after all
-                elif not (self._finished(places, place, result, error) or result is _LEFT_OUT):
-                    if copy_context() != places.call_loop.clean:  # what it leaves to await runs here, not in its thread
-                        await fresh_context()
-                    if not await self._end(places, place, result, error):
-                        return
+            call.called = place + len(done)
+            for one in done:
+                call.at, call.is_resting = place, False
                 place += 1
-        places.close()
+                if self._is_plain(*one):
+                    self._count(lane, call, place - 1, given)
+                    continue
+                lane.returned(call, call.at)
+                if copy_context() != loop.clean:  # what it leaves to await runs here, not in its thread
+                    await fresh_context()
+                if not await self._end(lane, call, loop, begin, given, *one):
+                    return
+            call.at = place
+            lane.returned(call, place)
 
-    def _finished(self, places: Places, place: int, result: Any, error: BaseException | None) -> bool:
-        """What most calls come to, in short. False: there is more to it."""
-        if result is not None or error is not None or self._publish is not None or self._failing.given_up:
-            return False
-        self.counts.handled += 1
-        places.finish(place, None, failed=False)
-        return True
-
-    def _slice(self, places: Places, first: int, done: list[tuple[Any, BaseException | None]]) -> None:
+    def _slice(
+        self, call: Call, begin: Callable[[int], Any], loop: CallLoop, done: list[tuple[Any, BaseException | None]]
+    ) -> None:
         """In the worker thread: add what the handler returned or raised, record by record, as far as the slice goes."""
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
         base = copy_context()
-        own, clean = base.copy(), base if len(places.call_loop.clean) else places.call_loop.clean
-        for place in range(first, places.end):
-            places.begin(place)
-            if places.stops:
-                break
-            if places.skips(place):
-                done.append((_LEFT_OUT, None))
-                continue
-            if places.is_held(place):  # what is to be done about that is the event loop's
-                done.append((_HELD, None))
+        own, clean = base.copy(), base if len(loop.clean) else loop.clean
+        for place in range(call.at, len(call)):
+            call.at, call.is_resting = place, False  # first write, then look: who ends the call does the two in reverse
+            if place >= call.end:
                 break
             if own != clean:
                 own = base.copy()
             try:
-                result = own.run(self._calls.collected, places.call, place)
+                result = own.run(self._calls.collected, begin, call.indexes[place])
             except BaseException as error:  # the user's code may raise anything
                 done.append((None, error))
                 break
@@ -354,109 +307,150 @@ class Dispatch:
             if is_unfinished or time.monotonic() >= give_back_at:
                 break
 
-    async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
-        """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""
-        lane, chunk, index = places.record(place)
-        if raised is not None and not isinstance(raised, Exception):
-            check_exit_at(self._handler, chunk.record(index), raised)
-        if lane.error is not None:
-            # Of a call that was given up in its thread nothing counts, but what ended before it in the same slice does.
-            offset = chunk.offsets[index]
-            if (lane, offset) in self._failing.given_up or (places.in_order and offset >= lane.given_up_at):
-                return not places.in_order
-        is_passed_over = self._failing.ends_late(lane, chunk.offsets[index])
-        if is_passed_over is not None:
-            if is_passed_over:
-                places.finish(place, None, failed=True)
-            return is_passed_over or not places.in_order
-        outputs: list[Delivery] = []
-        passed = Passed.HANDLED
-        if raised is None:
-            try:
-                await self._send(result, outputs)
-            except BaseException as error:
-                raised = error
-        if raised is None:
-            self.counts.handled += 1
-        elif places.is_acknowledged(place) and (self._failing.is_asked or is_outage(raised)):
-            self._failing.tell_acknowledged(chunk.record(index), raised)  # its handler's word is that it is finished
-        else:
-            call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
-            call = partial(places.call, place) if self._calls.on_loop else call
-            again = partial(self._once, places.call_loop, call, outputs)
-            recall = Recall(partial(places.again, place), places.wait, partial(self._again, places, place, again))
-            passed = await self._failing.failed(lane, chunk, index, raised, recall, outputs)
-            if not passed:
-                return not places.in_order
-        places.finish(place, joined(outputs) if outputs else None, passed is Passed.OVER)
-        return True
+    def _is_plain(self, result: Any, error: BaseException | None) -> bool:
+        """There is no more to a call in a thread than that it has returned."""
+        return result is None and error is None and self._publish is None and not self._failing.given_up
 
-    async def _again(self, places: Places, place: int, call: Callable[[], Awaitable[None]]) -> None:
+    def _count(self, lane: Lane, call: Call, position: int, given: set[int]) -> None:
+        self.counts.handled += 1
+        if self._is_manual and call.indexes[position] not in given:
+            lane.work.acknowledged(call.offset(position))
+
+    async def _end(
+        self,
+        lane: Lane,
+        call: Call,
+        loop: CallLoop,
+        begin: Callable[[int], Any],
+        given: set[int],
+        result: Any,
+        raised: BaseException | None,
+    ) -> bool:
+        """What a call in a thread returned or raised: await and publish what is left of it. False: the call ends."""
+        place, index = call.at, call.indexes[call.at]
+        if raised is not None and not isinstance(raised, Exception):
+            check_exit_at(self._handler, call.records.record(index), raised)
+        offset, given_up = call.offset(place), self._failing.given_up
+        if lane.error is not None and not any(one is lane and offset <= late for one, late in given_up):
+            return False  # nothing more is published once the lane has failed
+        outputs: list[Delivery] = []
+        is_passed_over = self._late(lane, call, given)
+        if is_passed_over is None:
+            try:
+                if raised is not None:
+                    raise raised
+                await self._send(result, outputs)
+                self.counts.handled += 1
+            except BaseException as error:
+                recall = partial(self._calls.in_thread, self._calls.collected, begin, index)
+                again = partial(self._once, loop, recall, outputs)
+                is_passed_over = bool(await self._failed(lane, call, error, again, outputs, given))
+        if is_passed_over is False:
+            return False
+        self._passed(lane, call, place + 1, outputs, given)
+        return call.is_open
+
+    async def _failed(
+        self,
+        lane: Lane,
+        call: Call,
+        raised: BaseException,
+        again: Callable[[], Awaitable[None]],
+        outputs: list[Delivery],
+        given: set[int],
+    ) -> Passed:
+        """The call of a record failed. If the handler has acknowledged it, that counts, and no further call follows."""
+        index, late = call.indexes[call.at], self._late(lane, call, given)
+        if late is not None:
+            return Passed.OVER if late else Passed.NOT
+        if self._is_acknowledged(call, raised):
+            self._failing.tell_acknowledged(call.records.record(index), raised)
+            return Passed.HANDLED
+        recall = recall_of(call, partial(self._again, call, again) if self._is_manual else again)
+        passed = await self._failing.failed(lane, call, call.at, raised, recall, outputs)
+        if passed is Passed.OVER:
+            given.discard(index)
+        return passed
+
+    def _late(self, lane: Lane, call: Call, given: set[int]) -> bool | None:
+        """A record's call has ended. If it had been given up: whether one gets past it."""
+        late = self._failing.ends_late(lane, call, call.at)
+        if late:
+            given.discard(call.indexes[call.at])
+        return late
+
+    def _is_acknowledged(self, call: Call, raised: BaseException) -> bool:
+        return self._is_manual and call.is_done(call.indexes[call.at]) and (self._failing.is_asked or is_outage(raised))
+
+    async def _again(self, call: Call, again: Callable[[], Awaitable[None]]) -> None:
         """Call a record again. If the handler acknowledges it in this call, no further call follows."""
         try:
-            await call()
+            await again()
         except Exception as raised:
-            if not (places.is_acknowledged(place) and (self._failing.is_asked or is_outage(raised))):
+            if not self._is_acknowledged(call, raised):
                 raise
             await as_failure(raised)
-            _, chunk, index = places.record(place)
-            self._failing.tell_acknowledged(chunk.record(index), raised)
+            self._failing.tell_acknowledged(call.records.record(call.indexes[call.at]), raised)
+
+    def _passed(self, lane: Lane, call: Call, after: int, outputs: list[Delivery], given: Collection[int]) -> None:
+        """Report the records in flight. With manual acks, those ``given`` to the handler are finished later."""
+        if self._is_manual:
+            for position in range(call.at, after):
+                if call.indexes[position] not in given:
+                    lane.work.acknowledged(call.offset(position))
+        elif outputs:
+            lane.published(call, after, joined(outputs))
+        call.at = after
 
     # batches ---------------------------------------------------------------------------------------------------------
 
-    async def _batches(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> None:
-        """A handler of lists: one call for the whole fetch, or for slices of ``batch`` records."""
-        while not cursor.is_over:
-            if not (lane.stopping or lane.call_loop.look()):
-                await lane.call_loop.turn()
-            cursor.is_resting = False
-            if lane.stopping or lane.error is not None or not await self._batch(lane, cursor, taken):
+    async def _batches(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+        """A handler of lists: one call for all records, or for slices of ``batch`` records."""
+        while call.at < call.end:
+            if not loop.look():
+                await loop.turn()
+            if call.at >= call.end or not await self._batch(lane, call, loop):
                 return
 
-    async def _batch(self, lane: Lane, cursor: Cursor, taken: Taken | None) -> bool:
-        """One call. False: the lane has stopped."""
-        chunk, indexes = cursor.records, self.records_at(cursor)
-        start, count, after = indexes[0], len(indexes), cursor.at + len(indexes)
+    async def _batch(self, lane: Lane, call: Call, loop: CallLoop) -> bool:
+        """One batch. False: the call ends here."""
+        call.is_resting = False
+        chunk, indexes = call.records, self.records_at(call)
+        count, after, key = len(indexes), call.at + len(indexes), (lane, call.offset(call.at))
         given, outputs = set[int](), list[Delivery]()
-        failed = partial(self._unreadable, lane, chunk, outputs)
+        failed = partial(self._unreadable, lane, call, outputs)
         if self._calls.units is not None and self._failing.is_asked and count > 1:
             # Its transaction would count those as done whose way to the dead letters is not stored yet.
             failed = None
         reading = _Reading(failed)
         passed = Passed.HANDLED
         try:
-            result = await self._call_batch(chunk, indexes, taken, given, reading)
-            if not (reading.stopped or (lane, chunk.offsets[start]) in self._failing.given_up):
+            result = await self._call_batch(lane, chunk, indexes, given, reading)
+            if not (reading.stopped or key in self._failing.given_up):
                 await self._send(result, outputs)
         except BaseException as error:
-            check_exit_at(self._handler, chunk.record(start), error, count)
+            check_exit_at(self._handler, chunk.record(indexes[0]), error, count)
             if reading.stopped:
                 return False
-            if (lane, chunk.offsets[start]) in self._failing.given_up:
+            if key in self._failing.given_up:
                 pass  # what becomes of it was said when its time was over
             elif count > 1 and self._wants_singly(error, reading):
                 if self._failing.may_go_on(outputs):
-                    return await self._singly(lane, cursor, indexes, taken, reading)
-                return self._failing.wants_each_alone(lane, chunk, start, count, await as_failure(error))
+                    return await self._singly(lane, call, loop, indexes, reading)
+                return self._failing.wants_each_alone(lane, call, count, await as_failure(error))
             else:
-                again = partial(self._batch_again, chunk, indexes, taken, given, outputs, reading.left_out)
-                passed = await self._failing.failed(lane, chunk, start, error, in_order(cursor, again), outputs, count)
+                again = partial(self._batch_again, lane, call, indexes, given, outputs, reading.left_out)
+                recall = recall_of(call, again)
+                passed = await self._failing.failed(lane, call, call.at, error, recall, outputs, count)
                 if not passed:
                     return False
         else:
             self.counts.handled += 0 if reading.stopped else count - len(reading.left_out)
-        is_passed_over = self._failing.ends_late(lane, chunk.offsets[start])
+        is_passed_over = self._failing.ends_late(lane, call, call.at)
         if reading.stopped or is_passed_over is False:
             return False
-        passed = Passed.OVER if is_passed_over else passed
-        cursor.at = after
-        if taken is None:
-            lane.handled(chunk.offsets[indexes[-1]] + 1, joined(outputs) if outputs else None)
-        else:
-            for index in indexes:
-                if passed is Passed.OVER or index not in given:
-                    taken.handled(index)
-        return True
+        self._passed(lane, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
+        return call.is_open
 
     def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
         """Return True if a batch that failed is to be called again record by record, to find the record at fault.
@@ -469,94 +463,95 @@ class Dispatch:
         return isinstance(error, Exception) and not (reading.was_read or reading.left_out)
 
     async def _unreadable(
-        self, lane: Lane, chunk: FetchedRecords, outputs: list[Delivery], index: int, error: BaseException
+        self, lane: Lane, call: Call, outputs: list[Delivery], index: int, error: BaseException
     ) -> Passed:
-        return await self._failing.failed(lane, chunk, index, error, None, outputs)
+        at = call.indexes.index(index)
+        return await self._failing.failed(lane, call, at, error, None, outputs, is_last=False)
 
     async def _call_batch(
-        self, chunk: FetchedRecords, indexes: Sequence[int], taken: Taken | None, given: set[int], reading: _Reading
+        self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
     ) -> Any:
-        return await self.times.ended(self._call_with(chunk, indexes, taken, given, reading), self.times.now())
+        return await self.times.ended(self._call_with(lane, chunk, indexes, given, reading), self.times.now())
 
     async def _call_with(
-        self, chunk: FetchedRecords, indexes: Sequence[int], taken: Taken | None, given: set[int], reading: _Reading
+        self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
     ) -> Any:
         calls = self._calls
         await fresh_context()
         if calls.joins is not None:
             calls.joins.begins()
         if calls.needs_record:
-            make = chunk.record if taken is None else manual_records(chunk, taken, given)
+            make = manual_records(chunk, lane, given) if self._is_manual else chunk.record
             read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
             return await calls.with_batch(read, reading.was_read)([make(index) for index in indexes])
         payloads = await reading.payloads(partial(calls.payload_at, chunk), int, indexes)
         return await calls.call_batch(payloads) if payloads else None
 
-    async def _singly(
-        self, lane: Lane, cursor: Cursor, indexes: Sequence[int], taken: Taken | None, reading: _Reading
-    ) -> bool:
+    async def _singly(self, lane: Lane, call: Call, loop: CallLoop, indexes: Sequence[int], reading: _Reading) -> bool:
         """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
-        chunk = cursor.records
+        call.is_alone = True
         for index in indexes:
-            if not (lane.stopping or lane.call_loop.look()):
-                await lane.call_loop.turn()
-            if lane.stopping:
+            if not loop.look():
+                await loop.turn()
+            if lane.closing or call.at >= call.end or not call.is_open:
                 return False
-            cursor.is_alone = True
             given, outputs = set[int](), list[Delivery]()
             passed = Passed.OVER
-            if index not in reading.left_out and not (taken is not None and taken.is_handled(index)):
-                recall = in_order(cursor, partial(self._batch_again, chunk, (index,), taken, given, outputs))
+            if index not in reading.left_out and not (self._is_manual and call.is_done(index)):
+                recall = recall_of(call, partial(self._batch_again, lane, call, (index,), given, outputs))
                 recall.begin()
                 try:
                     await recall.call()
                     self.counts.handled += 1
                     passed = Passed.HANDLED
                 except BaseException as error:
-                    passed = await self._failing.failed(lane, chunk, index, error, recall, outputs)
+                    passed = await self._failing.failed(lane, call, call.at, error, recall, outputs)
                     if not passed:
                         return False
-            cursor.at += 1
-            cursor.is_alone = False
-            if taken is None:
-                lane.handled(chunk.offsets[index] + 1, joined(outputs) if outputs else None)
-            elif passed is Passed.OVER or index not in given:
-                taken.handled(index)
-        return True
+            self._passed(lane, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)
+        call.is_alone = False
+        return call.is_open
 
     async def _batch_again(
         self,
-        chunk: FetchedRecords,
+        lane: Lane,
+        call: Call,
         indexes: Sequence[int],
-        taken: Taken | None,
         given: set[int],
         outputs: list[Delivery],
         left_out: Collection[int] = (),
     ) -> None:
         """One more call, without records that cannot be read and those that the handler has acknowledged."""
-        left = [one for one in indexes if one not in left_out and not (taken is not None and taken.is_handled(one))]
+        left = [one for one in indexes if one not in left_out and not (self._is_manual and call.is_done(one))]
         if left:
-            await self._send(await self._call_batch(chunk, left, taken, given, _Reading(None)), outputs)
+            await self._send(await self._call_batch(lane, call.records, left, given, _Reading(None)), outputs)
 
-    def records_at(self, cursor: Cursor) -> Sequence[int]:
-        """Return the indexes of the records whose call begins at the cursor."""
-        at, batch = cursor.at, self._handler.spec.batch
-        if batch is True and not cursor.is_alone:
-            return cursor.indexes[at:]
-        return cursor.indexes[at : at + (1 if cursor.is_alone else max(int(batch), 1))]
+    def records_at(self, call: Call) -> Sequence[int]:
+        """Return the indexes of the records whose call begins at ``call.at``."""
+        at, batch = call.at, self._handler.spec.batch
+        if batch is True and not call.is_alone:
+            return call.indexes[at:]
+        return call.indexes[at : at + (1 if call.is_alone else max(int(batch), 1))]
 
     # calls that took too long ----------------------------------------------------------------------------------------
 
-    def timed_out(self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], seconds: float) -> bool:
-        """The call of these records took longer than ``seconds``, and was cancelled where that can be.
+    def timed_out(self, lane: Lane, call: Call, seconds: float) -> bool:
+        """The call of the records in flight took longer than ``seconds``, and was cancelled where that can be.
 
-        True: go on behind it; what it had published is `left_behind`.
+        True: go on behind them; what they had published is `left_behind`.
         """
-        return self._failing.timed_out(lane, chunk, indexes, seconds)
+        return self._failing.timed_out(lane, call, len(self.records_at(call)), seconds)
 
-    def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
-        """What a call that was cancelled because of its ``timeout`` had published before, told once."""
-        return self._failing.left_behind(chunk, index)
+    def pass_over(self, lane: Lane, call: Call) -> None:
+        """The records in flight are finished, for better or worse."""
+        output, after = (
+            self._failing.left_behind(call.records, call.indexes[call.at]),
+            call.at + len(self.records_at(call)),
+        )
+        if output is not None and not self._is_manual:
+            lane.published(call, after, output)
+        self._passed(lane, call, after, [], ())
+        call.is_alone = False
 
     # results ---------------------------------------------------------------------------------------------------------
 
@@ -615,10 +610,6 @@ class _Reading:
                     return []
                 self.left_out.add(index(item))
         return payloads
-
-
-_LEFT_OUT, _HELD = object(), object()
-"""The places of records that were not begun; the second waits for an earlier one of its key."""
 
 
 def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:

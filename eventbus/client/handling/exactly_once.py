@@ -15,13 +15,11 @@ to go on, if the partition is still assigned here. Where brokers do not answer, 
 from __future__ import annotations
 
 import logging
-import sys
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.failures import CallTimedOut, Failure, log_passed_over, log_skipped, log_stopped
+from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import REBALANCED
@@ -29,8 +27,8 @@ from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
-from eventbus.client.handling.ways import LaneKeys, Shared, at_work, commit_now
-from eventbus.client.handling.work_actions import Abort, Call, Commit, Policy
+from eventbus.client.handling.ways import Shared, commit_now
+from eventbus.client.handling.work_actions import Abort, Call, Commit
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
@@ -117,7 +115,6 @@ class ExactlyOnce:
         self._open_producer = open_producer
         self._recovering = recovering
         self._producer: Producer | None = None
-        self._work = self._new_work()
         self._call: Call | None = None
         """The last call."""
         self._failed_records: list[_Failed] = []
@@ -130,15 +127,9 @@ class ExactlyOnce:
         self.begun_at: float | None = None
         """When the open transaction began, in seconds on the backend's timers."""
 
-    def _new_work(self) -> PartitionWork:
-        spec, recovering = self._handler.spec, self._recovering
-        policy = Policy(
-            delivery="exactly-once",
-            batch=sys.maxsize if spec.batch is True else int(spec.batch) or None,
-            slice_records=spec.transaction_records,
-            retry_order="none" if recovering is None else recovering.recovery.order,
-        )
-        return PartitionWork(policy, LaneKeys(self._lane))
+    @property
+    def _work(self) -> PartitionWork:
+        return self._lane.work
 
     # a fetch ---------------------------------------------------------------------------------------------------------
 
@@ -146,21 +137,20 @@ class ExactlyOnce:
         """Handle the records in transactions; on return all are committed, or the lane is closing or in error."""
         lane, policy, work = self._lane, self._handler.spec.on_error, self._work
         work.fetched(chunk)
-        with at_work(lane):
-            try:
-                if self._producer is None:
-                    await self._outlast(chunk.offsets[0])
-                while not (lane.closing or work.error is not None or work.is_idle):
-                    if not await self._step():
-                        break
-            except HandlerError as error:
-                work.stop(error)
-            except EventBusError as error:
-                stopped = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
-                stopped.__cause__ = error
-                work.stop(stopped)
-            finally:
-                lane.wait = None
+        try:
+            if self._producer is None:
+                await self._outlast(chunk.offsets[0])
+            while not (lane.closing or work.error is not None or work.is_idle):
+                if not await self._step():
+                    break
+        except HandlerError as error:
+            work.stop(error)
+        except EventBusError as error:
+            stopped = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
+            stopped.__cause__ = error
+            work.stop(stopped)
+        finally:
+            lane.wait = None
         if isinstance(work.error, HandlerError) and not lane.closing:
             if policy != "crash" and work.error is not self._logged_error:
                 log_stopped(lane, work.error, policy)
@@ -184,7 +174,7 @@ class ExactlyOnce:
         """Return when records may be called; False: the lane stops meanwhile."""
         lane, until_ms = self._lane, self._work.waits_until_ms
         if until_ms is None:
-            return bool(lane.held) and await self._shared.unblocked(lane)
+            return bool(lane.blocked) and await self._shared.unblocked(lane)
         retries = self._bound.retries
         assert retries is not None
         seconds = max(until_ms - self._now_ms(), 1) / 1000
@@ -266,8 +256,7 @@ class ExactlyOnce:
         """
         lane, work = self._lane, self._work
         assert self._producer is not None
-        lane.rewind(first)
-        self._interruption = None
+        lane.error = self._interruption = None
         self.begun_at = self._shared.timers.current_time()
         try:
             async with self._producer.transaction() as self._bound.transaction:
@@ -281,8 +270,6 @@ class ExactlyOnce:
                 filled_at = self._shared.timers.current_time()
             self._shared.commits.seconds.add(self._shared.timers.current_time() - filled_at)
             self._interruptions, lane.wait = 0, None
-            lane.rewind(commit.next_offset)
-            lane.committed = commit.next_offset
             work.commit_stored(commit)
         except _NothingToCommit:
             work.aborted()
@@ -294,9 +281,7 @@ class ExactlyOnce:
             raise _Ended(error, self._slow_record()) from error
         finally:
             self.begun_at = None
-            lane.stopping = lane.closing
-            if lane.reached > lane.committed:
-                lane.rewind(first)
+            lane.outputs.clear()
 
     async def _fill(self, call: Call | None) -> Commit | Abort | None:
         """Call the handler until the slice is handled. Raises the error of a transaction that others have ended."""
@@ -317,29 +302,14 @@ class ExactlyOnce:
                 await shared.watch.run_in_order(self._bound, lane, call)
         if self._interruption is not None:
             return
-        self._take_late_calls(call)
         self._report(call, call.at)
         if call.is_open:  # its turn is over, the transaction grows old, or the lane is closing
             work.end_slice()
             work.ended(call)
-        lane.stopping = lane.closing
 
     def _call_number(self) -> object:
         call = self._call
         return None if call is None else (call, call.at, call.recalls)
-
-    def _take_late_calls(self, call: Call) -> None:
-        """Take up what `Watch` decided about calls that took too long in a thread: it leaves that in the lane."""
-        lane, offsets = self._lane, call.column(call.records.offsets)
-        for offset, outgoing in lane.moves.items():
-            kind = "retry" if outgoing.topic == self._retry_topic else "dead-letter"
-            at = bisect_left(offsets, offset)
-            self._failed_records.append(_Failed(at, 1, Move(outgoing, kind), None, True))
-        lane.moves.clear()
-        if lane.error is not None and isinstance(lane.error.__cause__, CallTimedOut):
-            at = bisect_left(offsets, lane.given_up_at)
-            self._failed_records.append(_Failed(at, 1, Stop(), lane.error, True))
-            self._logged_error, lane.error = lane.error, None
 
     def _report(self, call: Call, reached: int) -> None:
         """Report what became of the call: its first ``reached`` records are handled, or have failed.
@@ -355,43 +325,31 @@ class ExactlyOnce:
             work.raised(call, at, verdict, count=count, now_ms=now_ms, error=error, is_clean=is_clean)
         work.returned(call, reached)
 
-    @property
-    def _retry_topic(self) -> str | None:
-        return None if self._recovering is None else self._recovering.recovery.retry_topic
-
     async def _write(self, transaction: Transaction, commit: Commit) -> None:
         """Add what became of the records that failed, and how far the partition is finished."""
-        await self._send_moves(self._outgoing(commit))
+        await self._send_forwards(commit)
         offsets = {self._lane.topic_partition: commit.next_offset}
         await transaction.send_offsets(offsets, self._consumer.group_metadata())
 
-    def _outgoing(self, commit: Commit) -> list[Outgoing]:
-        if not commit.forwards:
-            return []
-        assert self._recovering is not None
-        behind = self._recovering.behind
-        return [forward.outgoing or behind(forward.records.record(forward.at)) for forward in commit.forwards]
-
-    async def _send_moves(self, moves: Sequence[Outgoing]) -> None:
-        for outgoing in moves:
+    async def _send_forwards(self, commit: Commit, *others: Outgoing) -> None:
+        forwards = self._recovering.moves.records_of(commit) if self._recovering is not None else []
+        for outgoing in (*forwards, *others):
             assert self._producer is not None and self._recovering is not None
             await send(self._producer, outgoing, self._recovering.partitions[outgoing.topic])
 
     async def _check_stored(self) -> None:
         """Raise the error of an output of this slice that the log did not store."""
-        lane = self._lane
         assert self._producer is not None
         await self._producer.flush()
-        lane.settle()
-        error, lane.error = lane.error, None
-        if error is not None:
-            raise error.__cause__ if isinstance(error.__cause__, EventBusError) else error
+        for _, output in self._lane.outputs:
+            error = output.exception()
+            if error is not None:
+                raise error
 
     async def advance_to(self, next_offset: int) -> None:
         """Commit without a transaction: no transaction of this partition is open between two fetches."""
-        with at_work(self._lane):
-            if await commit_now(self._lane, self._shared, next_offset):
-                self._lane.handled(next_offset)
+        if await commit_now(self._lane, self._shared, next_offset):
+            self._work.done_below(next_offset)
 
     async def rest(self) -> None:
         await self._lane.wake.wait()
@@ -411,16 +369,19 @@ class ExactlyOnce:
         assert producer is not None and function is not None
         return await enqueue(producer, function, value)
 
-    def _failed(self, lane: Lane, failure: Failure) -> bool:
+    def _failed(self, lane: Lane, call: Call, failure: Failure) -> bool:
         """A record's handler raised. Return True if the call goes on with the next record."""
         cause = failure.cause
         if isinstance(cause, (*TAKEN_OVER, *REBALANCED, TransactionAborted)):
             self._interruption = cause
             return False
         verdict = self._verdict(failure)
-        assert self._call is not None
-        at = bisect_left(self._call.indexes, failure.index)
-        self._failed_records.append(_Failed(at, failure.count, verdict, failure.error, failure.is_clean))
+        self._failed_records.append(_Failed(failure.at, failure.count, verdict, failure.error, failure.is_clean))
+        if isinstance(verdict, Move) and self._work.blocks(verdict):
+            self._work.cut(call)
+        if failure.comes_late and isinstance(verdict, Stop):  # nobody knows when its thread ends
+            self._logged_error = lane.error = failure.error
+            log_stopped(lane, failure.error, self._handler.spec.on_error)
         return failure.is_clean and isinstance(verdict, (Move, Skip))
 
     def _verdict(self, failure: Failure) -> Verdict:

@@ -26,9 +26,9 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Outcome
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.retries import Recall, Retries
-from eventbus.client.handling.work_actions import Cursor
+from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
-from eventbus.recovery import Again, Move, RetryOrder, Skip, Stop, Verdict, WaitHere
+from eventbus.recovery import Again, Move, Skip, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import NotHandled
 
@@ -59,16 +59,15 @@ class Failing:
         self.retries: Retries | None = None
         self.is_asked = False
         """A policy decides about failures; else ``retries`` waits for the end of outages and leaves the rest."""
-        self._retry_order: RetryOrder = "none"
         self._in_place = True
         """Records are called again where they failed; else that is for whoever owns the transaction."""
         self._joins: CallTransaction | None = None
         self.on_ended: OnEnded = _ignore
         """Called with each record that ends in failure: nothing calls the handler with it again in this run."""
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
-        self.given_up: dict[tuple[Lane, int], bool] = {}
-        """Calls in threads that took too long and still run, by offset: what they come to is ignored. Whether a policy
-        has said what becomes of the record, so that it is finished when its call ends."""
+        self.given_up: dict[tuple[Lane, int], list[Failure] | None] = {}
+        """Calls in threads that took too long and still run, by offset: what they come to is ignored. What becomes of
+        their records when the call ends; None: the lane stops before them."""
 
     def bound(self, on_failure: OnFailure, joins: CallTransaction | None) -> Failing:
         """The same for one lane, whose transaction ``on_failure`` knows, and its calls may send in."""
@@ -76,8 +75,8 @@ class Failing:
         bound._on_failure, bound._joins, bound._in_place = on_failure, joins, False
         return bound
 
-    def recover_by(self, retries: Retries, order: RetryOrder) -> None:
-        self.retries, self._retry_order, self.is_asked = retries, order, True
+    def recover_by(self, retries: Retries) -> None:
+        self.retries, self.is_asked = retries, True
 
     def wait_out(self, retries: Retries) -> None:
         self.retries = retries
@@ -97,17 +96,21 @@ class Failing:
     async def failed(
         self,
         lane: Lane,
-        chunk: FetchedRecords,
-        index: int,
+        call: Call,
+        at: int,
         raised: BaseException,
         recall: Recall | None,
         outputs: list[Delivery],
         count: int = 1,
+        *,
+        is_last: bool = True,
     ) -> Passed:
-        """A record's handler raised. Go on with the next record, unless the lane has stopped.
+        """The handler raised for the record at this position. Go on with the next one, unless the call ends here.
 
-        ``outputs``: what it published; what it publishes when it is called again is added.
+        ``outputs``: what it published; what it publishes when it is called again is added. ``is_last``: see
+        `PartitionWork.raised`.
         """
+        chunk, index = call.records, call.indexes[at]
         if not isinstance(raised, Exception):
             check_exit_at(self._handler, chunk.record(index), raised, count)
         if (lane, chunk.offsets[index]) in self.given_up:
@@ -126,7 +129,7 @@ class Failing:
                     return Passed.HANDLED
                 if isinstance(verdict, WaitHere) and in_place:  # the lane is closing, and the record is not handled
                     # Later records that a worker holds are not handled either, and no call will acknowledge this one.
-                    lane.cut(min(lane.limit, record.offset))
+                    lane.work.begin_none_from(record.offset)
                     return Passed.NOT
                 if isinstance(verdict, Stop) and not self.is_asked:
                     verdict = None
@@ -136,15 +139,16 @@ class Failing:
             raise
         if isinstance(error, NotHandled):
             return self._not_handled(lane, chunk.record(index), error, count)
-        is_passed_over = self._decide(lane, chunk, index, error, count, self._is_clean(outputs), verdict)
+        is_clean = self._is_clean(outputs)
+        is_passed_over = self._decide(lane, call, at, error, count, is_clean, verdict, is_last=is_last)
         return Passed.OVER if is_passed_over else Passed.NOT
 
     def _not_handled(self, lane: Lane, record: ConsumerRecord, error: NotHandled, count: int) -> Passed:
         """No policy is asked: the partition stops here, or the runner does."""
-        lane.limit = min(lane.limit, record.offset)
+        lane.work.begin_none_from(record.offset)
         if not error.is_stopping:
             wrapped = handler_error(self._handler, record, error, count)
-            lane.error = lane.error or wrapped
+            lane.stop(wrapped)
             if self._handler.spec.on_error == "crash":
                 raise wrapped from error
             log_stopped(lane, wrapped, "stop")
@@ -160,34 +164,46 @@ class Failing:
             self._handler.__name__, record.topic, record.partition, record.offset, exc_info=raised,
         )  # fmt: skip
 
-    def wants_each_alone(self, lane: Lane, chunk: FetchedRecords, index: int, count: int, error: Exception) -> bool:
+    def wants_each_alone(self, lane: Lane, call: Call, count: int, error: Exception) -> bool:
         """A batch failed in a transaction that cannot keep what it published: its records are to come one by one."""
-        return self._decide(lane, chunk, index, error, count, False, Again())
+        return self._decide(lane, call, call.at, error, count, False, Again())
 
-    def timed_out(self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], seconds: float) -> bool:
-        """The call of these records took too long. True: go on behind it."""
-        if self._handler.signature.is_async:
-            return self._timed_out(lane, chunk, indexes, seconds)
-        call = lane, chunk.offsets[indexes[0]]
-        self.given_up[call] = False
-        self.given_up[call] = is_passed_over = self._timed_out(lane, chunk, indexes, seconds)
+    def timed_out(self, lane: Lane, call: Call, count: int, seconds: float) -> bool:
+        """The call of ``count`` records took too long. True: go on behind them."""
+        late: list[Failure] | None = None
+        if not self._handler.signature.is_async:
+            late = self.given_up[lane, call.offset(call.at)] = []
+        is_passed_over = self._timed_out(lane, call, CallTimedOut(seconds), count, late)
+        if late is not None and not is_passed_over:
+            self.given_up[lane, call.offset(call.at)] = None
         return is_passed_over
 
-    def ends_late(self, lane: Lane, offset: int) -> bool | None:
-        """A call that had been given up has ended: whether one gets past it. None: it had not."""
-        return self.given_up.pop((lane, offset), None)
+    def ends_late(self, lane: Lane, call: Call, at: int) -> bool | None:
+        """A call that had been given up has ended: whether one gets past it. None: it had not been."""
+        key = lane, call.offset(at)
+        if key not in self.given_up:
+            return None
+        late = self.given_up.pop(key)
+        if late is None:
+            return False
+        for failure in late:
+            self._report(lane, call, failure, is_last=failure is late[-1])
+        return True
 
-    def _timed_out(self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], seconds: float) -> bool:
-        is_clean = self._handler.producer is None and self._is_clean(())
-        index, error, count = indexes[0], CallTimedOut(seconds), len(indexes)
+    def _timed_out(self, lane: Lane, call: Call, error: CallTimedOut, count: int, late: list[Failure] | None) -> bool:
+        is_clean, at = self._handler.producer is None and self._is_clean(()), call.at
         if self.retries is None or not self.is_asked:
-            return self._decide(lane, chunk, index, error, count, is_clean, None)
+            return self._decide(lane, call, at, error, count, is_clean, None, late)
         if count > 1 and not self._in_place:
-            return self.wants_each_alone(lane, chunk, index, count, error)
-        return all(  # nobody knows which one is to blame: each goes its way
-            self._decide(lane, chunk, one, error, 1, is_clean, self.retries.at_once(chunk.record(one), error))
-            for one in indexes
-        )
+            return self.wants_each_alone(lane, call, count, error)
+        for one in range(at, at + count):  # nobody knows which one is to blame: each goes its way
+            verdict, is_last = (
+                self.retries.at_once(call.records.record(call.indexes[one]), error),
+                one == at + count - 1,
+            )
+            if not self._decide(lane, call, one, error, 1, is_clean, verdict, late, is_last=is_last):
+                return False
+        return True
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
         """What a call that was cancelled because of its ``timeout`` had published before, told once."""
@@ -196,42 +212,50 @@ class Failing:
     def _decide(
         self,
         lane: Lane,
-        chunk: FetchedRecords,
-        index: int,
+        call: Call,
+        at: int,
         error: Exception,
         count: int,
         is_clean: bool,
         verdict: Verdict | None,
+        late: list[Failure] | None = None,
+        *,
+        is_last: bool = True,
     ) -> bool:
+        """``late`` takes the failure if a thread is still in the call. ``is_last``: see `PartitionWork.raised`."""
         counts = self._counts
         counts.failed += count
         if isinstance(error, CallTimedOut):
             counts.timed_out += count
-        record = chunk.record(index)
+        record = call.records.record(call.indexes[at])
         wrapped = handler_error(self._handler, record, error, count)
-        failure = Failure(index, count, record.offset, wrapped, error, is_clean, verdict)
+        failure = Failure(at, count, wrapped, error, is_clean, verdict, late is not None)
         comes_again = isinstance(verdict, Again) or (isinstance(verdict, Move) and verdict.kind == "retry")
         if not comes_again:
             self.on_ended(record, error)
-        is_passed_over = self._on_failure(lane, failure)
+        is_passed_over = self._on_failure(lane, call, failure)
         if is_passed_over and isinstance(verdict, Move):
             if verdict.kind == "retry":
                 counts.retried += count
-                lane.hold(record)
             else:
                 counts.dead_lettered += count
-            # The next record may have to wait for this one: whoever runs the lane looks before it begins another.
-            is_held = verdict.kind == "retry" and self._retry_order != "none"
-            lane.stopping = lane.stopping or is_held or self._handler.spec.tx is not None
+            if late is None:
+                self._report(lane, call, failure, is_last)
+            else:
+                late.append(failure)
         elif is_passed_over:
             counts.skipped += count
         return is_passed_over
 
-    def _by_policy(self, lane: Lane, failure: Failure) -> bool:
+    def _report(self, lane: Lane, call: Call, failure: Failure, is_last: bool) -> None:
+        """Forward the records of a failure, unless whoever has the transaction does that."""
+        if self._in_place and isinstance(failure.verdict, Move):
+            lane.work.raised(call, failure.at, failure.verdict, count=failure.count, is_last=is_last)
+
+    def _by_policy(self, lane: Lane, call: Call, failure: Failure) -> bool:
         """What the policy says, else ``on_error=`` at once: skip, crash, or stop the lane."""
         verdict, on_error = failure.verdict, self._handler.spec.on_error
         if isinstance(verdict, Move):
-            lane.moves[failure.offset] = verdict.outgoing
             return True
         if isinstance(verdict, Skip):
             log_passed_over(failure.error, verdict.reason)
@@ -239,7 +263,9 @@ class Failing:
         if on_error == "skip":
             log_skipped(failure.error)
             return True
-        lane.error = lane.error or failure.error
+        if not failure.comes_late:
+            lane.work.raised(call, failure.at, Stop(), count=failure.count, error=failure.error)
+        lane.stop(failure.error)
         if on_error == "crash":
             raise failure.error from failure.cause
         log_stopped(lane, failure.error, on_error)
@@ -249,17 +275,17 @@ class Failing:
 def _ignore(record: ConsumerRecord, error: Exception) -> None: ...
 
 
-def in_order(cursor: Cursor, call: Callable[[], Awaitable[None]]) -> Recall:
-    """How the record at a cursor is called again."""
+def recall_of(call: Call, again: Callable[[], Awaitable[None]]) -> Recall:
+    """How the record in flight of a call is called again."""
 
     def begin() -> None:
-        cursor.is_resting = False
-        cursor.recalls += 1
+        call.is_resting = False
+        call.recalls += 1
 
     def rest() -> None:
-        cursor.is_resting = True
+        call.is_resting = True
 
-    return Recall(begin, rest, call)
+    return Recall(begin, rest, again)
 
 
 def _position(chunk: FetchedRecords, index: int) -> tuple[str, int, int]:

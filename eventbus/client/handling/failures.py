@@ -17,6 +17,7 @@ import msgspec
 from eventbus.backends.process_exit import check_exit
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.work_actions import Call
 from eventbus.errors import EventBusError, HandlerError, SerializationError
 from eventbus.recovery import Verdict
 from eventbus.types import ConsumerRecord
@@ -44,19 +45,20 @@ class CallTimedOut(TimeoutError):
 class Failure(msgspec.Struct, frozen=True):
     """A call of a handler that raised, or whose value could not be read or sent."""
 
-    index: int
-    """The record's place in the fetch; of a batch the first one's."""
+    at: int
+    """The record's position in the call; of a batch the first one's."""
     count: int
-    offset: int
     error: HandlerError
     cause: Exception
     is_clean: bool
     """Nothing was published on behalf of these records."""
     verdict: Verdict | None = None
     """What the handler's policy says, if it has one."""
+    comes_late: bool = False
+    """A thread is still in the call, so results of earlier records may come after this."""
 
 
-OnFailure = Callable[[Lane, Failure], bool]
+OnFailure = Callable[[Lane, Call, Failure], bool]
 """What a failure means. True: go on behind it; False: return."""
 
 

@@ -168,7 +168,7 @@ class Handovers:
         if lane is not None:
             self.moves["lost"] += 1
             # At most once, the records in flight were committed before, and are handled to the end of their slice.
-            if not self._is_at_most_once and (lane.is_busy or lane.finished > lane.committed):
+            if not self._is_at_most_once and (lane.is_busy or lane.work.has_uncommitted):
                 self._lost.append(lane)
             lane.close(abandon=True)
             self._forget(lane)

@@ -51,6 +51,7 @@ class LaneCommits:
         """``moves``: of a handler whose failed records go elsewhere. ``on_moved``: called when such records are stored,
         or could not be."""
         self._handler = handler
+        self._is_ahead = handler.spec.delivery == "at-most-once"
         self._consumer = consumer
         self._lanes = lanes
         self._timers = timers
@@ -58,7 +59,7 @@ class LaneCommits:
         self.elsewhere: dict[TopicPartition, int] = {}
         """Offsets for the group to show, with the next commit: where a database begins, or a new retry partition."""
         self._on_moved = on_moved
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
         self._interval_seconds = handler.spec.commit_interval_ms / 1000
         self._expected = anyio.Event()
         """There will be something to commit."""
@@ -111,9 +112,7 @@ class LaneCommits:
             await self.attempt()
             if self.last_commit_at is not None:
                 moved_at = max(moved_at, self.last_commit_at)
-            is_left = any(
-                lane.is_busy or lane.has_moves or lane.finished > lane.committed for lane in self._lanes.values()
-            )
+            is_left = any(lane.is_busy or lane.has_moves or lane.work.has_uncommitted for lane in self._lanes.values())
             if is_left or self.elsewhere:
                 self._expected.set()  # slow handlers, or a commit that failed
 
@@ -137,22 +136,23 @@ class LaneCommits:
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
         for lane in lanes:
-            lane.settle()
-            lane.commit_begins()
+            if lane.outputs:
+                lane.settle()
         # One at a time: a partition has one commit in flight. And a plain commit that is answered late would take an
         # offset back behind which a record was moved.
         async with self._turn:
             moves = self._moves
             unsure = [] if moves is None else [lane for lane in lanes if moves.has(lane)]
-            commits = {
-                lane: commit
-                for lane in lanes
-                if lane not in unsure and isinstance(commit := lane.next_commit(), Commit)
-            }
-            moving = {lane: commit for lane, commit in commits.items() if commit.forwards}
-            await self._commit_plainly({lane: commit for lane, commit in commits.items() if lane not in moving})
-            if moves is not None:
-                await self._commit_moves(moves, {**dict.fromkeys(unsure), **moving})
+            plain: dict[Lane, Commit] = {}
+            moving: dict[Lane, Commit | None] = dict.fromkeys(unsure)
+            for lane in lanes:
+                if lane not in moving and not (self._is_ahead and lane.work.commits_ahead):
+                    commit = lane.work.next_commit()
+                    if isinstance(commit, Commit):
+                        (moving if commit.forwards else plain)[lane] = commit
+            await self._commit_plainly(plain)
+            if moves is not None and moving:
+                await self._commit_moves(moves, moving)
 
     async def _commit_moves(self, moves: Moves, commits: Mapping[Lane, Commit | None]) -> None:
         errors: list[EventBusError] = []
@@ -169,7 +169,7 @@ class LaneCommits:
                 await moves.commit(lane, commit)
             except EventBusError as error:
                 errors.append(error)
-                lane.was_committed(lane.finished, error)
+                lane.was_committed(lane.work.finished, error)
                 if is_final(error) and not isinstance(error, REBALANCED) and not lane.closing:
                     self._stop(lane, error)
             else:
@@ -177,17 +177,17 @@ class LaneCommits:
 
     def _stop(self, lane: Lane, error: EventBusError) -> None:
         """What failed can go nowhere, and is not passed over: the partition ends here."""
-        lane.error = lane.error or HandlerError(
+        stopped = HandlerError(
             f"handler {self._handler.__name__!r}: {lane.topic_partition}: what failed could not be written to its "
-            f"retry or dead-letter topic, so nothing from offset {max(lane.committed, 0)} on is committed: {error}"
+            f"retry or dead-letter topic, so nothing from offset {max(lane.work.committed, 0)} on is committed: {error}"
         )
-        lane.error.__cause__ = error
-        lane.wake.set()
+        stopped.__cause__ = error
+        lane.stop(stopped)
 
     async def _commit_plainly(self, commits: Mapping[Lane, Commit]) -> None:
-        offsets = {
-            lane.topic_partition: OffsetAndMetadata(commit.next_offset, lane.note()) for lane, commit in commits.items()
-        }
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for lane, commit in commits.items():
+            offsets[lane.topic_partition] = OffsetAndMetadata(commit.next_offset, lane.note())
         shown, self.elsewhere = self._shown(), {}
         for partition, offset in shown.items():
             offsets.setdefault(partition, OffsetAndMetadata(offset))
@@ -198,16 +198,13 @@ class LaneCommits:
                 await self._consumer.commit(offsets)
             except BaseException as error:
                 for lane, commit in commits.items():
-                    if lane.work is not None:
-                        lane.work.commit_failed(commit)
+                    lane.work.commit_failed(commit)
                     if isinstance(error, EventBusError):
                         lane.was_committed(commit.next_offset, error)
                 self.elsewhere = {**shown, **self.elsewhere}
                 raise
         for lane, commit in commits.items():
-            if lane.work is not None:
-                lane.work.commit_stored(commit)
-            lane.was_committed(commit.next_offset)
+            lane.stored(commit)
         self.succeeded()
 
     def _shown(self) -> dict[TopicPartition, int]:
@@ -217,7 +214,7 @@ class LaneCommits:
         ours, lanes = set(self._consumer.assignment()), self._lanes
         return {
             one: offset for one, offset in self.elsewhere.items()
-            if one in ours and (one not in lanes or lanes[one].committed < offset)
+            if one in ours and (one not in lanes or lanes[one].work.committed < offset)
         }  # fmt: skip
 
     @contextmanager

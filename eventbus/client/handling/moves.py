@@ -13,7 +13,7 @@ from eventbus import errors
 from eventbus.backends.base import BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
-from eventbus.client.handling.work_actions import Abort, Commit
+from eventbus.client.handling.work_actions import Commit
 from eventbus.client.producer import Producer
 from eventbus.errors import (
     BufferExhausted,
@@ -24,15 +24,12 @@ from eventbus.errors import (
     UnknownProducerId,
 )
 from eventbus.recovery import Outgoing, Plan, Waiting
-from eventbus.types import ConsumerRecord, OffsetAndMetadata, Record, TopicPartition
+from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
 TAKEN_OVER = (*errors.TAKEN_OVER, UnknownProducerId, ConcurrentTransactions)
 """What a send or a commit says to a producer whose transaction was ended by others."""
-_MOST_MOVES = 2_000
-"""A partition with more of them uncommitted, or as many bytes, handles no further record until they are stored."""
-_MOST_BYTES = 16 << 20
 
 
 class Moving(NamedTuple):
@@ -41,7 +38,7 @@ class Moving(NamedTuple):
     next_offset: int
     records: list[Outgoing]
     moved: list[int]
-    """The offsets of the lane's moves among them."""
+    """The numbers of a retry partition's moves among them."""
     plan: Plan | None
     commit: Commit | None = None
     """The commit of the lane's machine, if it has one."""
@@ -102,7 +99,7 @@ class Moves:
             # the next retry would be aborted and its function called twice.
             only_passes = self._handler.spec.exactly_once and not (is_unsure or lane.moves) and waiting.plan() is None
             return not only_passes
-        return is_unsure or any(offset < lane.finished for offset in lane.moves)
+        return is_unsure
 
     async def commit(self, lane: Lane, commit: Commit | None) -> None:
         """Commit what is finished, with what became of it. Raises what a commit raises; nothing is lost by that.
@@ -122,33 +119,23 @@ class Moves:
                 await self._on_stored(lane)
         await self._close_left()
 
-    def _moving(self, lane: Lane, commit: Commit | Abort | None) -> Moving | None:
+    def _moving(self, lane: Lane, commit: Commit | None) -> Moving | None:
         waiting = self._waiting.get(lane.topic_partition)
-        if waiting is not None:
-            return self._of_waiting(lane, waiting)
-        if lane.work is not None:
-            commit = commit or lane.next_commit()
-            if not isinstance(commit, Commit):
-                return None
-            records = [
-                forward.outgoing or self._behind(forward.records.record(forward.at)) for forward in commit.forwards
-            ]
-            return Moving(commit.next_offset, records, [], None, commit)
-        lane.settle()
-        if lane.finished <= lane.committed:
+        if waiting is not None and (plan := waiting.plan()) is not None:
+            moved = list(lane.moves)
+            records = [lane.moves[number] for number in moved]
+            if plan.done is not None:
+                records.append(Outgoing(*lane.topic_partition, plan.done))
+            return Moving(plan.next_offset, records, moved, plan)
+        # Of a retry partition where nothing waits: reading may have passed markers of transactions.
+        found = commit or lane.work.next_commit()
+        if not isinstance(found, Commit):
             return None
-        moved = sorted(offset for offset in lane.moves if offset < lane.finished)
-        return Moving(lane.finished, [lane.moves[offset] for offset in moved], moved, None)
+        return Moving(found.next_offset, self.records_of(found), [], None, found)
 
-    def _of_waiting(self, lane: Lane, waiting: Waiting) -> Moving | None:
-        plan = waiting.plan()
-        if plan is None:  # nothing waits; reading may have passed markers of transactions
-            return Moving(lane.finished, [], [], None) if lane.finished > lane.committed else None
-        moved = list(lane.moves)
-        records = [lane.moves[offset] for offset in moved]
-        if plan.done is not None:
-            records.append(Outgoing(*lane.topic_partition, plan.done))
-        return Moving(plan.next_offset, records, moved, plan)
+    def records_of(self, commit: Commit) -> list[Outgoing]:
+        """Return what a commit has to write."""
+        return [forward.outgoing or self._behind(forward.records.record(forward.at)) for forward in commit.forwards]
 
     async def _write(self, lane: Lane, writer: _Writer, moving: Moving) -> None:
         self._count += 1
@@ -181,18 +168,19 @@ class Moves:
         writer.unsure = None
         if committed is not None and committed.metadata.partition(" ")[0] == token:
             self._stored(lane, moving)
-        elif lane.work is not None and moving.commit is not None:
+        elif moving.commit is not None:
             lane.work.commit_failed(moving.commit)
 
     def _stored(self, lane: Lane, moving: Moving) -> None:
-        for offset in moving.moved:
-            lane.moves.pop(offset, None)
+        for number in moving.moved:
+            lane.moves.pop(number, None)
         waiting = self._waiting.get(lane.topic_partition)
         if moving.plan is not None and waiting is not None:
             waiting.stored(moving.plan)
-        if lane.work is not None and moving.commit is not None:
-            lane.work.commit_stored(moving.commit)
-        lane.was_committed(moving.next_offset)
+        if moving.commit is not None:
+            lane.stored(moving.commit)
+        else:
+            lane.work.done_below(moving.next_offset)
 
     async def _let_go(self, writer: _Writer) -> None:
         producer, writer.producer = writer.producer, None
@@ -209,20 +197,6 @@ class Moves:
         """Close the producers of partitions that are gone."""
         while self._left:
             await self._left.pop().aclose()
-
-
-def is_full(lane: Lane) -> bool:
-    """Enough of the lane's records wait to be written elsewhere."""
-    if lane.work is not None:
-        return lane.work.waits_for_commit
-    if len(lane.moves) >= _MOST_MOVES:
-        return True
-    return sum(_size_bytes(outgoing.record) for outgoing in lane.moves.values()) >= _MOST_BYTES
-
-
-def _size_bytes(record: Record) -> int:
-    size = len(record.key or b"") + len(record.value or b"")
-    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
 async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:

@@ -37,9 +37,7 @@ class Fetch:
 
     def mark(self, indexes: Sequence[int], state: int) -> None:
         states = self.states
-        if len(indexes) == 1:
-            states[indexes[0]] = state
-        elif isinstance(indexes, range):
+        if isinstance(indexes, range):
             states[indexes.start : indexes.stop] = bytes((state,)) * len(indexes)
         else:
             for index in indexes:
@@ -100,11 +98,12 @@ class Ordering:
         self._order = order
         self._key_queues = key_queues
         self._queues: dict[int, Queue] = {}
-        self._ready: deque[Queue] = deque()
-
-    def __bool__(self) -> bool:
-        """True if a call can be taken."""
-        return bool(self._ready)
+        self.ready: deque[Queue] = deque()
+        """Queues that a call can be taken from."""
+        self.count = 0
+        """Records in queues."""
+        self.of_partition = self._queues[0] = Queue(0)
+        """The queue of a partition in order."""
 
     def add(self, fetch: Fetch, start: int, end: int) -> None:
         """Put records into their queues, after those that were added before."""
@@ -133,23 +132,36 @@ class Ordering:
         if queue is None:
             queue = self._queues[number] = Queue(number)
         queue.runs.append(_Run(fetch, indexes, False))
+        self.count += len(indexes)
         self._make_ready(queue)
 
     def _make_ready(self, queue: Queue) -> None:
         if queue.runs and not queue.is_ready and not queue.is_busy:
             queue.is_ready = True
-            self._ready.append(queue)
+            self.ready.append(queue)
 
-    def take(self, most: int) -> tuple[Queue, Fetch, Sequence[int]]:
-        """Take up to ``most`` records of the next queue. Report with `begun` or `ended` what became of the queue."""
-        queue = self._ready.popleft()
+    def take_of(self, fetch: Fetch, most: int) -> tuple[Queue, Sequence[int]] | None:
+        """The same for a call that has records of ``fetch`` already. None: the next queue's are of another fetch."""
+        run = self.ready[0].runs[0] if self.ready else None
+        if run is None or run.fetch is not fetch or run.singly:
+            return None
+        queue, _, indexes = self.take(most, several=True)
+        return queue, indexes
+
+    def take(self, most: int, *, several: bool = False) -> tuple[Queue, Fetch, Sequence[int]]:
+        """Take up to ``most`` records of the next queue. Report with `begun` or `ended` what became of the queue.
+
+        ``several``: more than one record without a key. Such a record waits for those before it in the call.
+        """
+        queue = self.ready.popleft()
         queue.is_ready = False
         run = queue.runs[0]
-        if run.singly or not queue.is_serial:
-            most = 1 if run.singly else most
+        if run.singly or not (queue.is_serial or several or self._order == "none"):
+            most = 1
         start = run.start
         indexes = run.indexes[start : start + most] if start or most < len(run.indexes) else run.indexes
         run.start = start + len(indexes)
+        self.count -= len(indexes)
         if run.start >= len(run.indexes):
             queue.runs.popleft()
         return queue, run.fetch, indexes
@@ -172,11 +184,13 @@ class Ordering:
     def put_back(self, queue: Queue, fetch: Fetch, indexes: Sequence[int], singly: bool) -> None:
         """Records that were taken and are not handled come before all others of their queue."""
         queue.runs.appendleft(_Run(fetch, indexes, singly))
+        self.count += len(indexes)
         self._queues[queue.number] = queue
 
     def keep_below(self, offset: int) -> None:
         """Remove the records from ``offset`` on."""
-        self._ready.clear()
+        self.ready.clear()
+        self.count = 0
         for queue in self._queues.values():
             queue.is_ready = False
             runs, queue.runs = queue.runs, deque()
@@ -185,6 +199,7 @@ class Ordering:
                 left = [index for index in run.indexes[run.start :] if offsets[index] < offset]
                 if left:
                     queue.runs.append(_Run(run.fetch, left, run.singly))
+                    self.count += len(left)
             self._make_ready(queue)
 
     def queued(self) -> list[int]:

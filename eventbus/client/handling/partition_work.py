@@ -7,14 +7,16 @@ event                                          meaning
 =============================================  ======================================================================
 ``fetched(records, size_bytes)``               records arrived, in offset order; none where only offsets have passed
 ``done_below(offset)``                         a database or a committed transaction reports that these are done
-``returned(call, upto, outputs)``              the call has handled its first ``upto`` records
+``returned(call, upto, outputs)``              the call has handled its first ``upto`` records; see also ``ended``
 ``raised(call, at, verdict, ...)``             a record failed, or those of a batch, and the policy has chosen
-``ended(call, cut_off)``                       the driver works at the call no longer; the rest of it is not handled
+``ended(call, cut_off)``                       the driver works at the call no longer. What it has called before
+                                               ``call.at`` is handled, the rest is not
 ``stored(outputs)``, ``refused(outputs, ...)``  the log has stored what records published, or has not
 ``acknowledged(offset)``                       manual acknowledgement
 ``commit_stored(commit)``, ``commit_failed``   the outcome of a `Commit`
 ``aborted(singly)``                            the outcome of an `Abort`, or of a transaction that others have ended
-``end_slice()``                                commit what is handled: a transaction grows old, or a turn is over
+``end_slice()``, ``cut(call)``                 begin no further record: a turn is over, a transaction grows old, or a
+                                               record takes too long
 ``revoked()``, ``lost()``, ``stop(error)``     the group takes the partition, has taken it, or the handler ends here
 =============================================  ======================================================================
 
@@ -57,10 +59,10 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from eventbus.client.handling.ordering import DONE, HANDLED, PENDING, RUNNING, Fetch, Ordering, Queue
+from eventbus.client.handling.ordering import DONE, FORWARDED, HANDLED, PENDING, RUNNING, Fetch, Ordering, Queue
 from eventbus.client.handling.progress import Progress
 from eventbus.client.handling.work_actions import Abort, BlockedKeys, Call, Commit, Mode, Policy, Singly
 from eventbus.recovery import Move, Skip, Stop, Verdict, WaitHere
@@ -117,19 +119,20 @@ class PartitionWork:
         """A record waits in its place, and all of the partition with it."""
         self._is_exactly_once = policy.delivery == "exactly-once"
         self._is_at_most_once = policy.delivery == "at-most-once"
-        self._blocked = blocked_keys
-        self._progress = Progress(blocked_keys, keeps_uncommitted=self._is_exactly_once)
+        self._may_wait = policy.retry_order == policy.order == "partition"
+        """It waits as a whole while an earlier record waits for a later try."""
+        is_in_order = policy.order == "partition" and policy.delivery == "at-least-once"
+        self._needs_no_queue = is_in_order and policy.max_unfinished == sys.maxsize
+        self._blocked = None if policy.retry_order == "none" else blocked_keys
+        self._progress = Progress(self._blocked, keeps_uncommitted=self._is_exactly_once)
         self._queues = Ordering(policy.order, policy.key_queues)
         self._calls: set[Call] = set()
         self._commit: Commit | Abort | None = None
         """The action that the driver performs now."""
         self._counted_at = 0
         """`Progress.finished_count` when the last commit began."""
-        self._is_commit_wanted = False
         self._limit = sys.maxsize
         """No record from this offset on is begun any more."""
-        self._in_doubt = 0
-        """Records that are called one by one."""
         # Transactions.
         self._slice: _Slice | None = None
         self._singly_below = -1
@@ -139,6 +142,8 @@ class PartitionWork:
     @property
     def finished(self) -> int:
         """The next offset after the finished prefix; -1: nothing has arrived."""
+        if self._calls:
+            self._look()
         return self._progress.finished
 
     @property
@@ -149,7 +154,15 @@ class PartitionWork:
     @property
     def unfinished(self) -> int:
         """Records that may have been begun, from the first unfinished one on."""
+        self._look()
         return self._progress.unfinished
+
+    def _look(self) -> None:
+        """Take up how far the open calls have got since the last report."""
+        if not self._is_exactly_once:
+            for call in tuple(self._calls):
+                if call.is_live and call.at > call.done:
+                    self.returned(call, call.at)
 
     # records arrive --------------------------------------------------------------------------------------------------
 
@@ -171,38 +184,47 @@ class PartitionWork:
         self._decide(fetch, range(len(records)), verdict)
         self._progress.advance()
 
-    def in_doubt(self, count: int) -> None:
-        """Call the next ``count`` records one by one, each after all before it are committed: a process died here."""
-        self._in_doubt = count
-
     @property
     def is_paused(self) -> bool:
         """Enough is here: one fetch of which records are called, and another one in reserve."""
         arrived = self._progress.arrived
         whole = len(arrived) - (1 if arrived and arrived[0].end else 0)
-        is_full = whole >= 2 or self._progress.size_bytes >= self.policy.max_bytes
+        is_large = self._progress.size_bytes >= self.policy.max_bytes
+        is_full = whole >= 2 or (is_large and self.unfinished >= self.policy.least_unfinished)
         return is_full or self.mode is not Mode.OPEN
 
     # calls -----------------------------------------------------------------------------------------------------------
 
-    def next_call(self, now_ms: int = 0) -> Call | None:
-        """Return records to be called now, or None."""
+    def next_call(self, now_ms: int = 0, workers: int = 0) -> Call | None:
+        """Return records to be called now, or None.
+
+        ``workers``: put records of several queues into the call, a fair part of all for one of so many workers.
+        """
         if self.waits_until_ms is not None:
             if now_ms < self.waits_until_ms:
                 return None
             self.waits_until_ms = None
-        if self.waits_for_commit or self.waits_as_a_whole:
+        if (self._progress.forwards and self.waits_for_commit) or (self._may_wait and self._blocked):
             return None
-        most = self._call_records
-        while self._queues or self._fill_queues():
-            if not self._queues:
+        if self._needs_no_queue and self._progress.arrived and not (self._calls or self._queues.ready or self._blocked):
+            return self._next_in_order(self._progress.arrived[0])
+        most = 0
+        while self._queues.ready or self._fill_queues():
+            if not self._queues.ready:
                 continue  # what was put into queues stands after a call that is open, or was done before
+            is_blocked = bool(self._blocked)
+            most = most or self._most(is_blocked)
+            if workers:
+                most = min(most, max(self._queues.count // workers, 1))
             queue, fetch, indexes = self._queues.take(most)
             if self.tries:
                 indexes = self._not_acknowledged(fetch, indexes)
-            if self._blocked:
+            if self._blocked is not None and is_blocked:
                 indexes = self._behind(queue, fetch, indexes, self._blocked)
+            if indexes and workers and not is_blocked:
+                return self._begin_several(fetch, indexes, queue, most)
             if indexes:
+                self._queues.begun(queue)
                 return self._begin_call(fetch, indexes, queue)
             self._queues.ended(queue)
             if self.waits_for_commit:
@@ -210,12 +232,17 @@ class PartitionWork:
         return None
 
     @property
-    def _call_records(self) -> int:
+    def has_more(self) -> bool:
+        """True while a record has not been called yet."""
+        return bool(self._queues.ready or self._progress.arrived)
+
+    def _most(self, is_blocked: bool) -> int:
+        """Return how many records of a queue a call may have."""
         policy = self.policy
         most = policy.batch or policy.call_records
-        if self._blocked:  # a record that fails blocks its key, and those after it are looked at again
+        if is_blocked:  # a record that fails blocks its key, and those after it are looked at again
             most = min(most, _MOST_WHILE_BLOCKED)
-        if policy.commit_every is not None and policy.order == "partition":
+        if policy.commit_every is not None and not policy.manual_ack:
             most = min(most, max(policy.commit_every - self._progress.finished_count + self._counted_at, 1))
         return most
 
@@ -230,16 +257,43 @@ class PartitionWork:
     @property
     def waits_as_a_whole(self) -> bool:
         """True while no record is called because an earlier one waits for a later try."""
-        return self.policy.retry_order == self.policy.order == "partition" and bool(self._blocked)
+        return self._may_wait and bool(self._blocked)
 
-    def _begin_call(self, fetch: Fetch, indexes: Sequence[int], queue: Queue) -> Call:
-        fetch.mark(indexes, RUNNING)
+    def _next_in_order(self, fetch: Fetch) -> Call | None:
+        """Return a call without a way through the queues: what most partitions have, most of the time."""
+        start = fetch.end
+        end = min(start + self._most(is_blocked=False), len(fetch.records))
+        self._progress.take(fetch, end)
+        indexes = range(start, end) if self._progress.skip_below < 0 else fetch.in_state(range(start, end))
+        if not indexes:
+            return self.next_call()
+        queue = self._queues.of_partition
+        queue.is_busy = True
+        return self._begin_call(fetch, indexes, queue)
+
+    def _begin_several(self, fetch: Fetch, indexes: Sequence[int], queue: Queue, most: int) -> Call:
+        parts, room = [(queue, indexes)], most - len(indexes)
+        self._queues.begun(queue)
+        while room > 0 and (part := self._queues.take_of(fetch, room)) is not None:
+            self._queues.begun(part[0])
+            parts.append(part)
+            room -= len(part[1])
+        if len(parts) > 1:
+            indexes = [index for _, of_queue in parts for index in of_queue]
+        return self._begin_call(fetch, indexes, queue, parts if len(parts) > 1 else ())
+
+    def _begin_call(
+        self, fetch: Fetch, indexes: Sequence[int], queue: Queue, parts: Sequence[tuple[Queue, Sequence[int]]] = ()
+    ) -> Call:
+        if len(indexes) == 1:
+            fetch.states[indexes[0]] = RUNNING
+        else:
+            fetch.mark(indexes, RUNNING)
         opens_transaction = False
         if self._slice is not None:
             opens_transaction, self._slice.has_call = not self._slice.has_call, True
-        call = Call(fetch, indexes, queue, opens_transaction)
+        call = Call(fetch, indexes, queue, parts, opens_transaction)
         self._calls.add(call)
-        self._queues.begun(queue)
         return call
 
     @property
@@ -262,8 +316,6 @@ class PartitionWork:
         is_ended = self.mode is not Mode.OPEN and not (self._is_at_most_once and self.mode is Mode.LOST)
         if not arrived or is_ended or (self._calls and self.policy.order == "partition"):
             return False
-        if self._in_doubt and (self._calls or self._commit or self.unfinished or self.finished > self.committed):
-            return False
         fetch = arrived[0]
         offsets, left = fetch.records.offsets, len(fetch.records) - fetch.end
         if self._is_exactly_once:
@@ -271,12 +323,7 @@ class PartitionWork:
         if self._is_at_most_once:
             count = bisect_left(offsets, self.committed) - fetch.end
         else:
-            count = min(self.policy.max_unfinished - self.unfinished, left)
-            # Not record by record as they finish: a quarter of the bound at a time.
-            if count < min(left, max(self.policy.max_unfinished // 4, 1)):
-                return False
-        if count > 0 and self._in_doubt:
-            count, self._in_doubt = 1, self._in_doubt - 1
+            count = self._room_for(left) if self.policy.max_unfinished < sys.maxsize else left
         if count <= 0:
             return False
         self._put_in_queues(fetch, fetch.end, fetch.end + count)
@@ -335,16 +382,18 @@ class PartitionWork:
         now_ms: int = 0,
         error: Exception | None = None,
         is_clean: bool = True,
+        is_last: bool = True,
     ) -> bool:
         """The records from the position ``at`` on failed, and ``verdict`` is what becomes of them.
 
         ``error``: of a `Stop`. ``is_clean``: nothing was published for them; otherwise their transaction is aborted.
+        ``is_last``: no other failure of the same batch follows, so the call may end here.
         Return True if the call goes on with the next record; False: it has ended.
         """
         if not call.is_open:
             return False
-        if at > call.done and not self.policy.batch:
-            self.returned(call, at)
+        if at > call.done:
+            self.returned(call, min(at, call.at))
         indexes = call.indexes[at : at + count]
         if self._slice is not None and not is_clean:
             self._take_back(self._slice, call, indexes, verdict, error)
@@ -355,7 +404,7 @@ class PartitionWork:
             if at <= call.done:
                 call.done = max(call.done, at + count)
             if isinstance(verdict, Move):
-                self._cut_for(call, verdict)
+                self._cut_for(call, verdict, is_last)
             if call.is_open and call.done >= len(call.indexes):
                 self._close(call)
         else:
@@ -369,24 +418,25 @@ class PartitionWork:
             if fetch.states[index] != RUNNING:
                 continue  # it is acknowledged
             if isinstance(verdict, Move):
-                self._progress.forward(fetch, index, verdict.outgoing, self._blocks(verdict))
+                self._progress.forward(fetch, index, verdict.outgoing, self.blocks(verdict))
             else:
                 fetch.states[index] = DONE
 
-    def _blocks(self, verdict: Move) -> bool:
+    def blocks(self, verdict: Move) -> bool:
+        """Return True if later records of the key wait after the record that moves."""
         return verdict.kind == "retry" and self.policy.retry_order != "none"
 
-    def _cut_for(self, call: Call, verdict: Move) -> None:
+    def _cut_for(self, call: Call, verdict: Move, is_last: bool) -> None:
         """The next record may have to wait for the one that moves: calls that may hold such a record end."""
-        if self._blocks(verdict):
+        if self.blocks(verdict):
             is_alone = call.queue.is_serial and self.policy.retry_order == "key"  # all records of its key are in there
-            for one in () if is_alone else self._calls:
-                self._cut(one)
+            for one in (call,) if is_alone else self._calls:
+                self.cut(one)
         elif not self.policy.store_forwards_first:
             return
         if self._slice is not None and self.waits_as_a_whole:
             self._end_slice_here(self._slice)  # nothing of it is called before that record is stored
-        if call.done < len(call.indexes):
+        if is_last and call.done < len(call.indexes):
             self._close(call)
 
     def _stays(
@@ -418,13 +468,15 @@ class PartitionWork:
         self.waits_until_ms = now_ms + round(verdict.seconds * 1000)
         self.end_slice()
         if self.mode is not Mode.OPEN:
-            self._begin_none()
+            self.begin_none_from(-1)
 
     def ended(self, call: Call, cut_off: int = 0) -> None:
-        """The driver works at the call no longer. What has returned was reported before.
+        """The driver works at the call no longer; the records before ``call.at`` are handled if it is live.
 
         ``cut_off``: so many records after those were called, and what comes of that is ignored. The rest was not begun.
         """
+        if call.is_live and not self._is_exactly_once:
+            self.returned(call, call.at)
         if not call.is_open:
             return
         if cut_off and self._is_at_most_once:
@@ -447,19 +499,28 @@ class PartitionWork:
             elif self._limit < sys.maxsize:
                 left = [index for index in left if call.records.offsets[index] < self._limit]
             if left:
-                self._queues.put_back(call.queue, call.fetch, left, singly)
-        self._queues.ended(call.queue)
+                self._put_back(call, left, singly)
+        if call.queue is self._queues.of_partition and not (call.parts or call.queue.runs):
+            call.queue.is_busy = False
+            return
+        for queue, _ in call.parts or ((call.queue, ()),):
+            self._queues.ended(queue)
 
-    def _cut(self, call: Call) -> None:
-        """Let the call begin no further record, but for those that fill gaps."""
-        offsets, indexes, most = call.records.offsets, call.indexes, call.end
-        at = -1
-        while at != call.at:  # a thread may begin another record in between
-            at = call.at
-            end = min(at + (self.policy.batch or 1), len(indexes))
-            while end < most and self._limit < sys.maxsize and offsets[indexes[end]] < self._limit:
-                end += 1
-            call.end = end
+    def _put_back(self, call: Call, left: Sequence[int], singly: bool) -> None:
+        for queue, indexes in call.parts:
+            of_queue = [index for index in indexes if index in left]
+            if of_queue:
+                self._queues.put_back(queue, call.fetch, of_queue, singly)
+        if not call.parts:
+            self._queues.put_back(call.queue, call.fetch, left, singly)
+
+    def cut(self, call: Call) -> None:
+        """Let the call begin no further record."""
+        begun = -1
+        while begun != _begun(call):  # a thread may begin another record in between
+            begun = _begun(call)
+            several = 1 if call.is_resting or call.is_alone or not begun else self.policy.batch or 1
+            call.end = min(call.end, begun - 1 + several)
 
     # outputs and acknowledgements ------------------------------------------------------------------------------------
 
@@ -486,33 +547,38 @@ class PartitionWork:
 
     # commits ---------------------------------------------------------------------------------------------------------
 
-    def want_commit(self) -> None:
-        """Make a commit due: a caller waits for it."""
-        self._is_commit_wanted = True
-
     @property
     def wants_commit(self) -> bool:
         """A commit is due now. Otherwise it waits for the end of an interval, which belongs to the driver."""
-        if self.mode is not Mode.OPEN or self._is_commit_wanted or self.policy.delivery != "at-least-once":
-            return True
-        if self._in_doubt or self.waits_for_commit:
-            return True
         every = self.policy.commit_every
-        return every is not None and self._progress.finished_count - self._counted_at >= every
+        if every is not None and self._progress.finished_count - self._counted_at >= every:
+            return True
+        return self.mode is not Mode.OPEN or self.policy.delivery != "at-least-once" or self.waits_for_commit
+
+    @property
+    def commits_ahead(self) -> bool:
+        """True while commits precede the calls of their records, so that those who call them commit."""
+        return self._is_at_most_once and self.mode is Mode.OPEN
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """True while something is finished that no commit covers."""
+        return self.finished > self.committed
 
     def next_commit(self) -> Commit | Abort | None:
         """Return what can be committed now; its outcome has to be reported before the next one."""
         if self._commit is not None or self.mode is Mode.LOST:
             return None
+        if self._calls:
+            self._look()
         if self._slice is not None:
             self._commit = self._end_of_slice(self._slice)
         elif self._is_at_most_once:
             self._commit = self._commit_ahead() if self.mode is Mode.OPEN else self._give_back()
-        elif self.finished > self.committed:
-            self._commit = Commit(self.finished, self._progress.finished_forwards())
+        elif (progress := self._progress).finished > progress.committed:
+            self._commit = Commit(progress.finished, progress.finished_forwards() if progress.forwards else ())
         if self._commit is not None:
             self._counted_at = self._progress.finished_count
-            self._is_commit_wanted = False
         return self._commit
 
     def commit_stored(self, commit: Commit) -> None:
@@ -528,7 +594,8 @@ class PartitionWork:
             self._keep_committed()
         if self._slice is not None and not self._slice.must_abort:
             self._close_slice(self._slice)
-        self._progress.advance()
+        if self._is_exactly_once:
+            self._progress.advance()
 
     def commit_failed(self, commit: Commit) -> None:
         """The commit is not stored; the next one covers as much, or more. A transaction is `aborted` instead."""
@@ -539,7 +606,7 @@ class PartitionWork:
 
     def _commit_ahead(self) -> Commit | None:
         """At most once: commit the records that are called next."""
-        if self._queues or self._calls or self.has_outputs:
+        if self.has_calls or self.has_outputs:
             return None
         if not self._progress.arrived:
             return Commit(self.finished) if self.finished > self.committed else None
@@ -547,7 +614,7 @@ class PartitionWork:
         offsets, most = fetch.records.offsets, self.policy.commit_every or self.policy.slice_records
         if bisect_left(offsets, self.committed) > fetch.end:
             return None
-        end = fetch.end + (1 if self._in_doubt else most)
+        end = fetch.end + most
         return Commit(offsets[end] if end < len(offsets) else fetch.records.next_offset)
 
     def _give_back(self) -> Commit | None:
@@ -572,8 +639,8 @@ class PartitionWork:
         if start >= len(offsets):
             return False
         end = min(start + self.policy.slice_records, len(offsets))
-        if offsets[start] < self._singly_below or self._in_doubt:
-            end, self._in_doubt = start + 1, max(self._in_doubt - 1, 0)
+        if offsets[start] < self._singly_below:
+            end = start + 1
         if self._taken_back is not None:
             end = min(end, self._end_at(self._taken_back, fetch))
         if end <= start:
@@ -615,7 +682,7 @@ class PartitionWork:
     def end_slice(self) -> None:
         """Commit what is handled: no further record is begun in the open transaction, or in this turn of a call."""
         for call in self._calls:
-            self._cut(call)
+            self.cut(call)
         if self._slice is not None:
             self._end_slice_here(self._slice)
 
@@ -624,7 +691,7 @@ class PartitionWork:
         self._queues.keep_below(-1)
 
     def _end_of_slice(self, piece: _Slice) -> Commit | Abort | None:
-        if self._calls or self._queues:
+        if self.has_calls:
             return None
         if piece.must_abort or self.finished <= self.committed:
             if piece.has_call:
@@ -681,7 +748,7 @@ class PartitionWork:
         if self.mode is Mode.OPEN:
             self._drain(Mode.DRAINING)
         elif self.mode is Mode.LOST:
-            self._begin_none()
+            self.begin_none_from(-1)
 
     def stop(self, error: Exception) -> None:
         """The partition ends here, because of ``error``."""
@@ -704,7 +771,7 @@ class PartitionWork:
 
     def _keep_committed(self) -> None:
         """At most once: only records that are committed are called, because the next owner begins after them."""
-        if not self._queues:
+        if not self._queues.ready:
             self._fill_queues()
         self._progress.arrived.clear()
 
@@ -712,19 +779,17 @@ class PartitionWork:
         self.mode = mode
         self._progress.arrived.clear()
         fills_gaps = mode is Mode.DRAINING and self.policy.order != "partition"
-        if fills_gaps and self.waits_until_ms is None and not self.waits_as_a_whole:
-            self._limit = self._begun_below()
-            self._queues.keep_below(self._limit)
-            for call in self._calls:
-                self._cut(call)
-        else:
-            self._begin_none()
+        for call in self._calls:  # first: then no thread begins a record that the limit does not count
+            self.cut(call)
+        waits = self.waits_until_ms is not None or self.waits_as_a_whole
+        self.begin_none_from(self._begun_below() if fills_gaps and not waits else -1)
 
-    def _begin_none(self) -> None:
-        self._limit = -1
-        self._queues.keep_below(-1)
+    def begin_none_from(self, offset: int) -> None:
+        """Begin no record from ``offset`` on, because one there is left to the next owner, or all are."""
+        self._limit = min(self._limit, offset)
+        self._queues.keep_below(self._limit)
         for call in self._calls:
-            self._cut(call)
+            self.cut(call)
         if self._slice is not None:
             self._slice.is_ended = True
 
@@ -732,9 +797,61 @@ class PartitionWork:
         """The offset after the highest record begun."""
         below = self._progress.ended_below()
         for call in self._calls:
-            at = min(call.at, len(call.indexes) - 1)
-            below = max(below, call.records.offsets[call.indexes[at]] + 1)
+            if begun := _begun(call):
+                below = max(below, max(call.offset(position) for position in range(begun)) + 1)
         return below
+
+    def begun(self, count_of: Callable[[Call], int]) -> list[int]:
+        """Return the offsets of the records that reached the handler and are not finished.
+
+        ``count_of``: how many records of a call are in flight together.
+        """
+        self._look()
+        offsets = self._progress.in_states((HANDLED,))
+        if self._slice is not None:  # its transaction is aborted, with all that was handled in it
+            offsets = self._progress.in_states((HANDLED, FORWARDED, DONE))
+            offsets = [offset for offset in offsets if offset >= self.committed]
+        for call in self._calls:
+            first = call.at if self._slice is None else call.done
+            end = call.at if call.is_resting else call.at + count_of(call)
+            offsets += [call.offset(position) for position in range(first, min(end, len(call)))]
+        return sorted(set(offsets))
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing of the partition may be committed any more."""
+        return self.mode is Mode.LOST
+
+    @property
+    def has_calls(self) -> bool:
+        """True while a call is open, or may follow without further events."""
+        return bool(self._calls or self._queues.ready)
+
+    @property
+    def has_room(self) -> bool:
+        """True while records that have arrived may be put into queues."""
+        arrived = self._progress.arrived
+        return bool(arrived) and self._room_for(len(arrived[0].records) - arrived[0].end) > 0
+
+    def _room_for(self, left: int) -> int:
+        # Not record by record as they finish: a quarter of the bound at a time.
+        count = min(self.policy.max_unfinished - self.unfinished, left)
+        return 0 if count < min(left, max(self.policy.max_unfinished // 4, 1)) else count
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the fetches with a record that is not finished."""
+        return self._progress.size_bytes
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """True while called records wait for their acknowledgement, or for their outputs."""
+        return self._progress.holds(HANDLED)
+
+    @property
+    def has_left(self) -> bool:
+        """True while records have arrived that wait until earlier ones are finished."""
+        return bool(self._progress.arrived)
 
     @property
     def is_over(self) -> bool:
@@ -745,9 +862,9 @@ class PartitionWork:
         if self.mode is Mode.OPEN or self._calls or self._commit is not None:
             return False
         if self.mode is Mode.LOST:
-            return not self._queues
+            return not self._queues.ready
         acks_left = self.mode is Mode.DRAINING and self.policy.manual_ack
-        return not (self._queues or self.has_outputs or (acks_left and self._progress.holds(HANDLED)))
+        return not (self._queues.ready or self.has_outputs or (acks_left and self.has_unacknowledged))
 
     @property
     def is_idle(self) -> bool:
@@ -764,3 +881,8 @@ class PartitionWork:
     def __repr__(self) -> str:
         calls = ", ".join(sorted(map(repr, self._calls)))
         return f"<partition work {self.mode.value} finished={self.finished} committed={self.committed} [{calls}]>"
+
+
+def _begun(call: Call) -> int:
+    """Return how many records of the call have been begun."""
+    return min(max(call.at + (not call.is_resting), call.called), len(call.indexes))

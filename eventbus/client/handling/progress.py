@@ -144,7 +144,11 @@ class Progress:
 
     def finished_forwards(self) -> tuple[Forward, ...]:
         """Return the records that a commit of ``finished`` has to write."""
-        return tuple(self.forwards[offset] for offset in sorted(self.forwards) if offset < self.finished)
+        return (
+            ()
+            if not self.forwards
+            else tuple(self.forwards[offset] for offset in sorted(self.forwards) if offset < self.finished)
+        )
 
     def commit(self, next_offset: int, forwards: Sequence[Forward]) -> None:
         """A commit is stored."""
@@ -202,6 +206,15 @@ class Progress:
     def holds(self, state: int) -> bool:
         """Return True if a record is in this state."""
         return any(state in fetch.states for fetch in self.fetches)
+
+    def in_states(self, states: Container[int]) -> list[int]:
+        """Return the offsets of the records in these states."""
+        return [
+            offset
+            for fetch in self.fetches
+            for offset, state in zip(fetch.records.offsets, fetch.states, strict=True)
+            if state in states
+        ]
 
     @property
     def oldest_ms(self) -> int | None:

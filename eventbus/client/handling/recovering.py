@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import anyio
@@ -18,7 +17,7 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
-from eventbus.client.handling.moves import Moves, is_full
+from eventbus.client.handling.moves import Moves
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.handling.waits import Wait
@@ -31,7 +30,7 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.recovery import FailurePolicy, Handling, Outgoing, Recovery, Waiting
-from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
+from eventbus.types import ConsumerRecord, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -91,7 +90,7 @@ def recovering_of(
             dispatch.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
         return None
     retries = Retries(handler, recovery, dispatch.counts, backend.timers, clock)
-    dispatch.recover_by(retries, recovery.order)
+    dispatch.recover_by(retries)
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
@@ -291,7 +290,7 @@ class Recovering:
             self.moves.watch(partition, None)
             for source, lane in self._lanes.items():
                 if source.partition % self.partitions[partition.topic] == partition.partition:
-                    lane.held = None  # whoever still has a source of it looks anew
+                    lane.blocked.held = None  # whoever still has a source of it looks anew
         else:
             waiting = self._waiting_of(partition)
             if waiting is not None:
@@ -334,7 +333,7 @@ class Recovering:
 
     async def moved(self, lane: Lane) -> bool:
         """Return when records may be called after those that were moved. False: the lane stops meanwhile."""
-        while lane.work is not None and lane.work.waits_for_commit:
+        while lane.work.waits_for_commit:
             lane.on_commit_due()
             if not await self._changes(lane):
                 return False
@@ -358,11 +357,11 @@ class Recovering:
         """A source partition may begin its next fetch. False: look at the lane first."""
         if self.is_retry(lane.topic_partition.topic):
             return True
-        is_gated = self.recovery.order != "none" and self.recovery.retry_topic is not None and lane.held is None
+        is_gated = self.recovery.order != "none" and self.recovery.retry_topic is not None and lane.blocked.held is None
         if is_gated and not await self._gate(lane):
             return False
         waiting = self._waiting_of(lane.topic_partition)
-        while is_full(lane) or not (waiting is None or waiting.has_room):
+        while lane.work.waits_for_commit or not (waiting is None or waiting.has_room):
             if lane.has_moves:
                 lane.on_commit_due()
             if not await self._changes(lane):
@@ -393,9 +392,8 @@ class Recovering:
                 return False
         lane.wait = None
         waiting = self.waiting[number]
-        lane.held = waiting.holds(lane.topic_partition)
-        lane.hold, lane.unhold = waiting.hold, waiting.unhold
-        lane.hold_back = partial(self._hold_back, lane, waiting)
+        lane.blocked.held = waiting.holds(lane.topic_partition)
+        lane.blocked.hold, lane.blocked.unhold = waiting.hold, waiting.unhold
         return True
 
     async def _widen(self) -> None:
@@ -438,16 +436,11 @@ class Recovering:
         """Return the entry of a record that waits after an earlier one of its key."""
         return self.recovery.behind(record, self._clock())
 
-    def _hold_back(self, lane: Lane, waiting: Waiting, chunk: FetchedRecords, index: int) -> None:
-        record = chunk.record(index)
-        waiting.hold(record)
-        lane.moves[record.offset] = self.behind(record)
-
     async def unblocked(self, lane: Lane) -> bool:
         """Return when the lane's next record has to wait for nothing. False: the lane stops meanwhile."""
         lane.waits = True
         try:
-            while lane.held:
+            while lane.blocked:
                 if not await self._changes(lane):
                     return False
             return True
@@ -486,7 +479,7 @@ class Recovering:
 
         Never in a topic that other groups share: what is finished for this group may wait for another one.
         """
-        partition, before = lane.topic_partition, lane.committed
+        partition, before = lane.topic_partition, lane.work.committed
         self.change()
         if not self.is_retry(partition.topic) or self.recovery.owner is not None:
             return

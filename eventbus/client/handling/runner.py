@@ -43,6 +43,7 @@ from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.unfinished import fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
+from eventbus.client.handling.work_actions import Policy
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.outages import is_outage
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, TopicPartition
@@ -313,12 +314,7 @@ class Runner:
         )  # fmt: skip
 
     def _unfinished(self, lanes: Collection[Lane]) -> str:
-        at_work: dict[TopicPartition, list[int]] = {}
-        for one in self.at_work():
-            at_work.setdefault(one.topic_partition, []).append(one.offset)
-        return ", ".join(
-            unfinished_of(self.handler, lane, self._dispatch, at_work.get(lane.topic_partition, ())) for lane in lanes
-        )
+        return ", ".join(unfinished_of(lane, self._dispatch) for lane in lanes)
 
     async def is_idle(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
         """Everything now in this member's partitions has been handled and its outputs are stored.
@@ -458,13 +454,10 @@ class Runner:
     # lanes -----------------------------------------------------------------------------------------------------------
 
     def _open_lane(self, topic_partition: TopicPartition, first_offset: int) -> Lane:
-        exactly_once = self.handler.spec.exactly_once
-        lane = Lane(
-            topic_partition,
-            _stops if exactly_once else self._output_failed,
-            commit_every=self.handler.spec.commit_every,
-            on_commit_due=self._commits.due,
-        )
+        is_retry = self.recovering is not None and self.recovering.is_retry(topic_partition.topic)
+        on_error = _stops if self.handler.spec.exactly_once else self._output_failed
+        policy = Policy() if is_retry else self._shared.policy()
+        lane = Lane(topic_partition, on_error, policy, on_commit_due=self._commits.due)
         lane.begun_at = first_offset
         if self._places is not None:
             lane.note = self._places.note_of(topic_partition)
@@ -523,8 +516,8 @@ class Runner:
                 return
             lane.wake = anyio.Event()
             if not lane.chunks:
-                if lane.unreadable is not None and not lane.taken:
-                    lane.error = lane.unreadable
+                if lane.unreadable is not None and not lane.work.unfinished:
+                    lane.stop(lane.unreadable)
                     continue
                 self._on_progress()
                 await way.rest()
@@ -538,12 +531,10 @@ class Runner:
                 continue
             if self.recovering is not None and not await self.recovering.ready(lane):
                 continue
-            lane.at_hand = chunk = self._next_chunk(lane)
             self._commits.expect()
-            await way.run(chunk)
+            await way.run(self._next_chunk(lane))
             if lane.error is not None:
                 continue
-            lane.at_hand = chunk = None  # it may be large, and nothing may come for long
             self._commits.expect()
             if self.handler.spec.is_firing:
                 self._on_progress()  # it may never rest, and who waits for earlier firings is to look
@@ -592,7 +583,7 @@ class Runner:
             latest = self._timers.current_time() - longest_seconds
             for lane, transactions in self._transactions.items():
                 if transactions.begun_at is not None and transactions.begun_at <= latest:
-                    lane.stopping = True
+                    lane.work.end_slice()
 
     # commits ---------------------------------------------------------------------------------------------------------
 
@@ -608,9 +599,9 @@ class Runner:
         """
         if self.handler.spec.delivery != "at-least-once" or self.has_left:
             return True
-        finished = {lane: lane.finished for lane in self.lanes.values()}
+        finished = {lane: lane.work.finished for lane in self.lanes.values()}
         await self._commits.attempt()
-        is_over = all(lane.committed >= offset or lane.abandoned for lane, offset in finished.items())
+        is_over = all(lane.work.committed >= offset or lane.abandoned for lane, offset in finished.items())
         return is_over or bool(self._commits.error)
 
     async def _leave(self, is_cancelled: bool) -> None:
@@ -773,7 +764,7 @@ class Runner:
 
 
 def _is_done(lane: Lane, ends: Mapping[TopicPartition, int] | None) -> bool:
-    return lane.is_idle or (ends is not None and lane.finished >= ends.get(lane.topic_partition, sys.maxsize))
+    return lane.is_idle or (ends is not None and lane.work.finished >= ends.get(lane.topic_partition, sys.maxsize))
 
 
 def _single_errors(group: BaseExceptionGroup[EventBusError]) -> list[EventBusError]:

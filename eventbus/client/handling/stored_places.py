@@ -75,7 +75,7 @@ class StoredPlaces:
         """Note in the database how far the log has committed a source partition."""
         partition = lane.topic_partition
         if self._recovering is None or not self._recovering.is_retry(partition.topic):
-            await self._units.passed(partition, lane.committed)
+            await self._units.passed(partition, lane.work.committed)
 
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         """Return the partitions whose next record waits for the database, each with the reason."""

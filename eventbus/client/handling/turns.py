@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -36,14 +37,13 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, lane: Lane) -> AsyncGenerator[None]:
-        """A lane's turn. Its ``stopping`` is set when the turn is over."""
+        """A lane's turn. Its call is ended when the turn is over."""
         await self._take(lane)
         lane.step_aside = partial(self._stepped_aside, lane)
         try:
             yield
         finally:
             lane.step_aside = nullcontext
-            lane.stopping = lane.closing
             if self._at_work.pop(lane, None) is not None:  # else it has stepped aside and did not come back
                 self._pass_on()
 
@@ -62,7 +62,6 @@ class Turns:
         else:
             await self._wait(lane)
         self._at_work[lane] = self._timers.current_time()
-        lane.stopping = lane.closing
 
     async def _wait(self, lane: Lane) -> None:
         waiter = _Waiter()
@@ -90,8 +89,9 @@ class Turns:
     def _end_longest(self) -> None:
         latest = self._timers.current_time() - _TURN_SECONDS
         for lane, since in self._at_work.items():
-            if since <= latest and not lane.stopping:
-                lane.stopping = True
+            if since <= latest:
+                self._at_work[lane] = math.inf  # once
+                lane.work.end_slice()
                 return
 
     def _pass_on(self) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
-from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from eventbus.client.handling.dispatch import Dispatch
@@ -25,7 +23,7 @@ def described(partition: TopicPartition, offsets: Sequence[int]) -> str:
 
 def log_lost(handler: Handler[Any, Any], lane: Lane) -> None:
     """Log the records that a lane could not give back."""
-    lost = () if lane.work is None else lane.work.drop_not_begun()
+    lost = lane.work.drop_not_begun()
     if not lost:
         return
     why = "the partition belongs to another member" if lane.abandoned else "the commit that gives them back failed"
@@ -36,27 +34,10 @@ def log_lost(handler: Handler[Any, Any], lane: Lane) -> None:
     )  # fmt: skip
 
 
-def unfinished_of(handler: Handler[Any, Any], lane: Lane, dispatch: Dispatch, at_work: Collection[int]) -> str:
-    """Describe the records of a lane that reached the handler and are not finished.
-
-    ``at_work``: the offset of each call in flight in the partition, the first offset of a batch.
-    """
-    offsets = set(at_work)
-    chunk = lane.at_hand
-    if handler.spec.ack == "manual":
-        last = max(at_work, default=sys.maxsize)
-        offsets |= {offset for taken in lane.taken for offset in taken.unfinished_offsets if offset <= last}
-    elif chunk is not None and handler.spec.is_ordered:
-        first = end = bisect_left(chunk.offsets, lane.reached)  # no call in flight: outputs are not stored yet
-        if at_work and (call := lane.call) is not None:
-            first = bisect_left(chunk.offsets, max(at_work))
-            end = first + len(dispatch.records_at(call))
-        if handler.spec.exactly_once:  # the open transaction is aborted, with all that was handled in it
-            first = bisect_left(chunk.offsets, lane.committed)
-        elif not at_work:
-            first = bisect_left(chunk.offsets, lane.finished)
-        offsets |= set(chunk.offsets[first:end])
-    return described(lane.topic_partition, sorted(offsets)) if offsets else f"what was begun of {lane.topic_partition}"
+def unfinished_of(lane: Lane, dispatch: Dispatch) -> str:
+    """Describe the records of a lane that reached the handler and are not finished."""
+    offsets = lane.work.begun(lambda call: len(dispatch.records_at(call)))
+    return described(lane.topic_partition, offsets) if offsets else f"what was begun of {lane.topic_partition}"
 
 
 def fate_of(handler: Handler[Any, Any]) -> str:

@@ -7,17 +7,18 @@ began, so that it is late at most an interval after its time is over, and never 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import anyio
 
 from eventbus.backends.clock import Timers
+from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.here import Calling, Member, begin_here, here
-from eventbus.client.handling.lane import Lane, Taken
-from eventbus.client.handling.work_actions import Cursor
+from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.work_actions import Call
 from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
 
@@ -37,28 +38,6 @@ class AtWork(NamedTuple):
     """Seconds on the backend's timers, known to the interval of the watch: one second at most."""
 
 
-class Watched(Calling, Protocol):
-    """What makes calls, and how the watch sees it."""
-
-    @property
-    def marker(self) -> object | None:
-        """Another value for each call; None while there is none."""
-        ...
-
-    @property
-    def where(self) -> tuple[TopicPartition, int] | None:
-        """Partition and offset of the record at work."""
-        ...
-
-    def is_too_late(self) -> None:
-        """Cancel the call at work and begin no other inside the scope that is cancelled."""
-        ...
-
-    def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
-        """The call at work is in a thread and cannot be cancelled: its lane is in error from now on."""
-        ...
-
-
 class _Seen:
     """What was seen of one that makes calls."""
 
@@ -70,45 +49,67 @@ class _Seen:
         self.is_told = False
 
 
-class LaneCall:
-    """Records of a lane being handled in order: one `Dispatch.run`."""
+class Caller:
+    """A task that makes calls: of a partition in order, or of any partition of the handler."""
 
-    __slots__ = ("_cursor", "_lane", "late", "member", "scope", "task_id")
+    __slots__ = ("call", "call_loop", "dispatch", "is_late", "lane", "member", "scope", "task_id")
 
-    def __init__(self, lane: Lane, cursor: Cursor) -> None:
-        self._lane = lane
-        self._cursor = cursor
+    def __init__(self, dispatch: Dispatch, call_loop: CallLoop) -> None:
+        self.dispatch = dispatch
+        self.call_loop = call_loop
+        self.lane: Lane | None = None
+        self.call: Call | None = None
+        """The records that it handles now."""
         self.member: Member | None = None
         self.task_id = 0
         self.scope = anyio.CancelScope()
-        self.late: object | None = None
-        """The marker of a call that was cancelled because it took too long."""
+        self.is_late = False
+        """The scope is cancelled because a record's call took too long."""
+
+    @property
+    def in_flight(self) -> Call | None:
+        """The call, while a record of it is in flight."""
+        call = self.call
+        return None if call is None or call.is_resting or call.is_over or self.call_loop.is_over else call
 
     @property
     def marker(self) -> object | None:
-        cursor = self._cursor
-        return None if cursor.is_resting or self._lane.call_loop.is_over else (cursor.at, cursor.recalls)
+        """Another value for each record's call; None while there is none."""
+        return None if (call := self.in_flight) is None else (call, call.at, call.recalls)
 
     @property
     def at(self) -> tuple[FetchedRecords, int] | None:
-        cursor = self._cursor
-        return None if cursor.is_resting or cursor.is_over else (cursor.records, cursor.indexes[cursor.at])
+        return None if (call := self.in_flight) is None else (call.records, call.indexes[call.at])
 
     @property
     def where(self) -> tuple[TopicPartition, int] | None:
-        return None if (at := self.at) is None else (self._lane.topic_partition, at[0].offsets[at[1]])
+        """Partition and offset of the record in flight."""
+        call, lane = self.in_flight, self.lane
+        return None if call is None or lane is None else (lane.topic_partition, call.offset(call.at))
 
     def is_too_late(self) -> None:
-        self.late = self.marker
-        self._lane.stopping = True
-        self.scope.cancel()
+        """Cancel the record's call, and begin no other inside the scope that is cancelled."""
+        if self.lane is not None and self.call is not None:
+            self.is_late = True
+            self.lane.work.cut(self.call)
+            self.scope.cancel()
 
-    def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
-        cursor = self._cursor
-        self._lane.given_up_at = cursor.offset(cursor.at)
-        if not dispatch.timed_out(self._lane, cursor.records, dispatch.records_at(cursor), seconds):
-            self._lane.stopping = True
-        return self._lane
+    def pass_over(self, seconds: float) -> None:
+        """The record's call was cancelled because it took too long: go on behind it, or not. Raises HandlerError."""
+        lane, call = self.lane, self.call
+        if not self.is_late or lane is None or call is None or call.is_over or call.is_resting:
+            return
+        if self.dispatch.timed_out(lane, call, seconds):
+            self.dispatch.pass_over(lane, call)
+
+    def give_up(self, seconds: float) -> Lane | None:
+        """The record's call is in a thread and cannot be cancelled: what it comes to is ignored."""
+        lane, call = self.lane, self.in_flight
+        if lane is not None and call is not None:
+            if not self.dispatch.timed_out(lane, call, seconds):
+                lane.work.cut(call)
+            lane.wake.set()
+        return lane
 
 
 class Watch:
@@ -117,7 +118,6 @@ class Watch:
     def __init__(
         self,
         handler: Handler[..., object],
-        dispatch: Dispatch,
         timers: Timers,
         on_given_up: Callable[[Lane, HandlerError], object],
     ) -> None:
@@ -127,26 +127,25 @@ class Watch:
         self.group = ""
         """Whose member makes the calls."""
         self._handler = handler
-        self._dispatch = dispatch
         self._timers = timers
         self.timeout_seconds = timeout = handler.spec.timeout
         self._in_threads = not handler.signature.is_async
         self._interval_seconds = _LONGEST_INTERVAL_SECONDS
         if timeout is not None:
             self._interval_seconds = min(timeout / _INTERVALS_PER_TIMEOUT, _LONGEST_INTERVAL_SECONDS)
-        self._seen: dict[Watched, _Seen] = {}
+        self._seen: dict[Caller, _Seen] = {}
         self._waiting: dict[Calling, float] = {}
         """Those whose calls wait on purpose, and since when."""
         self._wake: anyio.Event | None = None
         """While nobody makes calls: the watch sleeps."""
 
-    def begins(self, one: Watched) -> None:
+    def begins(self, one: Caller) -> None:
         """From now on it may make calls."""
         self._seen[one] = _Seen()
         if self._wake is not None:
             self._wake.set()
 
-    def ends(self, one: Watched) -> None:
+    def ends(self, one: Caller) -> None:
         """It makes no calls for now."""
         self._seen.pop(one, None)
         self._waiting.pop(one, None)
@@ -156,7 +155,7 @@ class Watch:
 
     def goes_on(self, one: Calling) -> None:
         began = self._waiting.pop(one, None)
-        if began is not None and (seen := self._seen.get(cast("Watched", one))) is not None:
+        if began is not None and (seen := self._seen.get(cast("Caller", one))) is not None:
             seen.since += self._timers.current_time() - max(began, seen.since)
 
     async def run(self) -> None:
@@ -186,7 +185,7 @@ class Watch:
                 pause = min(pause, left)
         return pause
 
-    def _is_late(self, one: Watched) -> None:
+    def _is_late(self, one: Caller) -> None:
         timeout = self.timeout_seconds
         assert timeout is not None
         if not self._in_threads:
@@ -197,7 +196,7 @@ class Watch:
                 "what is behind it waits", self._handler.__name__, _named(one.where), timeout,
             )  # fmt: skip
         else:
-            lane = one.give_up(self._dispatch, timeout)
+            lane = one.give_up(timeout)
             if lane is not None and lane.error is not None:
                 self._on_given_up(lane, lane.error)
 
@@ -211,63 +210,35 @@ class Watch:
                 found.append(AtWork(*where, seen.since if marker == seen.marker else now))
         return sorted(found)
 
-    def timed_out(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int]) -> bool:
-        """A call was cancelled because it took too long. True: go on behind it. Raises HandlerError ("crash")."""
-        assert self.timeout_seconds is not None
-        return dispatch.timed_out(lane, chunk, indexes, self.timeout_seconds)
+    async def run_in_order(self, dispatch: Dispatch, lane: Lane, call: Call) -> None:
+        """Handle the records of a call in order, up to where it has to end.
 
-    async def run_in_order(self, dispatch: Dispatch, lane: Lane, cursor: Cursor, taken: Taken | None = None) -> None:
-        """Handle the records from the cursor on, which ends at the first one not begun if the lane stops or fails.
-
-        A call that takes too long is passed over, or stops the lane, as ``on_error`` says.
+        A record that takes too long is passed over, or stops the lane, as ``on_error`` says.
         """
-        lane.call = cursor
+        caller, first, times = lane.caller, call.at, dispatch.times
+        if caller is None:  # the same one for all calls, so that their contexts are equal
+            caller = lane.caller = Caller(dispatch, lane.call_loop)
+            caller.lane = lane
+        caller.call, caller.is_late = call, False
+        begin_here(self, caller)
+        self.begins(caller)
+        began, was_each = times.now(), times.is_each
         try:
-            while not cursor.is_over:
-                call, first = LaneCall(lane, cursor), cursor.at
-                begin_here(self, call)
-                self.begins(call)
-                times = dispatch.times
-                began, was_each = times.now(), times.is_each
-                try:
-                    if self.timeout_seconds is None or self._in_threads:
-                        await dispatch.run(lane, cursor, taken)
-                    else:
-                        with call.scope:
-                            await dispatch.run(lane, cursor, taken)
-                finally:
-                    here.set(None)
-                    self.ends(call)
-                    times.ran(began, cursor.at - first, was_each)
-                if call.late is None:
-                    break
-                lane.stopping = lane.closing
-                if call.marker == call.late and not cursor.is_over:
-                    indexes = dispatch.records_at(cursor)
-                    if not self.timed_out(dispatch, lane, cursor.records, indexes):
-                        break
-                    self._pass_over(dispatch, lane, cursor, indexes, taken)
-                # Else it ended in the very turn in which it was cancelled: its task was about to go on already, and saw
-                # nothing of it; `Dispatch.run` then looked at ``stopping`` and returned. It has finished, in time.
-                if lane.closing or lane.error is not None:
-                    break
-            if cursor.is_over and taken is None:
-                lane.handled(cursor.next_offset)
+            if self.timeout_seconds is None or self._in_threads:
+                await dispatch.run(lane, call)
+            else:
+                with anyio.CancelScope() as caller.scope:
+                    await dispatch.run(lane, call)
+                    # A call that ended in the very turn in which it was cancelled comes here: its task was about to go
+                    # on already. `Dispatch.run` then looked where the call has to end and returned. It was in time.
+                    caller.is_late = False
         finally:
-            lane.ends(cursor)
-
-    def _pass_over(
-        self, dispatch: Dispatch, lane: Lane, cursor: Cursor, indexes: Sequence[int], taken: Taken | None
-    ) -> None:
-        """The records of a call are finished, for better or worse."""
-        output = dispatch.left_behind(cursor.records, indexes[0])
-        if taken is None:
-            lane.handled(cursor.records.offsets[indexes[-1]] + 1, output)
-        else:
-            for index in indexes:
-                taken.handled(index, output)
-        cursor.at += len(indexes)
-        cursor.is_alone = False
+            here.set(None)
+            self.ends(caller)
+            times.ran(began, call.at - first, was_each)
+        if caller.is_late:
+            caller.pass_over(self.timeout_seconds or 0)
+        caller.call = None  # its records may be large
 
 
 def _named(where: tuple[TopicPartition, int] | None) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from eventbus.client.handling.ordering import Fetch, Queue
+from eventbus.client.handling.ordering import DONE, Fetch, Queue
 from eventbus.recovery import Outgoing, RetryOrder
 from eventbus.types import FetchedRecords
 
@@ -47,6 +47,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The most records begun, from the first unfinished one on."""
     max_bytes: int = sys.maxsize
     """The partition is paused while as many bytes of records are held here."""
+    least_unfinished: int = 0
+    """``max_bytes`` does not count below so many unfinished records: no worker is idle because of it."""
     retry_order: RetryOrder = "none"
     store_forwards_first: bool = False
     """No record is called while a forwarded one is not committed (``tx=``: its database marks all below as done)."""
@@ -100,30 +102,53 @@ class Abort(NamedTuple):
     """Abort the open transaction, and report `PartitionWork.aborted`."""
 
 
-class Cursor:
-    """Records that a driver calls in sequence, and how far it has got.
+class Call:
+    """Records to be called in sequence, or together as a batch.
 
-    The driver writes ``at`` and then looks whether it has to stop.
+    The driver writes ``at`` and then looks at ``end``. The machine writes ``end``, looks at ``at``, and writes ``end``
+    again if ``at`` has moved. So no record that a thread has begun counts as not begun.
     """
 
-    __slots__ = ("at", "called", "indexes", "is_alone", "is_plain", "is_resting", "recalls", "records")
+    __slots__ = (
+        "at", "called", "done", "end", "fetch", "indexes", "is_alone", "is_live", "is_open", "is_resting",
+        "opens_transaction", "parts", "queue", "recalls", "records",
+    )  # fmt: skip
 
-    def __init__(self, records: FetchedRecords, indexes: Sequence[int]) -> None:
-        self.records = records
+    def __init__(
+        self,
+        fetch: Fetch,
+        indexes: Sequence[int],
+        queue: Queue,
+        parts: Sequence[tuple[Queue, Sequence[int]]] = (),
+        opens_transaction: bool = False,
+    ) -> None:
+        self.records = fetch.records
         self.indexes = indexes
         """The records, as indexes of ``records``."""
         self.at = 0
         """The position in ``indexes`` of the record whose call has begun; those before it have returned."""
-        self.is_resting = False
-        """No call is in flight: the record at ``at`` waits for its thread, or to be called again."""
-        self.is_plain = False
-        """Nothing is published for the records: each is finished when its call has returned."""
+        self.end = len(indexes)
+        """The position before which the driver has to stop."""
+        self.called = 0
+        """A thread has called the records before this position; ``at`` follows as the result of each is dealt with."""
+        self.is_open = True
+        """False: what comes of it is ignored."""
+        self.opens_transaction = opens_transaction
+        self.is_live = True
+        """The records before ``at`` are handled. False: a thread writes ``at``, and its results are reported later."""
+        self.is_resting = True
+        """No call is in flight: the record at ``at`` was not begun, waits for its thread, or to be called again."""
         self.is_alone = False
         """The record at ``at`` is a batch of its own, because the batch it was in had failed."""
         self.recalls = 0
         """Records called again after they failed: tells a call from the one before it."""
-        self.called = 0
-        """A thread has called the records before this position; ``at`` follows as the result of each is dealt with."""
+        # For the machine.
+        self.fetch = fetch
+        self.queue = queue
+        self.parts = parts
+        """The records of each queue, if they are of several queues."""
+        self.done = 0
+        """The position up to which records have been reported."""
 
     def __len__(self) -> int:
         return len(self.indexes)
@@ -135,11 +160,9 @@ class Cursor:
     def offset(self, position: int) -> int:
         return self.records.offsets[self.indexes[position]]
 
-    @property
-    def next_offset(self) -> int:
-        """Where the partition goes on after the last of the records."""
-        after = self.indexes[-1] + 1
-        return self.records.offsets[after] if after < len(self.records) else self.records.next_offset
+    def is_done(self, index: int) -> bool:
+        """Return True if a record is finished: acknowledged, while its call is open."""
+        return self.fetch.states[index] == DONE
 
     def column(self, values: Sequence[T]) -> Sequence[T]:
         """Pick the values of these records from a column of ``records``."""
@@ -149,29 +172,6 @@ class Cursor:
         if isinstance(indexes, range):
             return values[indexes.start : indexes.stop]
         return [values[index] for index in indexes]
-
-
-class Call(Cursor):
-    """Records to be called in sequence, or together as a batch.
-
-    The driver writes ``at`` and then looks at ``end``. The machine writes ``end``, looks at ``at``, and writes ``end``
-    again if ``at`` has moved. So no record that a thread has begun counts as not begun.
-    """
-
-    __slots__ = ("done", "end", "fetch", "is_open", "opens_transaction", "queue")
-
-    def __init__(self, fetch: Fetch, indexes: Sequence[int], queue: Queue, opens_transaction: bool) -> None:
-        super().__init__(fetch.records, indexes)
-        self.end = len(indexes)
-        """The position before which the driver has to stop."""
-        self.is_open = True
-        """False: what comes of it is ignored."""
-        self.opens_transaction = opens_transaction
-        # For the machine.
-        self.fetch = fetch
-        self.queue = queue
-        self.done = 0
-        """The position up to which records have been reported."""
 
     def __repr__(self) -> str:
         offsets = self.records.offsets

@@ -193,7 +193,7 @@ class _Track:
         for one, behind in () if self._runner.waiting_for else lag.items():
             lane = self._runner.lanes.get(one)
             if behind > 0 and not (lane is not None and lane.waits):
-                at = -1 if lane is None else lane.finished
+                at = -1 if lane is None else lane.work.finished
                 before = self._finished.get(one)
                 finished[one] = before if before is not None and before[0] == at else (at, now)
         self._finished = finished

@@ -15,12 +15,9 @@ from dlq import Retry
 from eventbus import ConsumerRecord, EventBus, OffsetAndMetadata, TopicPartition, consumer
 from eventbus.backends.clock import system_clock
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
-from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.recovering import Recovering
-from eventbus.client.handling.workers import Worker
 from eventbus.errors import CoordinatorNotAvailable
-from eventbus.recovery import EveryKey
 from eventbus.testing import TestBus
 from eventbus.types import FetchedRecords, TimestampType
 from tests.support import until
@@ -33,22 +30,6 @@ def fetched(*values: bytes) -> FetchedRecords:
     count = len(values)
     kind = TimestampType.CREATE_TIME
     return FetchedRecords("orders", 0, list(range(count)), [0] * count, [b"k"] * count, values, None, kind, count)
-
-
-async def test_a_record_is_begun_after_all_when_what_it_waited_for_ends_before_the_loop_hears_of_it() -> None:
-    seen: list[bytes] = []
-
-    @consumer("orders", group="billing", order="key", concurrency=2)
-    def bill(value: bytes) -> None:
-        seen.append(value)
-
-    answers = iter([True, True])  # whether anything waits, and whether it is of this key
-    lane = Lane(SOURCE, lambda error: False)
-    lane.held = EveryKey(lambda: next(answers, False))
-    taken = lane.take(fetched(b"1", b"2"))
-    dispatch, worker = Dispatch(bill, None, {}), Worker()
-    await worker.call_loop.run(dispatch.slices, dispatch.work(worker, [(taken, 0), (taken, 1)]))
-    assert seen == [b"1", b"2"] and lane.finished == 2
 
 
 LATE: list[dict[str, Any]] = [{}, {"order": "key", "concurrency": 2}, {"exactly_once": True}, {"batch": 1}]
@@ -94,14 +75,14 @@ async def test_a_retry_partition_that_goes_leaves_the_sources_of_others_their_ke
     sources = [TopicPartition("orders", number) for number in (0, 1)]
     lanes = {source: Lane(source, lambda error: False) for source in sources}
     for lane in lanes.values():
-        lane.held = {b"k"}
+        lane.blocked.held = {b"k"}
     recovery = SimpleNamespace(retry_topic="retry.billing")
     recovering = Recovering(
         cast("Any", None), cast("Any", recovery), cast("Any", None), Mock(partitions={"retry.billing": 2}),
         cast("Any", None), cast("Any", None), cast("Any", None), system_clock, lanes,
     )  # fmt: skip
     recovering.gone(TopicPartition("retry.billing", 1))
-    assert [lanes[source].held for source in sources] == [{b"k"}, None]
+    assert [lanes[source].blocked.held for source in sources] == [{b"k"}, None]
 
 
 async def test_records_of_a_batch_that_were_acknowledged_before_it_failed_are_not_called_again() -> None:
