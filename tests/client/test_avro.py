@@ -296,7 +296,7 @@ async def test_a_latest_schema_that_the_handler_cannot_read() -> None:
 
 async def test_what_is_declared_can_be_asked_for_without_a_start() -> None:
     registry = FakeRegistry()
-    uses = declared(registry).schema_uses()
+    uses = declared(registry).context.schema_uses()
     assert [(one.topic, one.part, one.direction, one.type, one.name) for one in uses] == [
         ("flights", "value", "reads", Flight, "handle"),
         ("baggage", "value", "writes", Baggage, "handle"),

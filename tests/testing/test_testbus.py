@@ -384,7 +384,7 @@ def test_a_bus_that_runs_is_not_taken_away_from_its_log(run: Run) -> None:
 
 
 def test_settings_are_those_of_the_bus() -> None:
-    assert TestBus(**{"num.partitions": 3}).url == "memory://"
+    assert TestBus(num_partitions=3).url == "memory://"
     with pytest.raises(ConfigError, match="did you mean 'num_partitions'"):
         TestBus(num_partition=3)
 
