@@ -153,7 +153,7 @@ PRODUCERS = Section(
             "keywords with Kafka's names; a wrong one names the "
             "nearest; `eventbus config list` and `explain` tell default, importance and meaning",
             (C + "test_config.py::test_wrong_settings", C + "test_config.py::test_kafkas_dotted_names_are_accepted",
-             C + "test_config_sources.py::test_kafkas_dotted_names_are_options_of_handlers",
+             C + "test_config_sources.py::test_kafkas_dotted_names_are_options_of_handlers_in_a_file",
              "tests/cli/test_config.py::test_every_setting_of_ours_is_explained"),
             (),
             "configuration.md#names"),
