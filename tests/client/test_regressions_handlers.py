@@ -13,6 +13,7 @@ import pytest
 from eventbus import EventBus, TopicPartition
 from eventbus.client import transaction
 from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.work_actions import Call, Policy
 from eventbus.errors import ConfigError, EventBusError, HandlerError, UnknownMemberId
 from tests.client import fakes
 
@@ -57,6 +58,21 @@ async def test_what_came_before_the_record_that_stopped_a_lane_is_settled() -> N
     lane.settle()
     assert lane.work.finished == 3
     assert lane.is_idle
+
+
+async def test_workers_look_again_when_stored_outputs_make_room() -> None:
+    """The last call had ended, so no worker looked for the records that waited: the handler stood still."""
+    lane = Lane(T0, lambda error: False, Policy(order="none", call_records=1, max_unfinished=1))
+    pulled: list[Call | None] = []
+    lane.pull = lambda: pulled.append(lane.work.next_call())
+    lane.work.fetched(fakes.records(T0, range(2)))
+    call = lane.work.next_call()
+    assert call is not None
+    lane.published(call, 1, _Stored())
+    lane.work.ended(call)
+    assert lane.work.next_call() is None
+    lane.settle()
+    assert [call.offset(0) for call in pulled if call] == [1]
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip", "crash"])

@@ -180,6 +180,12 @@ class Lane:
         if self.work.policy.commit_every is not None and self.work.wants_commit:
             self.on_commit_due()
 
+    def _finished_some(self) -> None:
+        """Records are finished without the end of a call: others may be begun, which no worker has looked for."""
+        if self.pull is not None and self.work.has_left:
+            self.pull()
+        self.progressed()
+
     def stop(self, error: HandlerError) -> None:
         """Stop the lane; what was finished before is committed."""
         self.error = self.error or error
@@ -211,7 +217,7 @@ class Lane:
             self.work.refused(id(output), refused)
             if refused is not None:
                 self.stop(refused)
-        self.progressed()
+        self._finished_some()
 
     def _refused(self, offset: int, error: EventBusError) -> HandlerError | None:
         """The log did not take what was published. None: the handler goes on without it."""
@@ -239,9 +245,7 @@ class Lane:
             anyio.from_thread.run_sync(self.acknowledge, offset, token=self._token)
             return
         self.work.acknowledged(offset)
-        if self.pull is not None and self.work.has_left:
-            self.pull()
-        self.progressed()
+        self._finished_some()
 
     async def acknowledge_now(self, offset: int) -> None:
         """The same, and return when the commit that covers it is stored; raises what a commit raises."""
@@ -272,7 +276,7 @@ class Lane:
         self.work.commit_stored(commit)
         if self.waiters:
             self.was_committed(commit.next_offset)
-        if self.pull is not None and self.work.has_calls:
+        if self.pull is not None and (self.work.has_calls or self.work.has_left):
             self.pull()
 
     def was_committed(self, next_offset: int, error: EventBusError | None = None) -> None:
