@@ -432,7 +432,9 @@ class PartitionWork:
             is_alone = call.queue.is_serial and self.policy.retry_order == "key"  # all records of its key are in there
             for one in (call,) if is_alone else self._calls:
                 self.cut(one)
-        elif not self.policy.store_forwards_first:
+        elif self.policy.store_forwards_first:
+            self.cut(call)
+        else:
             return
         if self._slice is not None and self.waits_as_a_whole:
             self._end_slice_here(self._slice)  # nothing of it is called before that record is stored
