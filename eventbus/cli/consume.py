@@ -22,7 +22,7 @@ from eventbus.cli.parser import (
 )
 from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import AsJson, add_schema, avro_of, parts_of
-from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
 from eventbus.cli.topics import matching
 from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -120,7 +120,7 @@ def consume(args: argparse.Namespace) -> int:
         if args.claims is not None:
             bus.include(_claims_in(args.claims))
         async with bus, until_signal() as scope:
-            await printing.run(bus, topic, args, own_settings(properties), scope)
+            await printing.run(bus, topic, args, own_keywords(properties), scope)
         if printing.references:
             out.note(
                 f"{printing.references:,} values are in the store of a claim check. Their names in it were printed. "
@@ -187,7 +187,7 @@ class _Printing:
         bus: EventBus,
         topic: str | None,
         args: argparse.Namespace,
-        config: dict[str, str],
+        config: dict[str, Any],
         scope: anyio.CancelScope,
     ) -> None:
         import anyio
@@ -195,7 +195,7 @@ class _Printing:
         wait_ms = _FOREVER_MS if args.timeout_ms is None else args.timeout_ms
         assigned = await self._partitions(bus, topic, args)
         settings: dict[str, Any] = {**config, "start": _start(args)}
-        reset = settings.pop("auto.offset.reset", None)
+        reset = settings.pop("auto_offset_reset", None)
         if reset is not None and not args.from_beginning and args.offset is None:
             settings["start"] = reset
         if args.isolation_level is not None:

@@ -14,7 +14,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, add_topic, natural, positive, required_topic
 from eventbus.cli.perf_consume import MIB, add_consume, add_interval
 from eventbus.cli.properties import properties_of
-from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import RecordMetadata
 
@@ -127,7 +127,7 @@ def run_produce(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.program}: --throughput {args.throughput}: records per second, or -1 for no limit")
     payloads = _payloads(args)
     properties = _properties(args)
-    config: dict[str, Any] = own_settings(properties)
+    config = own_keywords(properties)
 
     async def main() -> int:
         latencies = Latencies()
@@ -136,7 +136,7 @@ def run_produce(args: argparse.Namespace) -> int:
             async with until_signal() as scope:
                 async with bus.new_producer(**config) as producer:
                     sending = _Sending(producer, topic, payloads, args, latencies, out)
-                    await sending.run("transactional.id" in config)
+                    await sending.run("transactional_id" in config)
                 stored_bytes = await _topic_bytes(bus, topic) - stored_before
         if scope.cancel_called:
             out.note(f"interrupted after {len(latencies.all_ms):,} records")

@@ -6,12 +6,12 @@ import argparse
 import re
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, add_topic, natural, positive, topic_of
 from eventbus.cli.properties import properties_of
-from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
 from eventbus.cli.topics import matching
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
@@ -72,9 +72,9 @@ def run_consume(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.program}: --from-latest waits for what comes: say how many, with --messages")
     java_date(args.date_format, datetime.now())
     properties = properties_of(args, ["consumer_config"], ["consumer_props"])
-    config: dict[str, Any] = own_settings(properties)
+    config = own_keywords(properties)
     config |= {"max_partition_fetch_bytes": args.fetch_size} if args.fetch_size else {}
-    group: str | None = args.group or config.pop("group.id", None)
+    group: str | None = args.group or config.pop("group_id", None)
 
     async def main() -> int:
         async with open_bus(args, properties=properties) as bus, until_signal() as scope:

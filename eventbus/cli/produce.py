@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import (
@@ -22,7 +22,7 @@ from eventbus.cli.parser import (
 )
 from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import FromJson, add_schema, avro_of, parts_of
-from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import Headers
 
@@ -242,7 +242,7 @@ def produce(args: argparse.Namespace) -> int:
     reading = {} if args.reader_config is None else read_properties(args.reader_config)
     parser = LineParser(reading | key_values(args.property, "--property"), key=args.key, headers=fixed)
     properties = producer_properties(args)
-    config: dict[str, Any] = own_settings(properties)
+    config = own_keywords(properties)
     keys = avro_of(args.key_schema, "--key-schema", use_latest=True)
     values = avro_of(args.schema, "--schema", use_latest=True)
     if keys is not None or values is not None:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from eventbus.backends.masking import shown_url
@@ -92,6 +92,11 @@ def connection_settings(properties: Mapping[str, str]) -> dict[str, str]:
 def own_settings(properties: Mapping[str, str]) -> dict[str, str]:
     """The others: what a producer or consumer goes by on every log. Unknown ones are refused by whom they are for."""
     return {key: value for key, value in properties.items() if not _CONNECTION.match(key)}
+
+
+def own_keywords(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return `own_settings` as keyword arguments, which have underscores where Kafka's names have dots."""
+    return {key.replace(".", "_"): value for key, value in own_settings(properties).items()}
 
 
 @asynccontextmanager
