@@ -60,7 +60,8 @@ def relay(slot: int = 0, *, is_live: bool = True, published: int = 600, seen_age
 
 def test_an_outbox_without_events(shop: Shop) -> None:
     found = status_of(shop)
-    assert found == some(now_ms=found.now_ms, free_shards=64)
+    # Transactions of other databases on this server are in `stall`; tests of stalls are below.
+    assert found == some(now_ms=found.now_ms, free_shards=64, stall=found.stall)
 
 
 def test_what_waits_is_counted_by_topic(shop: Shop) -> None:
