@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from eventbus.errors import SerializationError
 from spark_sinks.decoding.values import Decoded
 from spark_sinks.partitions import unfit_values
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
 def without_unfit(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, ...], layout: Layout) -> Decoded:
     """Move rows without a key to upsert by, and rows that the table cannot hold, to the rejected records."""
+    import numpy as np
     import pyarrow as pa
 
     rows = decoded.rows
@@ -49,6 +48,8 @@ def without_unfit(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, .
 
 def check_places(rows: pa.RecordBatch, layout: Layout) -> None:
     """Raise `SerializationError` for a row that the table cannot hold; a transform's rows cannot be quarantined."""
+    import numpy as np
+
     for mask, reason in _beyond_limits(rows, layout):
         row = int(np.flatnonzero(mask)[0])
         where = ""
@@ -62,6 +63,8 @@ def check_places(rows: pa.RecordBatch, layout: Layout) -> None:
 
 
 def _keyless(rows: pa.RecordBatch, upsert: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
+    import numpy as np
+
     if not upsert:
         return
     names = rows.schema.names

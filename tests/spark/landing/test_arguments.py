@@ -19,6 +19,8 @@ from spark_sinks.landing import LandOptions, LandReport, interval_ms, land, land
 from spark_sinks.source.origins import open_origin
 from tests.spark.conftest import TestLog
 
+pytestmark = pytest.mark.system  # values are decoded by numpy
+
 
 @pytest.mark.parametrize(
     ("every", "milliseconds"),

@@ -85,6 +85,7 @@ def test_a_topic_that_does_not_exist_yet_is_landed_once_it_is_created(monkeypatc
     assert story == ["early", "late", "late closed", "early closed"]
 
 
+@pytest.mark.system  # looks at an error of py4j
 def test_a_query_whose_worker_died_is_started_again() -> None:
     story: list[str] = []
     with pytest.raises(SparkCrashed):
