@@ -13,8 +13,11 @@ import pytest
 from eventbus import EventBus, TopicPartition
 from eventbus.client import transaction
 from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.work_actions import Call, Policy
 from eventbus.errors import ConfigError, EventBusError, HandlerError, UnknownMemberId
+from eventbus.recovery import Move, Outgoing
+from eventbus.types import Record
 from tests.client import fakes
 
 T0 = TopicPartition("t", 0)
@@ -73,6 +76,18 @@ async def test_workers_look_again_when_stored_outputs_make_room() -> None:
     assert lane.work.next_call() is None
     lane.settle()
     assert [call.offset(0) for call in pulled if call] == [1]
+
+
+def test_a_call_ends_at_a_record_that_moves_before_the_rest_is_committed() -> None:
+    """The loop over the call went on. With ``tx=`` the later records committed past the one that moved: it was lost."""
+    work = PartitionWork(Policy(store_forwards_first=True))
+    work.fetched(fakes.records(T0, range(3)))
+    call = work.next_call()
+    assert call is not None and call.end == 3
+    move = Move(Outgoing("retry.g", 0, Record(key=None, value=None)), "retry")
+    assert not work.raised(call, 0, move)
+    assert call.end <= 1
+    assert work.next_call() is None
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip", "crash"])
