@@ -53,7 +53,7 @@ class CorruptRecord(KafkaError):
 
 
 class UnknownTopicOrPartition(KafkaError):
-    """Create the topic, or mend its name."""
+    """Create the topic, or correct its name."""
 
     code = 3
     retriable = True
@@ -158,13 +158,13 @@ class InvalidReplicationFactor(KafkaError):
 
 
 class InvalidConfig(KafkaError):
-    """Mend the key or the value of the topic's configuration."""
+    """Correct the key or the value of the topic's configuration."""
 
     code = 40
 
 
 class InvalidRequest(KafkaError):
-    """The caller broke the protocol: mend the call."""
+    """The caller broke the protocol: correct the call."""
 
     code = 42
 
@@ -237,7 +237,7 @@ class NonEmptyGroup(KafkaError):
 
 
 class GroupIdNotFound(KafkaError):
-    """Mend the group's name; a group exists from its first commit on."""
+    """Correct the group's name; a group exists from its first commit on."""
 
     code = 69
 
@@ -291,7 +291,7 @@ class UnstableOffsetCommit(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """The record breaks a rule of its topic (a compacted topic needs keys): mend the record."""
+    """The record breaks a rule of its topic (a compacted topic needs keys): correct the record."""
 
     code = 87
 
@@ -304,7 +304,7 @@ class ProducerFenced(KafkaError):
 
 
 class TransactionalIdNotFound(KafkaError):
-    """Mend the transactional id; ``admin.list_transactions()`` shows them."""
+    """Correct the transactional id; ``admin.list_transactions()`` shows them."""
 
     code = 105
 
@@ -340,7 +340,7 @@ class StaleMemberEpoch(KafkaError):
 
 
 class InvalidRegularExpression(KafkaError):
-    """Mend the pattern of the subscription (RE2 syntax)."""
+    """Correct the pattern of the subscription (RE2 syntax)."""
 
     code = 128
 
@@ -353,7 +353,7 @@ class StorageError(KafkaError):
 
 
 class StorageFull(StorageError):
-    """Free space on the disk; writing goes on by itself, nothing acknowledged is lost."""
+    """Free space on the disk; writing continues automatically, and nothing acknowledged is lost."""
 
 
 class PartitionOffline(StorageError):

@@ -26,7 +26,7 @@ def is_driver_in_autocommit(connection: Connection) -> bool:
     dbapi_connection = connection.connection.dbapi_connection
     try:
         return dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection)
-    except NotImplementedError:  # SQLAlchemy cannot detect it with this dialect
+    except NotImplementedError:  # SQLAlchemy cannot detect it with this dialect, which then is not in autocommit
         return False
 
 

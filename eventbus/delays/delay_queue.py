@@ -60,7 +60,7 @@ class Due(msgspec.Struct, gc=False, eq=False):
     @property
     def size(self) -> int:
         """Bytes of the entry."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of entry knows its own
 
     def corrected_ms(self, now_ms: int) -> int | None:
         """Return the due time that replaces one which a wrong clock has computed, or None if the time may be right."""
