@@ -56,7 +56,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
                 await until(both_wait)
                 await admin.send("single", b"more", partition=0)
                 await until(lambda: b"more" in handled)
-                cluster.node(3).start()
+                await anyio.to_thread.run_sync(cluster.node(3).start)
                 await until(lambda: {b"single-1", b"alone"} <= set(handled))
                 with anyio.fail_after(PATIENCE_SECONDS):
                     await bus.drain()
@@ -68,7 +68,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
                     return any("alone-0 waits: no broker leads" in one.reason for one in (await bus.health()).handlers)
 
                 await until(loss_shows)
-                cluster.node(3).start()
+                await anyio.to_thread.run_sync(cluster.node(3).start)
                 await until(lambda: is_ok(bus))
         finally:
             if not cluster.node(3).is_running:

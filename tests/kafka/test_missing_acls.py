@@ -103,7 +103,7 @@ async def test_a_policy_that_may_not_write_to_its_topic(listeners: Listeners, mi
     await allow(listeners, TRANSACTIONAL_ID, f"{run}.", WRITE, DESCRIBE)
     await allow(listeners, TOPIC, retry, READ, DESCRIBE, *(() if missing == "retry" else (WRITE,)))
     await allow(listeners, TOPIC, dead, DESCRIBE, *(() if missing == "dead letters" else (WRITE,)))
-    bus = EventBus(listeners.url("alice"))
+    bus = EventBus(listeners.url("alice") + "&topic.metadata.refresh.interval.ms=1000")
 
     @bus.consumer(source, group=run, retry=Retry(immediate=0, delays=["100ms"]))
     async def handle(value: bytes) -> None:
@@ -130,7 +130,7 @@ async def test_a_retry_topic_that_may_not_be_created_again(listeners: Listeners)
         await allow(listeners, GROUP, run, READ)
         await allow(listeners, TOPIC, retry, READ, WRITE, DESCRIBE)
         await allow(listeners, TOPIC, dead, WRITE, DESCRIBE)
-        bus = EventBus(listeners.url("alice"))
+        bus = EventBus(listeners.url("alice") + "&topic.metadata.refresh.interval.ms=1000")
 
         @bus.consumer(source, group=run, retry=Retry(immediate=0, delays=["100ms"]))
         async def handle(value: bytes) -> None:
