@@ -34,7 +34,7 @@ async def a_position_below_the_log_start_is_reported(log: Log, _: Shape) -> None
         await _states(log, bus, f"{source}: 3 record(s) are lost to the handler. They were deleted before it read them")
         assert seen == [b"a5"]
         assert bus.metrics().handlers[0].deleted_unread_by_partition == {str(source): 3}
-        if log.stands_still:
+        if log.stands_still and not log.has_threads:  # with threads, ten minutes of a fake clock take ten seconds
             await log.passes(600)
             assert (await bus.health()).status == "ok"
 
