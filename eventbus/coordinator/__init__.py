@@ -42,7 +42,7 @@ __all__ = [
     "partition_for_group",
 ]
 
-# Each is imported when it is asked for: what speaks of groups, and of access, needs no coordinators.
+# Names are imported on first use, so that code which only needs group or ACL types does not load the coordinators.
 _HOMES = {
     "codec": (
         "OffsetCommitKey",

@@ -1,4 +1,4 @@
-"""Who may do what: Kafka's access control lists (KIP-11, KIP-290). Pure.
+"""Kafka's access control lists (KIP-11, KIP-290). Pure.
 
 An ACL allows or denies a principal, from a host, an operation on every resource that a pattern matches. The numbers of
 the enums are Kafka's, on the wire and in stored records.
@@ -14,13 +14,13 @@ import msgspec
 from eventbus.errors import InvalidRequest
 
 CLUSTER_NAME = "kafka-cluster"
-"""The one resource of type CLUSTER."""
+"""The name of the only resource of type CLUSTER."""
 WILDCARD = "*"
-"""Any name, host, or (as ``User:*``) user."""
+"""Matches any name, any host, or (as ``User:*``) any user."""
 
 
 class ResourceType(IntEnum):
-    """What is guarded."""
+    """Kafka's resource types that an ACL can protect."""
 
     UNKNOWN = 0
     ANY = 1
@@ -33,7 +33,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What is done to it."""
+    """Kafka's operations that an ACL allows or denies."""
 
     UNKNOWN = 0
     ANY = 1
@@ -54,7 +54,7 @@ class Operation(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a name is compared. MATCH is for filters only: every pattern that the name falls under."""
+    """How an ACL's name is compared. MATCH is for filters only and selects every pattern that covers the name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -64,7 +64,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Kafka's ``AclPermissionType``."""
+    """Kafka's ``AclPermissionType``: whether an ACL allows or denies."""
 
     UNKNOWN = 0
     ANY = 1
@@ -103,26 +103,26 @@ SUPPORTED_OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""Which operations a resource knows (Kafka's ``AclEntry.supportedOperations``)."""
+"""The operations that each resource type supports (Kafka's ``AclEntry.supportedOperations``)."""
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 
 
 class Acl(msgspec.Struct, frozen=True, order=True):
-    """One rule (Kafka's ``AclBinding``). Two rules that say the same are the same rule."""
+    """One ACL (Kafka's ``AclBinding``). ACLs with equal fields are the same ACL."""
 
     resource_type: ResourceType
     name: str
     pattern_type: PatternType
     principal: str
-    """``User:name``, or ``User:*``."""
+    """The user, as ``User:name`` or ``User:*``."""
     host: str
-    """An address without the slash, or ``*``."""
+    """An IP address, or ``*``."""
     operation: Operation
     permission: Permission
 
     def check(self) -> None:
-        """Raises InvalidRequest for a rule that cannot be stored (Kafka's ``AclControlManager.validateNewAcl``)."""
+        """Raise InvalidRequest if the ACL cannot be stored (Kafka's ``AclControlManager.validateNewAcl``)."""
         _refuse(self.resource_type in SUPPORTED_OPERATIONS, f"Invalid resourceType {self.resource_type.name}")
         known_pattern = self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
         _refuse(known_pattern, f"Invalid patternType {self.pattern_type.name}: an ACL is LITERAL or PREFIXED")
@@ -140,14 +140,14 @@ class Acl(msgspec.Struct, frozen=True, order=True):
         )
 
     def covers(self, name: str) -> bool:
-        """Whether the pattern matches the resource's ``name``."""
+        """True if the pattern matches the resource's ``name``."""
         if self.pattern_type is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in (name, WILDCARD)
 
 
 class AclFilter(msgspec.Struct, frozen=True):
-    """Which rules are meant (Kafka's ``AclBindingFilter``): None and ANY stand for all."""
+    """Selects ACLs (Kafka's ``AclBindingFilter``): None and ANY match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -158,12 +158,13 @@ class AclFilter(msgspec.Struct, frozen=True):
     permission: Permission = Permission.ANY
 
     def check(self) -> None:
-        """Raises InvalidRequest for a filter with an element that is not known."""
+        """Raise InvalidRequest if an element of the filter is unknown."""
         elements = (self.resource_type, self.pattern_type, self.operation, self.permission)
         _refuse(all(element != 0 for element in elements), "The filter contains an unknown element")
 
     def matches(self, acl: Acl) -> bool:
-        """As Kafka's filters: an operation or a principal is compared as it is, wildcards are not spread."""
+        """True if the ACL matches. As in Kafka, operations and principals are compared literally: wildcards are not
+        expanded."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)
@@ -182,7 +183,7 @@ class AclFilter(msgspec.Struct, frozen=True):
 
 
 def known(kind: type[EnumT], number: int) -> EnumT:
-    """The enum's member of a number from the wire; UNKNOWN for one that is none."""
+    """Return the enum's member for a number from the wire, or UNKNOWN."""
     try:
         return kind(number)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who reads what: the shape of an assignor, and Kafka's two simple ones. The sticky ones stand in `sticky`. Pure."""
+"""The interface of an assignor, and Kafka's range and round-robin assignors. Pure. For the sticky ones see `sticky`."""
 
 from __future__ import annotations
 
@@ -15,50 +15,51 @@ RebalanceProtocol = Literal["eager", "cooperative"]
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member tells its leader (ConsumerProtocolSubscription)."""
+    """The subscription that a member sends to the group's leader (ConsumerProtocolSubscription)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
     owned_partitions: tuple[TopicPartition, ...] = ()
     generation_id: int = -1
-    """Of the assignment that ``owned_partitions`` come from (version 2)."""
+    """The generation of the assignment that ``owned_partitions`` come from (version 2)."""
     rack_id: str | None = None
     group_instance_id: str | None = None
-    """Not on the wire: the leader knows it from the join."""
+    """Taken from the join request, because it is not part of the wire format."""
 
 
 Assignment = dict[str, list[TopicPartition]]
-"""By member id."""
+"""Assigned partitions, by member id."""
 
 
 class Assignor(Protocol):
-    """A way to share partitions; give one to ``partition_assignment_strategy=``."""
+    """A strategy for sharing out partitions; pass one to ``partition_assignment_strategy=``."""
 
     @property
     def name(self) -> str:
-        """The protocol's name, the same in all members."""
+        """The protocol's name, which all members must share."""
         ...
 
     @property
     def protocol(self) -> RebalanceProtocol: ...
 
     def user_data(self, topics: tuple[str, ...]) -> bytes | None:
-        """What this member adds to its subscription."""
+        """Return what this member adds to its subscription."""
         ...
 
     def assign(self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Assignment:
-        """Called in the leader, with the partition count of every topic somebody subscribed to that exists."""
+        """Assign the partitions. Called in the leader, with the partition counts of all subscribed topics that
+        exist."""
         ...
 
     def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
-        """Called in every member once it has its share."""
+        """Called in every member once it has its assignment."""
         ...
 
 
 class RangeAssignor:
-    """Each topic by itself: its partitions in equal ranges over those who read it, the first ones one longer.
+    """Divide each topic separately: its readers get equal ranges, and the first readers one partition more.
 
-    Topics of equal size that the same members read are shared alike: partition 3 of both goes to one member.
+    Topics with equal partition counts and readers are divided alike: partition 3 of both goes to one member.
     """
 
     name = "range"
@@ -82,12 +83,11 @@ class RangeAssignor:
                 start = end
         return shares
 
-    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
-        """Nothing to remember."""
+    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None: ...
 
 
 class RoundRobinAssignor:
-    """All partitions in order, dealt to the members in turn; who does not read a topic is passed over."""
+    """Deal all partitions in order to the members in turn, skipping members that do not read the topic."""
 
     name = "roundrobin"
     protocol: RebalanceProtocol = "eager"
@@ -107,14 +107,13 @@ class RoundRobinAssignor:
                     shares[member].append(TopicPartition(topic, number))
         return shares
 
-    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
-        """Nothing to remember."""
+    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None: ...
 
 
 def in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
-    """Members in Kafka's order: static ones by their instance id, then the others by member id.
+    """Return the members in Kafka's order: static members by their instance id, then dynamic members by member id.
 
-    A static member gets a new member id when it restarts; by its instance id it gets the same partitions.
+    A static member gets a new member id when it restarts; its instance id keeps its place, and so its partitions.
     """
 
     def rank(member: str) -> tuple[bool, str]:

@@ -1,8 +1,8 @@
 """Kafka's record format of ``__consumer_offsets``: committed offsets, and groups with their members.
 
-Every key begins with an int16 for what it is (0 and 1: an offset, 2: a group), every value with an int16 version.
-Values are written as version 3, as Kafka does; all versions up to Kafka 4.x are read. The schemas stand in the tables
-of `eventbus.protocol`; offsets, which are written most, are put together by hand: that costs a third.
+Every key begins with an int16 for its type (0 and 1: an offset, 2: a group), every value with an int16 version. Values
+are written as version 3, as Kafka does; all versions up to Kafka 4.x are read. The schemas are in the tables of
+`eventbus.protocol`; offsets, which are written most often, are encoded by hand, which is a third faster.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SHORT = 32_767
 
 
 class OffsetCommitKey(NamedTuple):
-    """Which offset: a group's, of one partition."""
+    """The key of a committed offset: a group and a partition."""
 
     group: str
     topic_partition: TopicPartition
 
 
 class OffsetCommitValue(NamedTuple):
-    """A committed offset: the *next* one to read."""
+    """A committed offset: the *next* offset to read."""
 
     offset: int
     metadata: str
@@ -54,25 +54,25 @@ class StoredMember(NamedTuple):
 
 
 class GroupMetadataValue(NamedTuple):
-    """A generation of a group: with members it was stable, without it is empty."""
+    """A generation of a group: stable if it has members, empty otherwise."""
 
     protocol_type: str
     generation_id: int
     protocol_name: str | None
     leader_id: str | None
     state_timestamp_ms: int
-    """When the group came into its state; -1 when an old version wrote it."""
+    """The time at which the group entered its state; -1 if an old version wrote the record."""
     members: tuple[StoredMember, ...]
 
 
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
-    """Version 1. Raises ValueError for a name that does not fit Kafka's int16 length."""
+    """Encode as version 1. Raises ValueError for a name that does not fit Kafka's int16 length."""
     group, (topic, partition) = key
     return b"\x00\x01" + _string(group) + _string(topic) + _INT32.pack(partition)
 
 
 def encode_offset_value(value: OffsetCommitValue) -> bytes:
-    """Version 3: offset, leader epoch, metadata, commit timestamp."""
+    """Encode as version 3: offset, leader epoch, metadata, commit timestamp."""
     metadata = value.metadata.encode()
     if len(metadata) > _SHORT:
         raise ValueError(f"a string of {len(metadata):,} bytes is longer than the format's {_SHORT:,}")
@@ -81,12 +81,12 @@ def encode_offset_value(value: OffsetCommitValue) -> bytes:
 
 
 def encode_group_key(group: str) -> bytes:
-    """Version 2. Raises ValueError for a name that does not fit Kafka's int16 length."""
+    """Encode as version 2. Raises ValueError for a name that does not fit Kafka's int16 length."""
     return b"\x00\x02" + _string(group)
 
 
 def encode_group_value(value: GroupMetadataValue) -> bytes:
-    """Version 3. Raises ValueError for a string that does not fit."""
+    """Encode as version 3. Raises ValueError for a string that does not fit."""
     members = [
         messages.GroupMetadataValue.MemberMetadata(
             member_id=member.member_id,
@@ -112,14 +112,14 @@ def encode_group_value(value: GroupMetadataValue) -> bytes:
 
 
 def decode_group_key(data: bytes) -> str | None:
-    """The group's name, or None for a record of another kind. Raises ValueError."""
+    """Return the group's name, or None for a record of another type. Raises ValueError."""
     if record_type(data) != 2:
         return None
     return decode(messages.GroupMetadataKey, 0, data[2:]).group
 
 
 def decode_group_value(data: bytes) -> GroupMetadataValue:
-    """Any version from 0 to 4. Raises ValueError."""
+    """Decode any version from 0 to 4. Raises ValueError."""
     message, _ = decode_value(messages.GroupMetadataValue, data)
     members = [
         StoredMember(
@@ -127,7 +127,7 @@ def decode_group_value(data: bytes) -> GroupMetadataValue:
             member.group_instance_id,
             member.client_id,
             member.client_host,
-            # Of before version 1: Kafka takes the session's.
+            # Absent before version 1; Kafka uses the session timeout then.
             member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout,
             member.session_timeout,
             member.subscription,
@@ -146,9 +146,9 @@ def decode_group_value(data: bytes) -> GroupMetadataValue:
 
 
 def decode_offset_key(data: bytes) -> OffsetCommitKey | None:
-    """The key, or None for a record of another kind (group metadata and members).
+    """Return the key, or None for a record of another type (group metadata and members).
 
-    Raises ValueError when the bytes end early or go on after the last field.
+    Raises ValueError if the bytes are truncated or continue after the last field.
     """
     if record_type(data) not in (0, 1):
         return None
@@ -157,13 +157,13 @@ def decode_offset_key(data: bytes) -> OffsetCommitKey | None:
 
 
 def decode_offset_value(data: bytes) -> OffsetCommitValue:
-    """Any version from 0 to 4. Raises ValueError."""
+    """Decode any version from 0 to 4. Raises ValueError."""
     message, _ = decode_value(messages.OffsetCommitValue, data)
     return OffsetCommitValue(message.offset, message.metadata, message.commit_timestamp, message.leader_epoch)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's ``String.hashCode``, signed: over UTF-16 code units, so an emoji counts as two."""
+    """Return Java's ``String.hashCode``, signed: over UTF-16 code units, so an emoji counts as two."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(units), 2):
@@ -172,7 +172,7 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for_group(group: str, partition_count: int) -> int:
-    """The partition of ``__consumer_offsets`` that keeps the group: Kafka's ``Utils.abs(hash) % count``.
+    """Return the partition of ``__consumer_offsets`` that stores the group: Kafka's ``Utils.abs(hash) % count``.
 
     ``Utils.abs`` is the absolute value, 0 for -2147483648; it is *not* ``hash & 0x7fffffff``.
     """

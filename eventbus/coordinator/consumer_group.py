@@ -1,8 +1,8 @@
-"""One group of the consumer protocol: members, their target, what they hold (KIP-848). Pure; changed by replay alone.
+"""State of one group of the consumer protocol: members, target, and partitions held (KIP-848). Pure.
 
 The group has an epoch that rises with every change of members, subscriptions or topics. For each such epoch the
-coordinator computes a target assignment, and every member walks towards it by itself, with its own epoch
-(`consumer_group_member`): nobody stops for the others. Decisions are made in `consumer_groups`.
+coordinator computes a target assignment, and every member moves towards it independently, with its own epoch
+(`consumer_group_member`), without stopping the others. Decisions are made in `consumer_groups`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOTHING: frozenset[TopicIdPartition] = frozenset()
 
 
 class ConsumerGroupState(Enum):
-    """Kafka's names."""
+    """The group's state, under Kafka's name."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
-    """The group's epoch has risen, and no target belongs to it yet."""
+    """The group's epoch has risen, and no target has been computed for it yet."""
     RECONCILING = "Reconciling"
-    """A member is not at the target yet."""
+    """A member has not reached the target yet."""
     STABLE = "Stable"
 
 
 class ConsumerGroup:
-    """All of it is hard state but ``seen_version``. `replay` is the only writer."""
+    """Everything except ``seen_version`` is hard state. `replay` is the only writer."""
 
     __slots__ = (
         "epoch", "members", "metadata_hash", "name", "owners", "regexes", "seen_version", "static", "target",
@@ -44,18 +44,18 @@ class ConsumerGroup:
         self.name = name
         self.epoch = 0
         self.metadata_hash = 0
-        """Of the topics that the members read: another hash, another epoch."""
+        """A hash of the topics that the members read. When it changes, the epoch rises."""
         self.target_epoch = 0
         self.target: dict[str, frozenset[TopicIdPartition]] = {}
-        """By member id: what it should hold."""
+        """The partitions that each member should hold, by member id."""
         self.members: dict[str, ConsumerMember] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.static: dict[str, str] = {}
-        """Group instance id -> member id."""
+        """Maps each group instance id to a member id."""
         self.owners: dict[TopicIdPartition, str] = {}
-        """Who holds a partition, or was told to give it up and has not said that it did."""
+        """The member that holds each partition, or that was asked to revoke it and has not confirmed that yet."""
         self.seen_version: int | None = None
-        """Soft: the version of the topics that the epoch takes into account."""
+        """Soft state: the version of the topics that the epoch takes into account."""
 
     def __repr__(self) -> str:
         members = [f"[{member!r}{self._show_target(member.member_id)}]" for _, member in sorted(self.members.items())]
@@ -71,7 +71,7 @@ class ConsumerGroup:
         return f" -> ({' '.join(map(show_partition, sorted(target)))})"
 
     def copy(self) -> ConsumerGroup:
-        """To see where records would lead."""
+        """Copy the group, to find out where records would lead."""
         other = ConsumerGroup(self.name)
         other.epoch, other.metadata_hash, other.target_epoch = self.epoch, self.metadata_hash, self.target_epoch
         other.target, other.members, other.regexes = dict(self.target), dict(self.members), dict(self.regexes)
@@ -92,11 +92,11 @@ class ConsumerGroup:
 
     @property
     def classic_count(self) -> int:
-        """How many members speak the classic protocol."""
+        """The number of members that use the classic protocol."""
         return sum(member.classic is not None for member in self.members.values())
 
     def topics_of(self, member: ConsumerMember, regexes: Mapping[str, ResolvedRegex] | None = None) -> frozenset[str]:
-        """By name and by pattern, whether they exist or not."""
+        """Return the topics that the member subscribes to by name and by pattern, whether they exist or not."""
         found = (self.regexes if regexes is None else regexes).get(member.regex)
         return frozenset(member.topics if found is None else (*member.topics, *found.topics))
 
@@ -104,14 +104,14 @@ class ConsumerGroup:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether somebody else still holds a partition that the member should have."""
+        """True if another member still holds a partition that this member should have."""
         return any(
             self.owners.get(tp, member.member_id) != member.member_id
             for tp in self.target.get(member.member_id, NOTHING) - member.assigned.keys()
         )
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """All of the group's records, gone."""
+        """Return the records that delete all of the group's records."""
         name, members = self.name, list(self.members)
         return [
             *(records.current_record(name, member_id, None) for member_id in members),
@@ -130,7 +130,7 @@ class ConsumerGroup:
             self.replay(records.read_key(key), value)
 
     def replay(self, key: RecordKey, value: bytes | None) -> None:
-        """Fold one record in. Raises ValueError for bytes that cannot be read."""
+        """Apply one record. Raises ValueError for bytes that cannot be read."""
         match key.type:
             case records.METADATA if value is not None:
                 self.epoch, self.metadata_hash = records.read_group(value)
@@ -149,7 +149,7 @@ class ConsumerGroup:
             case records.REGEX:
                 self.regexes.pop(key.name, None)
             case _:
-                pass  # partition metadata: older versions of Kafka stored what the hash stands for now
+                pass  # partition metadata: older versions of Kafka stored it where the hash is stored now
 
     def _replay_member(self, member_id: str, value: bytes | None) -> None:
         old = self.members.get(member_id)
@@ -169,7 +169,7 @@ class ConsumerGroup:
         old = self.members.get(member_id)
         if value is None and old is None:
             return
-        if old is None:  # the rest of it comes later in a log that was compacted
+        if old is None:  # the other records of this member follow: the log was compacted
             old = ConsumerMember(member_id=member_id)
         self._release(old)
         if value is None:

@@ -1,4 +1,4 @@
-"""How a group of the consumer protocol is assigned: epoch, target, and a member's next step (KIP-848). Pure."""
+"""Assignment in a group of the consumer protocol: epoch, target, and a member's next step (KIP-848). Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Regexes = Mapping[str, ResolvedRegex]
 
 
 class Assigning:
-    """Decides; what it decides for a group is in the turn's records."""
+    """Decides assignments; the records of each decision are added to the turn."""
 
     __slots__ = ("_matches", "_topics")
 
     def __init__(self, topics: TopicsView) -> None:
         self._topics = topics
         self._matches: dict[str, tuple[int, frozenset[str]]] = {}
-        """By pattern: the topics it matched, and their version then."""
+        """The topics that each pattern matched, with the version of the topics at that time."""
 
     def advance(
         self,
@@ -36,8 +36,10 @@ class Assigning:
         turn: Turn,
         may_describe: Callable[[str], bool] = lambda _: True,
     ) -> ConsumerMember:
-        """The member tells something: store it, raise the group's epoch if that changes who reads what, assign anew if
-        it was raised, and let the member take its next step. ``group`` and ``member`` are as they were before."""
+        """Store what a member reported, and let it take its next step. ``group`` and ``member`` are the state before.
+
+        The group's epoch rises if the report changes what anyone reads, and then a new target is computed.
+        """
         name = group.name
         is_new = member.member_id not in group.members
         if is_new or updated != member:
@@ -100,7 +102,8 @@ class Assigning:
         turn: Turn,
         may_describe: Callable[[str], bool],
     ) -> dict[str, ResolvedRegex]:
-        """The topics of each member's pattern. Those that the member who asks may not see are left out, as in Kafka."""
+        """Return the topics of each member's pattern, without those that the requesting member may not see, as in
+        Kafka."""
         version = self._topics.version
         resolved: dict[str, ResolvedRegex] = {}
         for regex in sorted({member.regex for member in members.values()} - {""}):
@@ -127,7 +130,7 @@ class Assigning:
 
 
 def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
-    """The one that most members ask for."""
+    """Return the assignor that most members request."""
     votes = dict.fromkeys(ASSIGNORS, 0)
     for member in members:
         if member.assignor in votes:

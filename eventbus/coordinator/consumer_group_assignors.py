@@ -1,7 +1,7 @@
-"""The server's assignors of groups of the consumer protocol (KIP-848): ``uniform`` and ``range``. Pure.
+"""The server-side assignors of the consumer protocol (KIP-848): ``uniform`` and ``range``. Pure.
 
-They share with the consumers' own assignors what these do: ``uniform`` is as even as can be and then moves as little as
-can be; ``range`` shares out each topic by itself.
+They share code with the client-side assignors: ``uniform`` balances as evenly as possible and then moves as little as
+possible; ``range`` divides each topic separately.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from eventbus.coordinator.sticky import Owners, spread
 from eventbus.types import TopicPartition
 
 ASSIGNORS = ("uniform", "range")
-"""The first one is used when the members ask for none (``group.consumer.assignors``)."""
+"""The first assignor is the default of members that request none (``group.consumer.assignors``)."""
 
 Target = Mapping[str, frozenset[TopicIdPartition]]
-"""By member id."""
+"""Assigned partitions, by member id."""
 
 
 def assign(
@@ -28,9 +28,9 @@ def assign(
     last: Target,
     topics: TopicsView,
 ) -> dict[str, frozenset[TopicIdPartition]]:
-    """Each member's share of the topics it reads, by topic name; topics that do not exist are passed over.
+    """Return each member's share of the topics that it reads, given by name; topics that do not exist are skipped.
 
-    ``last`` is the assignment before, of which ``uniform`` keeps as much as it may.
+    ``last`` is the previous assignment, of which ``uniform`` keeps as much as possible.
     """
     facts: dict[str, TopicFacts] = {}
     for name in frozenset[str]().union(*readers.values()):

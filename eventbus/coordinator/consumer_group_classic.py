@@ -1,7 +1,8 @@
-"""Groups that change their protocol while they run, and what members of the classic protocol bring along (KIP-848).
+"""Conversion of groups between the classic and the consumer protocol, and their classic members (KIP-848).
 
-A group belongs to the consumer protocol as long as one member speaks it. When the first such member comes the group is
-converted with all its members, who go on joining and syncing as before; when the last one leaves it is converted back.
+A group belongs to the consumer protocol as long as one member uses it. When the first such member joins, the group is
+converted with all its members, which continue to join and sync as before; when the last one leaves, it is converted
+back.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from eventbus.types import TopicPartition
 
 
 def read_subscription(group: str, protocols: Iterable[tuple[str, bytes]]) -> Subscription:
-    """What a member of the classic protocol reads, by the first of its protocols. Raises InconsistentGroupProtocol."""
+    """Return the topics that a classic member reads, from its first protocol. Raises InconsistentGroupProtocol."""
     try:
         return decode_subscription(next(metadata for _, metadata in protocols))
     except (ValueError, StopIteration) as error:
@@ -38,7 +39,7 @@ def read_subscription(group: str, protocols: Iterable[tuple[str, bytes]]) -> Sub
 
 
 def joined(member: ConsumerMember, request: JoinGroup, subscription: Subscription) -> ConsumerMember:
-    """The member as it joins now."""
+    """Return the member with the fields of this join."""
     rebalance_timeout_ms = request.rebalance_timeout_ms
     return msgspec.structs.replace(
         member,
@@ -54,7 +55,7 @@ def joined(member: ConsumerMember, request: JoinGroup, subscription: Subscriptio
 
 
 def to_ids(partitions: Iterable[TopicPartition], topics: TopicsView) -> frozenset[TopicIdPartition]:
-    """Those of topics that exist."""
+    """Return the partitions of topics that exist, by topic id."""
     facts = {name: topics.get(name) for name in {tp.topic for tp in partitions}}
     return frozenset(
         TopicIdPartition(fact.topic_id, tp.partition) for tp in partitions if (fact := facts[tp.topic]) is not None
@@ -62,7 +63,7 @@ def to_ids(partitions: Iterable[TopicPartition], topics: TopicsView) -> frozense
 
 
 def encode_classic_assignment(partitions: Iterable[TopicIdPartition], topics: TopicsView) -> bytes:
-    """As a leader would have written it; partitions of topics that are gone are left out."""
+    """Encode the assignment as a group leader would, without partitions of deleted topics."""
     names = {topic_id: topics.name_of(topic_id) for topic_id in {topic_id for topic_id, _ in partitions}}
     return encode_assignment(
         TopicPartition(name, partition) for topic_id, partition in partitions if (name := names[topic_id]) is not None
@@ -70,7 +71,7 @@ def encode_classic_assignment(partitions: Iterable[TopicIdPartition], topics: To
 
 
 def classic_tombstone(name: str) -> CoordinatorRecord:
-    """The classic group is gone."""
+    """Return the record that deletes the classic group."""
     return CoordinatorRecord(encode_group_key(name), None)
 
 
@@ -78,8 +79,10 @@ def classic_tombstone(name: str) -> CoordinatorRecord:
 
 
 def upgraded(group: Group, topics: TopicsView) -> list[CoordinatorRecord]:
-    """The records of a classic group of consumers as a group of the consumer protocol: each member has what it was
-    assigned last. Raises GroupIdNotFound, as Kafka does, for a group that cannot be converted."""
+    """Return the records that convert a classic group of consumers to the consumer protocol.
+
+    Each member keeps its last assignment. Raises GroupIdNotFound, as Kafka does, for a group that cannot be converted.
+    """
     if not group.is_consumers:
         raise GroupIdNotFound(
             f"group {group.name!r} is of protocol type {group.protocol_type!r}, which cannot become a group of the "
@@ -102,7 +105,8 @@ def upgraded(group: Group, topics: TopicsView) -> list[CoordinatorRecord]:
 
 
 def _upgraded_member(group: Group, member: Member, topics: TopicsView, taken: Set[TopicIdPartition]) -> ConsumerMember:
-    """``taken`` is what other members have: a leader may have given a partition to two, and one of them loses it."""
+    """Convert one member. ``taken`` is what other members have: a leader may have assigned a partition twice by
+    mistake, and then only the first owner keeps it."""
     try:
         metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
         subscription = decode_subscription(metadata)
@@ -129,7 +133,7 @@ def _upgraded_member(group: Group, member: Member, topics: TopicsView, taken: Se
 
 
 def can_downgrade(group: ConsumerGroup, leaving: Collection[str], max_size: int) -> bool:
-    """Whether only members of the classic protocol stay, and not more than a classic group may have."""
+    """True if only classic members remain, and no more of them than a classic group may have."""
     stay = [member for member_id, member in group.members.items() if member_id not in leaving]
     changes = any(group.members[member_id].classic is None for member_id in leaving)
     return changes and 0 < len(stay) <= max_size and all(member.classic is not None for member in stay)
@@ -138,7 +142,11 @@ def can_downgrade(group: ConsumerGroup, leaving: Collection[str], max_size: int)
 def downgraded(
     group: ConsumerGroup, leaving: Collection[str], topics: TopicsView, wall_now_ms: int
 ) -> tuple[list[CoordinatorRecord], GroupMetadataValue]:
-    """The records of the group as a classic one without some members, and what they say. Nobody leads it."""
+    """Return the records that convert the group to a classic one without the leaving members, and its stored
+    generation.
+
+    The generation has no leader.
+    """
     members = Members()
     for member_id, member in group.members.items():
         if member_id not in leaving and member.classic is not None:

@@ -1,7 +1,7 @@
-"""Members of the classic protocol in groups of the consumer protocol: they join and sync as ever (KIP-848). Pure.
+"""Classic members of groups of the consumer protocol: they join and sync as before (KIP-848). Pure.
 
-The coordinator assigns for them. A join is answered at once, with the member's epoch as its generation; a heartbeat
-tells it to join again when it must give something up, or can have more.
+The coordinator assigns for them. A join is answered at once, with the member's epoch as its generation; the answer to a
+heartbeat makes the member join again when it must revoke partitions or can have more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from eventbus.types import GroupMetadata
 
 
 class ClassicMembers:
-    """Their requests. All state is the groups'."""
+    """Handles the requests of classic members. All state is in the groups."""
 
     __slots__ = ("_groups",)
 
@@ -36,7 +36,8 @@ class ClassicMembers:
         self._groups = groups
 
     def join(self, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
-        """A member of the classic protocol joins a group that has members. Answered at once: nobody waits for others.
+        """Let a classic member join a group that has members. It is answered at once, without waiting for other
+        members.
 
         Raises GroupMaxSizeReached, InconsistentGroupProtocol, MemberIdRequired, UnknownMemberId, FencedInstanceId.
         """
@@ -82,7 +83,7 @@ class ClassicMembers:
         )
 
     def _downgrade_if_classic(self, group: ConsumerGroup, turn: Turn) -> GroupMetadataValue | None:
-        """A member of the classic protocol took the place of one of the consumer protocol: perhaps of the last one."""
+        """Convert the group back if the member replaced by this join was the last that used the consumer protocol."""
         after = group.copy()
         after.fold(turn.records)
         if not after.classic_count == len(after.members) <= self._groups.config.group_max_size:
@@ -109,8 +110,10 @@ class ClassicMembers:
         protocol_type: str | None,
         protocol_name: str | None,
     ) -> None:
-        """A member of the classic protocol fetches what it is assigned. Raises UnknownMemberId, FencedInstanceId,
-        IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress."""
+        """Answer with the assignment of a classic member.
+
+        Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress.
+        """
         group, held, protocols, _ = self._classic_member(member)
         own_name = protocols[0][0]
         for given, own in ((protocol_type, CONSUMER_PROTOCOL), (protocol_name, own_name)):
@@ -126,8 +129,11 @@ class ClassicMembers:
         turn.sync(reply, SyncGroupResult(CONSUMER_PROTOCOL, own_name, assignment))
 
     def heartbeat(self, member: GroupMetadata, now_ms: int) -> None:
-        """A member of the classic protocol is alive. Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, and
-        RebalanceInProgress when it must give something up, or can have more."""
+        """Renew the session of a classic member.
+
+        Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, and RebalanceInProgress if the member must revoke
+        partitions or can have more.
+        """
         group, held, _, _ = self._classic_member(member)
         self._groups.renew(group.name, held, now_ms)
         if (
@@ -158,8 +164,7 @@ class ClassicMembers:
         return group, held, held.classic.protocols, held.classic.session_timeout_ms
 
     def leave(self, name: str, members: Sequence[tuple[str, str | None]], turn: Turn) -> list[KafkaError | None]:
-        """Members of either protocol go, or (by instance id alone) static members are removed; an error or None for
-        each."""
+        """Remove members, by id or (static members) by instance id alone; return an error or None for each."""
         group = self._groups.groups[name]
         errors: list[KafkaError | None] = []
         gone: list[str] = []

@@ -1,7 +1,7 @@
-"""One member of a group of the consumer protocol, and how it gets from what it holds to what it should hold (KIP-848).
+"""One member of a group of the consumer protocol, and how it moves from its partitions to its target (KIP-848).
 
-Pure: a member is a value. The target is the group's; a member walks towards it by itself: first it gives up what it
-should not have, then it takes what is free, and what is still held by others comes once they have given it up.
+Pure: a member is a value. The target belongs to the group, and a member moves towards it independently: first it
+revokes what it should not have, then it takes what is free; partitions that others still hold follow once revoked.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from eventbus.coordinator.consumer_group_requests import LEAVE_STATIC_EPOCH, Top
 from eventbus.errors import FencedMemberEpoch
 
 Assigned = dict[TopicIdPartition, int]
-"""The partitions a member holds, each with the epoch in which it got it."""
+"""The partitions that a member holds, each with the epoch in which it got it."""
 
 
 class MemberState(Enum):
-    """Kafka's; the value is the one of its records."""
+    """Kafka's member states; the value is the number in stored records."""
 
     STABLE = 0
-    """It holds its target, as far as that was free when it took it."""
+    """The member holds its target, as far as that was free."""
     UNREVOKED_PARTITIONS = 1
-    """It was told to give partitions up, and has not said yet that it did."""
+    """The member was asked to revoke partitions and has not confirmed that yet."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others still hold."""
+    """The member waits for partitions that others still hold."""
     UNKNOWN = 127
-    """Of a newer version; the member has to join again."""
+    """Written by a newer version; the member has to join again."""
 
 
 class ClassicMember(msgspec.Struct, frozen=True):
-    """What a member that speaks the classic protocol brought along: it heartbeats, joins and syncs as before."""
+    """The settings of a member that uses the classic protocol: it heartbeats, joins and syncs as before."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member. ``epoch`` is the one it has to name; ``previous_epoch`` is taken too, for an answer that was lost."""
+    """One member. It must send ``epoch``; ``previous_epoch`` is accepted too, in case an answer was lost."""
 
     member_id: str
     instance_id: str | None = None
@@ -47,12 +47,12 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """In order."""
+    """Subscribed topic names, sorted."""
     regex: str = ""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicMember | None = None
-    """None: it speaks the consumer protocol."""
+    """None if the member uses the consumer protocol."""
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -75,15 +75,18 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_away(self) -> bool:
-        """A static member that left for a while."""
+        """True for a static member that left temporarily."""
         return self.epoch == LEAVE_STATIC_EPOCH
 
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def check_epoch(self, epoch: int, owned: frozenset[TopicIdPartition] | None) -> None:
-        """Raises FencedMemberEpoch. The epoch before is taken if the member holds nothing that it should not: the
-        answer that told it the new one was lost."""
+        """Raise FencedMemberEpoch for a wrong epoch.
+
+        The previous epoch is accepted if the member holds nothing that it should not: the answer with the new epoch was
+        lost.
+        """
         if epoch in (0, self.epoch):
             return
         retried = epoch == self.previous_epoch and owned is not None and owned <= self.assigned.keys()
@@ -100,10 +103,10 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
         owned: frozenset[TopicIdPartition] | None,
         is_free: Callable[[TopicIdPartition], bool],
     ) -> ConsumerMember:
-        """The next step towards the target; itself when there is none now.
+        """Return the member after its next step towards the target; unchanged if it can take none now.
 
-        ``owned`` is what the member says it holds, None when it does not say. ``is_free`` tells whether nobody else
-        holds a partition. Raises FencedMemberEpoch for a member whose state cannot be known.
+        ``owned`` is what the member reports to hold, None if it reports nothing. ``is_free`` returns whether no other
+        member holds a partition. Raises FencedMemberEpoch for a member whose state cannot be known.
         """
         match self.state:
             case MemberState.STABLE if self.epoch == target_epoch:
@@ -135,7 +138,7 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
                 revoking=revoking,
             )
         wanted = target - kept.keys()
-        # An answer that was lost may still be asked for again after a step within one epoch.
+        # A lost answer may still be requested again after a step within one epoch.
         previous_epoch = self.previous_epoch if self.epoch == target_epoch else self.epoch
         free = {tp: target_epoch for tp in sorted(wanted) if is_free(tp)}
         waits = len(free) < len(wanted)
@@ -150,5 +153,5 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_partition(topic_partition: TopicIdPartition) -> str:
-    """For logs: the first bytes of the topic's id."""
+    """Return a short form for logs: the first bytes of the topic's id, and the partition."""
     return f"{topic_partition.topic_id.hex()[:8]}-{topic_partition.partition}"

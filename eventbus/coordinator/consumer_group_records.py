@@ -1,7 +1,7 @@
-"""Records of ``__consumer_offsets`` that hold groups of the consumer protocol, in Kafka's format (KIP-848).
+"""Records of ``__consumer_offsets`` for groups of the consumer protocol, in Kafka's format (KIP-848).
 
 A group is many records: its epoch, the epoch of its target assignment, its resolved patterns, and per member its
-metadata, its target and what it holds. A heartbeat that changes little writes little.
+metadata, its target and what it holds. So a heartbeat that changes little writes little.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from eventbus.protocol import messages as m
 from eventbus.protocol.log_records import decode_key, decode_value, encode_key, encode_value, record_type
 
 METADATA, PARTITION_METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
-"""The types of keys. Partition metadata is what Kafka before 4.1 wrote in place of the hash; it is passed over."""
+"""The types of keys. Partition metadata, which Kafka before 4.1 wrote instead of the hash, is skipped."""
 
 RECORD_TYPES = frozenset((METADATA, PARTITION_METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT, REGEX))
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that a pattern stood for when somebody last looked."""
+    """The topics that a pattern matched when it was last resolved."""
 
     topics: tuple[str, ...]
-    """In order."""
+    """The matching topic names, sorted."""
     version: int
-    """Of the topics it was resolved against."""
+    """The version of the topics that the pattern was resolved against."""
     timestamp_ms: int
 
 
 def group_record(group: str, epoch: int | None, metadata_hash: int = 0) -> CoordinatorRecord:
-    """The group's epoch; None: the group is gone."""
+    """Return the record of the group's epoch; None deletes the group."""
     value = None if epoch is None else m.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return _record(m.ConsumerGroupMetadataKey(group_id=group), value)
 
 
 def member_record(group: str, member_id: str, member: ConsumerMember | None) -> CoordinatorRecord:
-    """What the member told of itself; None: it is gone."""
+    """Return the record of what the member reported; None deletes it."""
     value = None
     if member is not None:
         kind = m.ConsumerGroupMemberMetadataValue
@@ -65,7 +65,7 @@ def member_record(group: str, member_id: str, member: ConsumerMember | None) -> 
 
 
 def target_epoch_record(group: str, epoch: int | None, wall_now_ms: int = 0) -> CoordinatorRecord:
-    """The group epoch that the targets belong to; None: there are none any more."""
+    """Return the record of the group epoch that the targets belong to; None deletes it."""
     value = None
     if epoch is not None:
         value = m.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=wall_now_ms)
@@ -73,7 +73,7 @@ def target_epoch_record(group: str, epoch: int | None, wall_now_ms: int = 0) -> 
 
 
 def target_record(group: str, member_id: str, target: Iterable[TopicIdPartition] | None) -> CoordinatorRecord:
-    """What the member should hold; None: it is gone."""
+    """Return the record of the member's target; None deletes it."""
     value = None
     if target is not None:
         kind = m.ConsumerGroupTargetAssignmentMemberValue
@@ -86,7 +86,7 @@ def target_record(group: str, member_id: str, target: Iterable[TopicIdPartition]
 
 
 def current_record(group: str, member_id: str, member: ConsumerMember | None) -> CoordinatorRecord:
-    """What the member holds, and where it stands; None: it is gone."""
+    """Return the record of the member's state and partitions; None deletes it."""
     value = None
     if member is not None:
         value = m.ConsumerGroupCurrentMemberAssignmentValue(
@@ -100,7 +100,7 @@ def current_record(group: str, member_id: str, member: ConsumerMember | None) ->
 
 
 def regex_record(group: str, regex: str, resolved: ResolvedRegex | None) -> CoordinatorRecord:
-    """The topics of a pattern; None: no member has it any more."""
+    """Return the record of a pattern's topics; None if no member has the pattern any more."""
     value = None
     if resolved is not None:
         value = m.ConsumerGroupRegularExpressionValue(
@@ -114,7 +114,7 @@ def _record(key: msgspec.Struct, value: msgspec.Struct | None) -> CoordinatorRec
 
 
 def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[bytes, dict[int, None]]:
-    """Topics and their partitions, in order."""
+    """Group partitions by topic, sorted."""
     topics: dict[bytes, dict[int, None]] = {}
     for topic_id, partition in sorted(partitions):
         topics.setdefault(topic_id, {})[partition] = None
@@ -137,7 +137,7 @@ def _held(assigned: Assigned) -> list[m.ConsumerGroupCurrentMemberAssignmentValu
 
 
 class RecordKey(NamedTuple):
-    """Which record: its type, the group, and the member or the pattern where there is one."""
+    """The parts of a key: its type, the group, and the member or the pattern if the type has one."""
 
     type: int
     group: str
@@ -145,12 +145,12 @@ class RecordKey(NamedTuple):
 
 
 def is_consumer_group_key(key: bytes) -> bool:
-    """Whether the record is one of these. Raises ValueError for a key that is too short."""
+    """True if the key belongs to a group of the consumer protocol. Raises ValueError for a key that is too short."""
     return record_type(key) in RECORD_TYPES
 
 
 def read_key(key: bytes) -> RecordKey:
-    """Raises ValueError for a key that cannot be read, or is of another type."""
+    """Decode a key. Raises ValueError if it cannot be read or has another type."""
     kind = record_type(key)
     match kind:
         case 3:
@@ -176,13 +176,13 @@ def read_key(key: bytes) -> RecordKey:
 
 
 def read_group(value: bytes) -> tuple[int, int]:
-    """Epoch and hash of the topics. Raises ValueError, as all of these."""
+    """Return the epoch and the hash of the topics. Raises ValueError, as all functions here do."""
     read = decode_value(m.ConsumerGroupMetadataValue, value)[0]
     return read.epoch, read.metadata_hash
 
 
 def read_member(value: bytes) -> dict[str, Any]:
-    """The fields of a `ConsumerMember` that the member told."""
+    """Return the fields of a `ConsumerMember` that the member reported."""
     read = decode_value(m.ConsumerGroupMemberMetadataValue, value)[0]
     classic = read.classic_member_metadata
     return {
@@ -215,7 +215,7 @@ def read_target(value: bytes) -> frozenset[TopicIdPartition]:
 
 
 def read_current(value: bytes) -> dict[str, Any]:
-    """The fields of a `ConsumerMember` that the coordinator keeps of it."""
+    """Return the fields of a `ConsumerMember` that the coordinator maintains."""
     read = decode_value(m.ConsumerGroupCurrentMemberAssignmentValue, value)[0]
     known = {state.value: state for state in MemberState}
     return {
@@ -230,7 +230,8 @@ def read_current(value: bytes) -> dict[str, Any]:
 def _assigned(
     topics: Iterable[m.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], member_epoch: int
 ) -> Assigned:
-    """Kafka before 4.3 did not store when a partition was assigned: the member's epoch stands for it then."""
+    """Return partitions with the epoch of their assignment, or the member's: Kafka before 4.3 did not store the
+    former."""
     return {
         TopicIdPartition(bytes(topic.topic_id), number): epoch
         for topic in topics

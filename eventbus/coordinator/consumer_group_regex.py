@@ -1,8 +1,8 @@
 """Topic patterns that consumers send to the coordinator (KIP-848), in RE2's syntax, matched in linear time. Pure.
 
-Python's `re` backtracks: one pattern from a client could keep the log busy for ever. Here a pattern becomes an
-automaton over the characters that topic names are made of, and each name is read once. What RE2 does not have (back
-references, looking around) is refused here too.
+Python's `re` backtracks: one pattern from a client could block the server indefinitely. Here a pattern is compiled to
+an automaton over the characters that topic names are made of, and each name is read once. Features that RE2 lacks (back
+references, lookaround) are refused here too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from eventbus.errors import InvalidRegularExpression
 
 ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
-"""What topic names are made of."""
+"""The characters of which topic names are made."""
 MAX_STEPS = 2_000
-"""Of an automaton; counted repetitions are written out."""
+"""The largest automaton; counted repetitions are expanded."""
 MAX_REPEAT = 1_000
-"""RE2's bound of a counted repetition."""
+"""RE2's limit of a counted repetition."""
 MAX_DEPTH = 100
-"""Of nested groups."""
+"""The deepest nesting of groups."""
 _MAX_CACHED = 10_000
 
 _DIGITS = frozenset(string.digits)
@@ -42,12 +42,13 @@ _GROUP = re.compile(r"\?(?:P?<(\w+)>|([imsU]*)(?:-([imsU]*))?([:)]))")
 
 
 class _Step(NamedTuple):
-    """One state of the automaton: reads a character of ``chars``, or (None) goes on without, where ``holds`` does."""
+    """One state of the automaton: reads a character of ``chars``, or (None) continues without reading if ``holds`` is
+    true."""
 
     chars: frozenset[str] | None
     to: tuple[int, ...]
     holds: str = ""
-    """An assertion: one of ``^ $ b B``; empty: always."""
+    """An assertion, one of ``^ $ b B``; empty if there is none."""
 
 
 class _Node(NamedTuple):
@@ -91,7 +92,7 @@ class _Parser:
         while self._peek() == "|":
             self._at += 1
             found.append(self._sequence())
-        self._fold = fold  # flags hold to the end of their group
+        self._fold = fold  # flags apply until the end of their group
         return found[0] if len(found) == 1 else _Node("or", parts=tuple(found))
 
     def _sequence(self) -> _Node:
@@ -112,7 +113,7 @@ class _Parser:
         bounds = self._bounds()
         if bounds is None:
             return node
-        if self._peek() == "?":  # as few as possible: no difference to whether it matches
+        if self._peek() == "?":  # non-greedy: makes no difference to whether the name matches
             self._at += 1
         if self._bounds() is not None:
             raise self._refuse("a repetition of a repetition")
@@ -134,7 +135,7 @@ class _Parser:
         return least, most
 
     def _atom(self) -> _Node | None:
-        """None for what stands for nothing: flags."""
+        """Parse one atom. Returns None for flags, which match nothing."""
         char = self._take()
         if char == "(":
             return self._group()
@@ -221,7 +222,8 @@ class _Parser:
         return frozenset(char for char in ALPHABET if low <= char <= high)
 
     def _escaped(self, char: str, *, whole: bool = False) -> frozenset[str]:
-        """``whole``: also a character that no topic name has, as the end of a range."""
+        """Return the characters of an escape. ``whole`` also allows characters that no topic name has, for ends of
+        ranges."""
         if char in _ESCAPED_SETS:
             return _ESCAPED_SETS[char]
         if char in "pP":
@@ -253,19 +255,19 @@ class _Parser:
 
 
 class TopicPattern:
-    """A pattern that whole names are held against."""
+    """A pattern that is matched against whole names."""
 
     __slots__ = ("_cache", "_start", "_steps", "text")
 
     def __init__(self, text: str) -> None:
-        """Raises InvalidRegularExpression."""
+        """Compile the pattern. Raises InvalidRegularExpression."""
         self.text = text
-        self._steps: list[_Step] = [_Step(None, ())]  # the last one: matched
+        self._steps: list[_Step] = [_Step(None, ())]  # the last state: matched
         self._cache: dict[tuple[frozenset[int], str, str, str], frozenset[int]] = {}
         self._start = self._compile(_Parser(text).parse(), 0)
 
     def matches(self, name: str) -> bool:
-        """Whether all of the name matches; it has only characters that topic names may have."""
+        """True if the whole name matches. It must contain only characters that topic names may have."""
         states = frozenset((self._start,))
         before = ""
         for char in name:
@@ -294,7 +296,7 @@ class TopicPattern:
         )
 
     def _without_reading(self, states: frozenset[int], before: str, after: str) -> set[int]:
-        """All states that are reached between two characters; an empty one is an end of the name."""
+        """Return all states that are reached between two characters; an empty character is an end of the name."""
         edge = (before in _WORD) != (after in _WORD)
         holds = {"": True, "^": before == "", "$": after == "", "b": edge, "B": not edge}
         found: set[int] = set()
@@ -317,7 +319,7 @@ class TopicPattern:
         return len(self._steps) - 1
 
     def _compile(self, node: _Node, to: int) -> int:
-        """The state from which the piece leads to ``to``."""
+        """Add the states of the piece; return the state from which it leads to ``to``."""
         match node.kind:
             case "chars":
                 return self._add(_Step(node.chars, (to,)))

@@ -10,7 +10,7 @@ from eventbus.coordinator.topics import TopicState
 
 
 class TopicFacts(NamedTuple):
-    """What an assignment needs to know of a topic."""
+    """The properties of a topic on which an assignment depends."""
 
     topic_id: bytes
     """16 bytes, as on the wire."""
@@ -18,12 +18,12 @@ class TopicFacts(NamedTuple):
 
 
 class TopicsView:
-    """The topics of the log as they are now. ``version`` tells whether they may have changed since."""
+    """The topics of the log at present. ``version`` changes whenever they may have changed."""
 
     __slots__ = ("_ids", "_names", "_seen_version", "_topics", "_version")
 
     def __init__(self, topics: Mapping[str, TopicState], version: Callable[[], int]) -> None:
-        """``topics`` is looked at anew whenever ``version()`` gives another number."""
+        """``topics`` is read again whenever ``version()`` returns another number."""
         self._topics = topics
         self._version = version
         self._seen_version: int | None = None
@@ -32,7 +32,7 @@ class TopicsView:
 
     @property
     def version(self) -> int:
-        """Another number after every change of topics or partition counts."""
+        """A number that changes with every change of topics or partition counts."""
         return self._version()
 
     def names(self) -> Iterable[str]:
@@ -49,7 +49,7 @@ class TopicsView:
         return TopicFacts(topic_id, topic.partitions)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """None when no topic has this id: it was deleted, or made anew."""
+        """Return None if no topic has this id: it was deleted, and perhaps created again with another id."""
         self._look()
         return self._names.get(topic_id)
 
@@ -65,9 +65,10 @@ NO_TOPICS = TopicsView({}, lambda: 0)
 
 
 def metadata_hash(topics: TopicsView, names: Iterable[str]) -> int:
-    """Another number when one of the topics came, went, or has another id or partition count; 0 for none (KIP-1101).
+    """Return a number that changes if a topic is created, deleted, or gets another id or partition count (KIP-1101).
 
-    Kafka's is another function; whoever finds a number of another kind sees a change, and assigns once more.
+    It is 0 without topics. Kafka uses another hash function: a group written by Kafka is assigned once more on first
+    use.
     """
     found = [(name, facts) for name in sorted(names) if (facts := topics.get(name)) is not None]
     if not found:

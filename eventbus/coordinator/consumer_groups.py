@@ -1,7 +1,8 @@
-"""Groups of the consumer protocol in one partition of ``__consumer_offsets``: what is decided for them (KIP-848). Pure.
+"""Decisions for the groups of the consumer protocol in one partition of ``__consumer_offsets`` (KIP-848). Pure.
 
-Part of `GroupsShard`. A heartbeat does it all: it tells what the member reads and holds, and is told what it may hold.
-Members of the classic protocol take part with their own requests; the coordinator assigns for them too.
+Part of `GroupsShard`. The heartbeat is the only request: it reports what the member reads and holds, and its answer
+lists what the member may hold. Members of the classic protocol join with their own requests; the coordinator assigns
+for them too.
 """
 
 from __future__ import annotations
@@ -53,12 +54,15 @@ from eventbus.errors import (
 from eventbus.types import GroupMetadata, TopicPartition
 
 FIRST_EPOCH = 1
-"""Of a group before its first member, as in Kafka since 4.3: that member joins in epoch 2."""
+"""The epoch of a group before its first member, as in Kafka since 4.3: that member joins in epoch 2."""
 
 
 class ConsumerGroups:
-    """Hard state: ``groups``. Timers are soft, and are those of the shard: SESSION, JOIN (a member of the classic
-    protocol must join again by then; one of the consumer protocol must have given its partitions up) and SYNC."""
+    """The groups of one shard. Hard state: ``groups``.
+
+    Timers are soft state, and belong to the shard: SESSION, JOIN (by then a classic member must have joined again, and
+    a member of the consumer protocol must have revoked its partitions) and SYNC.
+    """
 
     __slots__ = ("_assigning", "config", "deadlines", "groups", "new_id", "topics")
 
@@ -78,7 +82,7 @@ class ConsumerGroups:
     # heartbeat -------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: ConsumerHeartbeat, classic: Group | None, turn: Turn) -> ConsumerHeartbeatResult:
-        """A member joins, stays or leaves. ``classic`` is the classic group of the name; it is converted if it must be.
+        """Let a member join, stay or leave. ``classic`` is the classic group with the name, converted if necessary.
 
         Raises InvalidRequest, UnsupportedAssignor, InvalidRegularExpression, GroupIdNotFound (a classic group that
         cannot be converted), GroupMaxSizeReached, UnknownMemberId, FencedMemberEpoch, UnreleasedInstanceId,
@@ -119,7 +123,7 @@ class ConsumerGroups:
         )
         settled = self.advance(group, member, updated, request.owned, turn, request.may_describe)
         self.renew(group.name, settled, turn.now_ms)
-        if classic is not None:  # nothing is refused from here on
+        if classic is not None:  # nothing is refused after this line
             classic.interrupt(turn)
         told = request.is_full or settled.assigned.keys() != member.assigned.keys()
         return ConsumerHeartbeatResult(
@@ -130,7 +134,7 @@ class ConsumerGroups:
         )
 
     def _group_for(self, name: str, classic: Group | None, turn: Turn) -> ConsumerGroup:
-        """The group as a member joins it: a new one, or a classic one converted, if need be."""
+        """Return the group that a member joins: existing, new, or converted from the classic protocol."""
         known = self.groups.get(name)
         if known is not None and (known.members or classic is None):
             return known
@@ -147,7 +151,7 @@ class ConsumerGroups:
                 )
             converted = classics.upgraded(classic, self.topics)
             group.fold(converted)
-        if known is not None:  # becoming classic again was begun, and could not be stored
+        if known is not None:  # a conversion back to the classic protocol was begun, and could not be stored
             turn.records += known.tombstones()
         turn.records += [classics.classic_tombstone(name), *converted]
         return group
@@ -168,9 +172,12 @@ class ConsumerGroups:
     def take_place(
         self, group: ConsumerGroup, member_id: str, instance_id: str, turn: Turn, *, by_classic: bool
     ) -> tuple[ConsumerGroup, ConsumerMember]:
-        """A static member comes: a new one, or one that takes over the place its instance id has. The group as it is
-        then, and the member. Raises UnreleasedInstanceId while another one is there, who must leave first; a member
-        of the classic protocol, and one that takes over from it, need not wait (KIP-345)."""
+        """Return the group and member after a static member joined as a new member or took over its instance id's
+        place.
+
+        Raises UnreleasedInstanceId while another member is active under the instance id; that member must leave first.
+        A classic member, and a member that takes over from a classic one, need not wait (KIP-345).
+        """
         old_id = group.static.get(instance_id)
         if old_id is None:
             return group, group.members.get(member_id) or ConsumerMember(member_id=member_id)
@@ -205,7 +212,7 @@ class ConsumerGroups:
         turn: Turn,
         may_describe: Callable[[str], bool] = lambda _: True,
     ) -> ConsumerMember:
-        """See `Assigning.advance`. A member that has to give partitions up is watched from here on."""
+        """See `Assigning.advance`. A member that has to revoke partitions gets a deadline."""
         settled = self._assigning.advance(group, member, updated, owned, turn, may_describe)
         if settled != updated:
             self._watch(group.name, settled, turn.now_ms)
@@ -214,7 +221,7 @@ class ConsumerGroups:
     # stay, leave, fail -----------------------------------------------------------------------------------------------
 
     def renew(self, name: str, member: ConsumerMember, now_ms: int) -> None:
-        """Start the session anew."""
+        """Restart the member's session timeout."""
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         else:
@@ -222,7 +229,7 @@ class ConsumerGroups:
         self.deadlines.set((name, Timer.SESSION, member.member_id), now_ms + timeout_ms)
 
     def _watch(self, name: str, member: ConsumerMember, now_ms: int) -> None:
-        """A member of the consumer protocol that is told to give partitions up has ``rebalance_timeout_ms`` for it."""
+        """Start the ``rebalance_timeout_ms`` of a member of the consumer protocol that must revoke partitions."""
         key = (name, Timer.JOIN, member.member_id)
         if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
             self.deadlines.set(key, now_ms + max(member.rebalance_timeout_ms, 0))
@@ -248,16 +255,16 @@ class ConsumerGroups:
         return ConsumerHeartbeatResult(member.member_id, request.member_epoch)
 
     def fence(self, group: ConsumerGroup, member_ids: Sequence[str], turn: Turn, cause: Cause) -> None:
-        """Members are gone; if only members of the classic protocol stay, so is the group, which becomes classic."""
+        """Remove members. If only classic members remain, the group becomes classic."""
         name = group.name
         turn.begun.append((name, cause))
         for member_id in member_ids:
             self._cancel(name, member_id)
-            # When it cannot be stored it is tried again; when it is, there is nobody left to remove.
+            # If storing fails, this timer tries again; if it succeeds, the timer finds no member to remove.
             self.deadlines.set((name, Timer.SESSION, member_id), turn.now_ms + RETRY_MS)
         if classics.can_downgrade(group, member_ids, self.config.group_max_size):
             self.downgrade(group, member_ids, turn)
-            # At the next tick everybody is asked to join again: this timer of classic groups does just that.
+            # At the next tick all members must join again: this timer of classic groups does just that.
             self.deadlines.set((name, Timer.SYNC, ""), turn.now_ms)
             return
         stay = {member_id: member for member_id, member in group.members.items() if member_id not in member_ids}
@@ -272,7 +279,8 @@ class ConsumerGroups:
             turn.rebalancing.append(name)
 
     def downgrade(self, group: ConsumerGroup, leaving: Sequence[str], turn: Turn) -> GroupMetadataValue:
-        """The members that stay keep their sessions: a classic group's timers have the same names."""
+        """Convert the group to a classic one. Remaining members keep their sessions, because the timers have the same
+        names."""
         stored, value = classics.downgraded(group, leaving, self.topics, turn.wall_now_ms)
         turn.records += stored
         for member_id in group.members:
@@ -281,7 +289,7 @@ class ConsumerGroups:
         return value
 
     def expire(self, name: str, timer: Timer, member_id: str, turn: Turn) -> None:
-        """A deadline of one of the groups has passed."""
+        """Handle the expiry of a deadline of a group."""
         group = self.groups[name]
         member = group.members.get(member_id)
         if member is None:
@@ -291,7 +299,7 @@ class ConsumerGroups:
         self.fence(group, [member_id], turn, "session_expired")
 
     def start(self, now_ms: int) -> None:
-        """After replay: sessions begin anew, and so does the time that members have to give partitions up."""
+        """Start timers after replay: all sessions, and the deadlines for revoking partitions, begin now."""
         for group in self.groups.values():
             for member in group.members.values():
                 self.renew(group.name, member, now_ms)
@@ -303,7 +311,8 @@ class ConsumerGroups:
     def check_commit(
         self, member: GroupMetadata, topic_partitions: Iterable[TopicPartition], *, in_transaction: bool = False
     ) -> None:
-        """Whether the member may commit these. An epoch before its own is taken for partitions that it has held since.
+        """Check that the member may commit. An earlier epoch is accepted for partitions that the member has held since
+        then.
 
         Raises UnknownMemberId, FencedInstanceId, StaleMemberEpoch; IllegalGeneration to members of the classic
         protocol, and in a transaction.
@@ -323,7 +332,7 @@ class ConsumerGroups:
             raise IllegalGeneration(text) if in_transaction or held.classic is not None else StaleMemberEpoch(text)
 
     def check_fetch(self, name: str, member_id: str | None, member_epoch: int) -> None:
-        """Raises UnknownMemberId, StaleMemberEpoch (IllegalGeneration to members of the classic protocol)."""
+        """Raise UnknownMemberId or StaleMemberEpoch (IllegalGeneration to members of the classic protocol)."""
         if member_id is None and member_epoch < 0:
             return
         member = _member(self.groups[name], member_id or "")
@@ -332,7 +341,7 @@ class ConsumerGroups:
             raise IllegalGeneration(text) if member.classic is not None else StaleMemberEpoch(text)
 
     def speaks_consumer_protocol(self, name: str, member_id: str) -> bool:
-        """Whether that is a member of the consumer protocol: requests from before it are refused to it."""
+        """True for a member of the consumer protocol, to which the requests of the classic protocol are refused."""
         group = self.groups.get(name)
         member = None if group is None else group.members.get(member_id)
         return member is not None and member.classic is None
@@ -340,7 +349,7 @@ class ConsumerGroups:
     # admin -----------------------------------------------------------------------------------------------------------
 
     def delete(self, name: str) -> list[CoordinatorRecord]:
-        """Raises NonEmptyGroup."""
+        """Return the group's tombstones. Raises NonEmptyGroup."""
         group = self.groups[name]
         if group.members:
             raise NonEmptyGroup(f"group {name!r} has members: stop them first")
@@ -350,7 +359,7 @@ class ConsumerGroups:
         return GroupListing(name, CONSUMER_PROTOCOL, self.groups[name].state.value, "consumer")
 
     def describe(self, name: str) -> ConsumerGroupDescription:
-        """Raises GroupIdNotFound."""
+        """Describe the group. Raises GroupIdNotFound."""
         group = self.groups.get(name)
         if group is None:
             raise GroupIdNotFound(f"there is no group {name!r} of the consumer protocol")
@@ -378,7 +387,7 @@ class ConsumerGroups:
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Fold one stored record in. Raises ValueError for bytes that cannot be read."""
+        """Apply one stored record. Raises ValueError for bytes that cannot be read."""
         read = records.read_key(key)
         group = self.groups.get(read.group)
         if value is None and read.type == records.METADATA:
@@ -391,7 +400,7 @@ class ConsumerGroups:
 
 
 def _check(request: ConsumerHeartbeat) -> None:
-    """Raises InvalidRequest, UnsupportedAssignor, InvalidRegularExpression."""
+    """Raise InvalidRequest, UnsupportedAssignor or InvalidRegularExpression for an invalid heartbeat."""
     epoch = request.member_epoch
     wrong = ""
     if not request.member_id.strip() and (epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
@@ -405,7 +414,7 @@ def _check(request: ConsumerHeartbeat) -> None:
     elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
         wrong = "a static member that leaves for a while names its instance_id"
     elif epoch == JOIN_EPOCH and request.rebalance_timeout_ms == -1:
-        wrong = "a member that joins tells its rebalance_timeout_ms"
+        wrong = "a member that joins must send its rebalance_timeout_ms"
     elif epoch == JOIN_EPOCH and (request.owned is None or request.owned):
         wrong = "a member that joins holds no partitions, and says so"
     elif epoch == JOIN_EPOCH and request.topics is None and request.regex is None:
@@ -414,7 +423,7 @@ def _check(request: ConsumerHeartbeat) -> None:
         texts = [request.member_id, request.instance_id or "", request.rack_id or "", request.regex or ""]
         texts += [request.client_id, request.client_host, *(request.topics or ())]
         bad = next((text for text in texts if not is_text(text) or len(text.encode()) > 32_000), None)
-        wrong = "" if bad is None else f"{bad[:100]!r} is no text of up to 32,000 bytes"
+        wrong = "" if bad is None else f"{bad[:100]!r} is not text of up to 32,000 bytes"
     if wrong:
         raise InvalidRequest(f"heartbeat of group {request.group!r}: {wrong}")
     if request.assignor is not None and request.assignor not in ASSIGNORS:
@@ -445,7 +454,7 @@ def _member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
 
 
 def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Raises UnknownMemberId, FencedInstanceId."""
+    """Return the static member. Raises UnknownMemberId, FencedInstanceId."""
     place = group.static.get(instance_id)
     if place is None:
         raise UnknownMemberId(f"group {group.name!r} has no member with group_instance_id {instance_id!r}: join again")

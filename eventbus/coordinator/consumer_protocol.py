@@ -1,8 +1,8 @@
-"""What consumers tell each other through their coordinator: subscriptions, assignments, what sticky members held.
+"""Data that consumers exchange through their coordinator: subscriptions, assignments, and what sticky members held.
 
 Schemas: ConsumerProtocolSubscription, ConsumerProtocolAssignment and StickyAssignorUserData in the tables of
-`eventbus.protocol`. The coordinator passes these bytes on unread. A later version may only add fields, so what follows
-the known ones is ignored, as Kafka's clients do.
+`eventbus.protocol`. The coordinator forwards these bytes unread. A later version may only add fields, so bytes after
+the known fields are ignored, as Kafka's clients do.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from eventbus.protocol.log_records import record_type
 from eventbus.types import TopicPartition
 
 _VERSION = 3
-"""The one written; Kafka's clients have written it since 3.5, and older ones read as far as they know."""
+"""The version written. Kafka's clients have written it since 3.5; older clients read the fields that they know."""
 
 _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Version 3, topics and partitions in order, as the Java client writes them."""
+    """Encode as version 3, with topics and partitions sorted, as the Java client does."""
     made = messages.ConsumerProtocolSubscription
     owned = _by_topic(subscription.owned_partitions)
     message = made(
@@ -38,7 +38,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Any version. Raises ValueError for bytes that are no subscription."""
+    """Decode any version. Raises ValueError for bytes that are not a subscription."""
     message = _decode(messages.ConsumerProtocolSubscription, data)
     return Subscription(
         topics=tuple(message.topics),
@@ -52,7 +52,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """Version 3; all versions have the same fields."""
+    """Encode as version 3; all versions have the same fields."""
     made = messages.ConsumerProtocolAssignment
     assigned = [
         made.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions).items()
@@ -62,22 +62,23 @@ def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | N
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Any version; no bytes at all are no partitions. Raises ValueError for bytes that are no assignment."""
+    """Decode any version; empty bytes mean an empty assignment. Raises ValueError for other bytes."""
     if not data:
-        return []  # what a coordinator gives a member that its leader left out
+        return []  # a coordinator sends this to a member that the leader left out
     assigned = _decode(messages.ConsumerProtocolAssignment, data).assigned_partitions
     return [TopicPartition(topic.topic, number) for topic in assigned for number in topic.partitions]
 
 
 def encode_sticky_user_data(partitions: Iterable[TopicPartition], generation_id: int) -> bytes:
-    """StickyAssignorUserData, version 1: what a member held in which generation. The format has no version field."""
+    """Encode StickyAssignorUserData, version 1: the partitions a member held, and the generation. It has no version
+    field."""
     made = messages.StickyAssignorUserData
     held = [made.TopicAssignment(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions).items()]
     return encode(made(previous_assignment=held, generation=generation_id), 1)
 
 
 def decode_sticky_user_data(data: bytes) -> tuple[list[TopicPartition], int]:
-    """Version 1, or version 0, which ends before the generation (-1 then). Raises ValueError."""
+    """Decode version 1, or version 0, which ends before the generation (-1 then). Raises ValueError."""
     message, end = reader("StickyAssignorUserData", 0)(data, 0)
     if end < len(data):
         message, _ = reader("StickyAssignorUserData", 1)(data, 0)
@@ -86,7 +87,7 @@ def decode_sticky_user_data(data: bytes) -> tuple[list[TopicPartition], int]:
 
 
 def _decode(cls: type[_Message], data: bytes) -> _Message:
-    """The fields known here, of whatever version."""
+    """Decode the fields known here, of whatever version."""
     version = record_type(data)
     if version < 0:
         raise MalformedMessage(f"{cls.__name__} of version {version}: versions begin at 0")

@@ -1,7 +1,7 @@
-"""SCRAM credentials (RFC 5802, KIP-554): what is kept of a password. Pure.
+"""SCRAM credentials (RFC 5802, KIP-554). Pure.
 
-A password is never stored: only its salt, the number of iterations, and two keys that let a server check a proof and
-give one of its own. Whoever reads them can check guesses, but not log in.
+A password is never stored: only its salt, the number of iterations, and two keys, with which a server checks a client's
+proof and proves its own identity. With these keys one can test guesses, but not log in.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 
 MIN_ITERATIONS = 4_096
 MAX_ITERATIONS = 16_384
-"""Kafka's bounds (``ScramMechanism``)."""
+"""The largest iteration count that Kafka allows (``ScramMechanism``)."""
 
 
 class ScramMechanism(IntEnum):
-    """Kafka's numbers, on the wire and in stored records."""
+    """SCRAM mechanisms, with Kafka's numbers on the wire and in stored records."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -24,21 +24,21 @@ class ScramMechanism(IntEnum):
 
     @property
     def title(self) -> str:
-        """The name it has in SASL: ``SCRAM-SHA-256``."""
+        """The mechanism's name in SASL: ``SCRAM-SHA-256``."""
         return self.name.replace("_", "-")
 
     @property
     def hash_name(self) -> str:
-        """For hashlib."""
+        """The hash function's name in hashlib."""
         return "sha512" if self is ScramMechanism.SCRAM_SHA_512 else "sha256"
 
 
 SCRAM_MECHANISMS = {kind.title: kind for kind in ScramMechanism if kind is not ScramMechanism.UNKNOWN}
-"""By the names they have in SASL."""
+"""Mechanisms by their SASL names."""
 
 
 class ScramCredential(msgspec.Struct, frozen=True):
-    """What is known of one user's password, for one mechanism."""
+    """The stored form of a user's password, for one mechanism."""
 
     salt: bytes
     stored_key: bytes
@@ -46,13 +46,13 @@ class ScramCredential(msgspec.Struct, frozen=True):
     iterations: int
 
     def __repr__(self) -> str:
-        return f"ScramCredential(iterations={self.iterations})"  # keys are as good as guesses: never in a log
+        return f"ScramCredential(iterations={self.iterations})"  # never log the keys: they help to guess passwords
 
 
 def from_salted_password(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """The credential of a password that a client salted."""
+    """Return the credential of a password that a client salted."""
     import hashlib
     import hmac
 
@@ -65,13 +65,14 @@ def from_salted_password(
 def from_password(
     mechanism: ScramMechanism, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
-    """The credential of a password. Takes a millisecond or more, on purpose. As Kafka does, without SASLprep."""
+    """Return the credential of a password. Takes a millisecond or more, on purpose. Like Kafka, does not apply
+    SASLprep."""
     salted_password = salt_password(mechanism, password, salt, iterations)
     return from_salted_password(mechanism, salted_password, salt, iterations)
 
 
 def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """RFC 5802's ``SaltedPassword``, which an administrator's client sends instead of the password."""
+    """Return RFC 5802's ``SaltedPassword``, which an administrator's client sends instead of the password."""
     import hashlib
 
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)

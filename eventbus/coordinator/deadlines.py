@@ -1,4 +1,4 @@
-"""Timers without a clock: what is due at a given time. Cheap to move into the future, as heartbeats do."""
+"""Timers without a clock. Moving a deadline into the future, as every heartbeat does, is cheap."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Deadlines(Generic[KeyT]):
-    """At most one deadline per key. Setting, moving and cancelling one cost the same for one key or a million."""
+    """Keeps at most one deadline per key. Setting, moving and cancelling cost the same for any number of keys."""
 
     __slots__ = ("_at_ms", "_heap", "_number", "_queued_ms")
 
     def __init__(self) -> None:
         self._at_ms: dict[KeyT, int] = {}
         self._queued_ms: dict[KeyT, int] = {}
-        """The entry of the heap that stands for the key; it may be earlier than the deadline, never later."""
+        """The time of the heap entry of each key. It may be earlier than the deadline, never later."""
         self._heap: list[tuple[int, int, KeyT]] = []
         self._number = 0
 
@@ -34,23 +34,23 @@ class Deadlines(Generic[KeyT]):
             self._queue(key, at_ms)
 
     def cancel(self, key: KeyT) -> None:
-        self._at_ms.pop(key, None)  # its entry of the heap is dropped when its time comes
+        self._at_ms.pop(key, None)  # its heap entry is dropped when its time comes
 
     def next_ms(self) -> int | None:
-        """When to look again: never later than the first deadline, perhaps earlier."""
+        """Return when to call `due` again: never later than the first deadline, perhaps earlier."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[KeyT]:
-        """The keys whose time has come, the earliest first; each is cancelled as it is given out."""
+        """Yield the keys whose deadline has passed, earliest first; each is cancelled when it is yielded."""
         while self._heap and self._heap[0][0] <= now_ms:
             queued_ms, _, key = heapq.heappop(self._heap)
             if self._queued_ms.get(key) != queued_ms:
-                continue  # an earlier entry was queued since, and stood for the key
+                continue  # an earlier entry was queued for the key since, and replaced this entry
             del self._queued_ms[key]
             at_ms = self._at_ms.get(key)
             if at_ms is None:
                 continue
-            if at_ms > queued_ms:  # it was moved: its turn comes later, perhaps still in this call
+            if at_ms > queued_ms:  # it was moved: it becomes due later, perhaps still in this call
                 self._queue(key, at_ms)
                 continue
             del self._at_ms[key]

@@ -1,8 +1,8 @@
 """One consumer group of the classic protocol: members, generations, rebalances (KIP-345, KIP-394, KIP-814). Pure.
 
-The rules are those of Apache Kafka's group coordinator. A group lives in three rounds: everybody joins, the leader (a
-member) assigns, everybody syncs. What was assigned is stored; what happens in between is not, and a group that is
-opened again stands where it last was stable or empty.
+The rules are those of Apache Kafka's group coordinator. A generation is formed in three steps: all members join, the
+leader (one of the members) assigns, all members sync. The assignment is stored; the steps before it are not, so a group
+that is loaded again is in the state in which it last was stable or empty.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from eventbus.errors import (
 from eventbus.types import GroupMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a join of a member that does not know its id yet may stay parked: nobody can tell whether it still waits."""
+"""How long a join stays parked whose member does not know its id yet: the coordinator cannot detect that it left."""
 RETRY_MS = 1_000
-"""When storing that a group is empty failed, it is tried again so much later."""
+"""If storing an empty generation fails, it is tried again after this time."""
 
 
 class Group:
-    """``stored`` is the hard state: the last generation in the log. All else is soft: what live members are at.
+    """``stored`` is the hard state: the last generation in the log. The rest is soft: the state of the live members.
 
-    `replay` alone writes ``stored``, and brings the soft state in line with it.
+    `replay` is the only writer of ``stored``, and makes the soft state agree with it.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Group:
         self.state_timestamp_ms = -1
         self.members = Members()
         self.pending: set[str] = set()
-        """Ids given out by the handshake whose members have not come back yet."""
+        """Member ids given out in the handshake whose members have not joined yet."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not fetched their assignment."""
         self._config = config
@@ -76,7 +76,8 @@ class Group:
         self._new_id = new_id
         self._subscribed: frozenset[str] | None = None
         self._opening = False
-        """In the first rebalance after being empty, which waits ``group_initial_rebalance_delay_ms`` for more."""
+        """True in the first rebalance after being empty, which waits ``group_initial_rebalance_delay_ms`` for more
+        members."""
         self._extended = False
         self._delay_until_ms = 0
 
@@ -87,7 +88,7 @@ class Group:
     # join ------------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
-        """Park the join, or answer it. Raises KafkaError when it is refused."""
+        """Park the join, or answer it. Raises KafkaError if it is refused."""
         member_id, instance_id = request.member_id, request.group_instance_id
         if not self._has_room(member_id or self.members.static.get(instance_id or "", "")):
             limit = self._config.group_max_size
@@ -116,7 +117,8 @@ class Group:
         return f"{request.group_instance_id or request.client_id}-{self._new_id()}"
 
     def _has_room(self, member_id: str) -> bool:
-        """Kafka counts who has joined already while a rebalance is prepared, so that the last to come are refused."""
+        """True if the member may join. As in Kafka, while a rebalance is prepared the members that have joined
+        count."""
         member = self.members.get(member_id)
         if self.state is State.EMPTY or (member is not None and member.joining is not None):
             return True
@@ -125,7 +127,7 @@ class Group:
         return member is not None or len(self.members) < self._config.group_max_size
 
     def _check_protocols(self, request: JoinGroup) -> None:
-        """Raises InconsistentGroupProtocol unless all members, this one too, have a protocol in common."""
+        """Raise InconsistentGroupProtocol unless all members, including this member, have a protocol in common."""
         names = [name for name, _ in request.protocols]
         if not request.protocol_type or not names:
             raise InconsistentGroupProtocol(f"a join of group {self.name!r} names no protocol type or no protocol")
@@ -151,8 +153,8 @@ class Group:
         self.members.add(member)
         self._extended = self._opening
         self._update(member, request, reply, turn)
-        # A member that does not know its id sends no heartbeats, and a lost connection is not seen here. So a join
-        # parked too long is given up; who still waits joins again.
+        # A member that does not know its id sends no heartbeats, and a lost connection is not visible here. So a join
+        # that is parked for too long is dropped; a member that still waits joins again.
         self._deadlines.set((self.name, Timer.SESSION, member_id), turn.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(turn, "member_joined")
 
@@ -163,14 +165,15 @@ class Group:
             self._update(member, request, reply, turn)
             self._rebalance_or_complete(turn, "metadata_changed")
             return
-        # Nothing changed: its answer was lost, or it was told to rejoin by a rebalance that is over.
+        # Nothing changed: the answer was lost, or the member rejoins because of a rebalance that is already over.
         leads = self.state is State.COMPLETING_REBALANCE and member.member_id == self.members.leader_id
         listed = self.members.listed(self.protocol_name) if leads else ()
         self._renew(member, turn.now_ms)
         turn.join(reply, self._joined(member.member_id, listed))
 
     def _replace_static(self, member: Member, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
-        """A static member is back under a new id. The old id is fenced, its place stays (KIP-345)."""
+        """Give the place of a static member that returns under a new member id to that id, and fence the old id
+        (KIP-345)."""
         old_id, old_leader_id = member.member_id, self.members.leader_id
         error = FencedInstanceId(
             f"another member of group {self.name!r} joined as group_instance_id {member.group_instance_id!r}: "
@@ -186,10 +189,10 @@ class Group:
         topics = self._topics_of(member)
         self._update(member, request, reply, turn)
         if (
-            # Completing: the leader was told the old id, and would assign to nobody.
+            # Completing: the leader has the old id, and would assign to a member that no longer exists.
             self.state is not State.STABLE
             or self.members.vote() != self.protocol_name
-            # Kafka lets a member with other topics wait for the next rebalance; here it has them at once.
+            # Kafka lets a member with other topics wait for the next rebalance; here it gets them at once.
             or self._topics_of(member) != topics
         ):
             self._rebalance_or_complete(turn, "member_joined")
@@ -202,17 +205,17 @@ class Group:
         if request.supports_skipping_assignment:
             listed = self.members.listed(self.protocol_name) if leads else ()
             turn.join(reply, self._joined(new_id, listed, skip_assignment=leads))
-        else:  # it must not take itself for the leader: it would assign, and nobody would ask for that
+        else:  # not as the leader: it would compute an assignment that no member waits for
             turn.join(reply, self._joined(new_id, (), leader_id=old_leader_id))
 
     def _update(self, member: Member, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
-        """Take over what the member joins with, and park its join in place of an earlier one."""
+        """Update the member from its join, and park the join instead of an earlier one."""
         if member.joining is not None:
             turn.join(member.joining, RebalanceInProgress(f"{member.member_id} joined once more"))
         self.members.update(member, request)
         self.members.park_join(member, reply)
         self._subscribed = None
-        if not member.is_new:  # who waits for the others is alive
+        if not member.is_new:  # a member that waits for the others is alive
             self._deadlines.cancel((self.name, Timer.SESSION, member.member_id))
 
     # rebalance -------------------------------------------------------------------------------------------------------
@@ -221,7 +224,8 @@ class Group:
         self.state = TRANSITIONS[self.state, event]
 
     def _rebalance_or_complete(self, turn: Turn, cause: Cause) -> None:
-        """Begin a rebalance; when one is being prepared, see whether that was the last it waited for."""
+        """Begin a rebalance; if one is already being prepared, complete it if this was the last member it waited
+        for."""
         if self.state is State.PREPARING_REBALANCE:
             self._complete_if_all_joined(turn)
             return
@@ -262,17 +266,18 @@ class Group:
             self._complete_join(turn)
 
     def _complete_join(self, turn: Turn) -> None:
-        """End the join phase: a new generation of those that joined, led by one of them."""
+        """End the join phase: the members that joined form a new generation, and one of them leads it."""
         self._deadlines.cancel((self.name, Timer.JOIN, ""))
         self._opening = False
         for member in list(self.members):
-            if member.joining is None and member.group_instance_id is None:  # a static one stays until its session ends
+            if member.joining is None and member.group_instance_id is None:  # static members stay until sessions end
                 self._remove(member.member_id, turn)
         if not self.members:
             self.protocol_name = None
             value = GroupMetadataValue(self.protocol_type, self.generation_id + 1, None, None, turn.wall_now_ms, ())
             turn.records.append(self._record(value))
-            self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + RETRY_MS)  # until that is stored
+            # Try again unless the empty generation is stored by then.
+            self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + RETRY_MS)
             return
         if not self.members.joining_count:
             self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + self.members.rebalance_timeout_ms())
@@ -322,7 +327,7 @@ class Group:
         protocol_type: str | None,
         protocol_name: str | None,
     ) -> None:
-        """Park the sync, or answer it; the leader's stores the assignments. Raises KafkaError when it is refused."""
+        """Park the sync, or answer it; the leader's sync stores the assignments. Raises KafkaError if it is refused."""
         held = self.validate(member.member_id, member.group_instance_id)
         self._check_generation(member.generation_id)
         for given, own in ((protocol_type, self.protocol_type), (protocol_name, self.protocol_name)):
@@ -354,7 +359,7 @@ class Group:
         return SyncGroupResult(self.protocol_type, self.protocol_name or "", assignment)
 
     def _value(self, assignments: Mapping[str, bytes], wall_now_ms: int) -> GroupMetadataValue:
-        """A member that is assigned nothing is assigned no bytes."""
+        """Return the generation to store. A member without partitions gets an empty assignment."""
         members = tuple(
             member.stored(self.protocol_name, assignments.get(member.member_id, b"")) for member in self.members
         )
@@ -368,7 +373,7 @@ class Group:
     # stay, leave, fail -----------------------------------------------------------------------------------------------
 
     def validate(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member. Raises UnknownMemberId, FencedInstanceId."""
+        """Return the member. Raises UnknownMemberId, FencedInstanceId."""
         return self.members.validate(self.name, member_id, group_instance_id)
 
     def _check_generation(self, generation_id: int) -> None:
@@ -381,7 +386,8 @@ class Group:
         return RebalanceInProgress(f"group {self.name!r} is rebalancing: rejoin")
 
     def heartbeat(self, member: GroupMetadata, now_ms: int) -> None:
-        """The member is alive. Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress."""
+        """Renew the member's session. Raises UnknownMemberId, FencedInstanceId, IllegalGeneration,
+        RebalanceInProgress."""
         held = self.validate(member.member_id, member.group_instance_id)
         self._check_generation(member.generation_id)
         self._renew(held, now_ms)
@@ -389,13 +395,13 @@ class Group:
             raise self._rebalancing()
 
     def _renew(self, member: Member, now_ms: int) -> None:
-        """Start the session anew, unless the member waits for an answer: then it is alive for certain."""
+        """Restart the session timeout, except for a member that waits for an answer: it is certainly alive."""
         if member.joining is None and member.syncing is None:
             deadline_ms = now_ms + member.session_timeout_ms
             self._deadlines.set((self.name, Timer.SESSION, member.member_id), deadline_ms)
 
     def leave(self, members: Sequence[tuple[str, str | None]], turn: Turn) -> list[KafkaError | None]:
-        """Remove members, by id or by instance id alone; an error or None for each."""
+        """Remove members, by id or by instance id alone; return an error or None for each."""
         errors: list[KafkaError | None] = []
         removed = False
         for member_id, instance_id in members:
@@ -426,7 +432,7 @@ class Group:
 
     @staticmethod
     def _drop_parked(member: Member, error: KafkaError, turn: Turn) -> None:
-        """Of a member that is removed, or about to be renamed."""
+        """Answer the parked requests of a member that is removed or gets a new id with an error."""
         if member.joining is not None:
             turn.join(member.joining, error)
         if member.syncing is not None:
@@ -434,7 +440,7 @@ class Group:
         member.joining = member.syncing = None
 
     def expire(self, timer: Timer, member_id: str, turn: Turn) -> None:
-        """A deadline has passed."""
+        """Handle the expiry of a deadline."""
         match timer:
             case Timer.SESSION:
                 was_member = member_id in self.members
@@ -453,9 +459,9 @@ class Group:
                 self._rebalance_or_complete(turn, "sync_timed_out")
 
     def start(self, now_ms: int, turn: Turn) -> None:
-        """After replay: sessions begin anew; a generation that cannot go on as it is stored is rebalanced."""
+        """Start after replay: restart all sessions, and rebalance a generation that cannot continue as stored."""
         for member in list(self.members):
-            if self.protocol_name is None:  # no assignment can have come of it, and nothing says what it supports
+            if self.protocol_name is None:  # it never had an assignment, and its protocols are not stored
                 self._remove(member.member_id, turn)
             else:
                 self._renew(member, now_ms)
@@ -464,7 +470,7 @@ class Group:
             self._rebalance_or_complete(turn, "coordinator_loaded")
 
     def drop_clients(self, turn: Turn) -> None:
-        """Remove every dynamic member: the process they lived in is gone."""
+        """Remove every dynamic member, because the process that they lived in is gone."""
         gone = [member.member_id for member in self.members if member.group_instance_id is None]
         for member_id in (*gone, *self.pending):
             self._remove(member_id, turn)
@@ -472,7 +478,8 @@ class Group:
             self._rebalance_or_complete(turn, "process_died")
 
     def interrupt(self, turn: Turn) -> None:
-        """Tell everybody who waits to join again, and wait for nobody: the group becomes another one (KIP-848)."""
+        """Make all waiting members join again at once, because the group is converted to the consumer protocol
+        (KIP-848)."""
         for member in self.members:
             if member.joining is not None:
                 turn.join(member.joining, self._rebalancing())
@@ -488,7 +495,8 @@ class Group:
     # offsets ---------------------------------------------------------------------------------------------------------
 
     def check_commit(self, member: GroupMetadata, now_ms: int, *, in_transaction: bool = False) -> None:
-        """Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress."""
+        """Raise UnknownMemberId, FencedInstanceId, IllegalGeneration or RebalanceInProgress if the member may not
+        commit."""
         if member.generation_id < 0 and self.state is State.EMPTY:
             return
         if member.generation_id >= 0 or member.member_id or member.group_instance_id is not None:
@@ -510,7 +518,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads the topic; True when that cannot be told of consumers, as in Kafka."""
+        """True if a member reads the topic, or if the subscriptions cannot be decoded, as in Kafka."""
         if not self.is_consumers or not self.members:
             return False
         if self._subscribed is None:
@@ -521,7 +529,7 @@ class Group:
         return topic in self._subscribed
 
     def _topics_of(self, member: Member) -> frozenset[str] | None:
-        """None: they cannot be told."""
+        """Return the member's topics, or None if they cannot be decoded."""
         if not self.is_consumers:
             return None
         try:
@@ -532,7 +540,7 @@ class Group:
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """The stored generation. Live, the members are there already, and know more than is stored."""
+        """Apply a stored generation. In a live group, the members already exist and hold more than what is stored."""
         self.stored = value
         self.generation_id, self.protocol_type = value.generation_id, value.protocol_type
         self.protocol_name, self.state_timestamp_ms = value.protocol_name, value.state_timestamp_ms
@@ -549,13 +557,13 @@ class Group:
         self._deadlines.cancel((self.name, Timer.JOIN, ""))
 
     def delete(self) -> None:
-        """The tombstone."""
+        """Apply the group's tombstone."""
         self._enter(Event.DELETED)
 
     # look ------------------------------------------------------------------------------------------------------------
 
     def describe(self) -> GroupDescription:
-        """Metadata and assignments are told of a stable group only, as in Kafka."""
+        """Describe the group. As in Kafka, only a stable group shows metadata and assignments."""
         stable = self.state is State.STABLE
         members = self.members.described(self.protocol_name, stable=stable)
         protocol_name = (self.protocol_name or "") if stable else ""

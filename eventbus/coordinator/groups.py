@@ -1,4 +1,4 @@
-"""All groups that live in one partition of ``__consumer_offsets``: members and offsets. Pure."""
+"""All groups that are stored in one partition of ``__consumer_offsets``: members and offsets. Pure."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class GroupsShard:
-    """Hard state: ``offsets``, ``stored`` of each of ``groups``: the last generation that was stable or empty, and
-    ``consumers``: groups of the consumer protocol (KIP-848). A name is in one of the two.
+    """The groups of one partition. Requests change soft state as they decide; records and replies go into a `Turn`.
 
-    Soft state, lost when the log is closed and not missed: who is joining or syncing, deadlines, a generation whose
-    leader has not assigned yet. Requests change it as they decide; what they want stored and said is in the `Turn`, to
-    be said once it is stored. A group without a `Group` has offsets only: nobody ever joined it (a "simple" group).
+    Hard state: ``offsets``; ``stored`` of each of ``groups``, the last generation that was stable or empty; and
+    ``consumers``, the groups of the consumer protocol (KIP-848). A name is in one of the latter two only.
+
+    Soft state, which is lost when the log is closed and not missed: members that are joining or syncing, deadlines, and
+    a generation whose leader has not assigned yet. The replies of a turn are sent once its records are stored. A group
+    without a `Group` has only offsets, because no member ever joined it (a "simple" group).
     """
 
     __slots__ = ("_classic_members", "_config", "_deadlines", "_new_id", "_wall", "consumers", "groups", "offsets")
@@ -63,8 +65,8 @@ class GroupsShard:
         topics: TopicsView = NO_TOPICS,
         wall: WallTime | None = None,
     ) -> None:
-        """``new_id`` makes the unique part of member ids; ``topics`` are those that the log has; ``wall`` dates what is
-        stored (None: by ``now_ms``)."""
+        """``new_id`` makes the unique part of member ids; ``topics`` are those of the log; ``wall`` dates records
+        (default: by ``now_ms``)."""
         self._wall = wall or WallTime()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
@@ -80,13 +82,13 @@ class GroupsShard:
 
     @property
     def names(self) -> set[str]:
-        """Every group: it has members, offsets, or a stored generation."""
+        """Every group that has members, offsets, or a stored generation."""
         return {*self.groups, *self.consumers.groups, *self.offsets.groups}
 
     # membership ------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroup, reply: JoinReply, now_ms: int) -> Decision[Turn]:
-        """``reply`` is called by the turn, or a later one. Raises KafkaError when the join is refused."""
+        """Handle a join. ``reply`` is called by this turn or a later one. Raises KafkaError if the join is refused."""
         check_group(request.group)
         self._check_join(request)
         turn = self._turn(now_ms)
@@ -95,7 +97,7 @@ class GroupsShard:
             self._classic_members.join(request, reply, turn)
             return _decision(turn)
         if consumers is not None:
-            turn.records += consumers.tombstones()  # nobody is there: it becomes a classic group
+            turn.records += consumers.tombstones()  # it has no members: it becomes a classic group
         group = self.groups.get(request.group)
         if group is None:
             if request.member_id:
@@ -119,10 +121,10 @@ class GroupsShard:
         texts = [request.member_id, request.group_instance_id or "", request.client_id, request.client_host]
         texts += [request.protocol_type, *(name for name, _ in request.protocols)]
         for text in texts:
-            # A member id is made of another name and an id of a few dozen characters.
+            # A member id consists of another name and an id of a few dozen characters.
             if not is_text(text) or len(text.encode()) > 32_000:
                 raise InvalidRequest(
-                    f"join of group {request.group!r}: {text[:100]!r} is no name of up to 32,000 bytes"
+                    f"join of group {request.group!r}: {text[:100]!r} is not a name of up to 32,000 bytes"
                 )
 
     def sync(
@@ -134,7 +136,7 @@ class GroupsShard:
         protocol_type: str | None = None,
         protocol_name: str | None = None,
     ) -> Decision[Turn]:
-        """``reply`` is called by the turn, or a later one. Raises KafkaError when the sync is refused."""
+        """Handle a sync. ``reply`` is called by this turn or a later one. Raises KafkaError if the sync is refused."""
         turn = self._turn(now_ms)
         if self._is_consumers(member.group):
             self._classic_members.sync(member, reply, turn, protocol_type, protocol_name)
@@ -143,14 +145,15 @@ class GroupsShard:
         return _decision(turn)
 
     def heartbeat(self, member: GroupMetadata, now_ms: int) -> None:
-        """Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId."""
+        """Renew a member's session. Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress,
+        FencedInstanceId."""
         if self._is_consumers(member.group):
             self._classic_members.heartbeat(member, now_ms)
         else:
             self._joined(member).heartbeat(member, now_ms)
 
     def _is_consumers(self, name: str) -> bool:
-        """Whether the group is of the consumer protocol. An empty one gives way to a classic one that begins."""
+        """True if the group uses the consumer protocol. An empty such group yields to a classic group that begins."""
         group = self.consumers.groups.get(name)
         return group is not None and (bool(group.members) or name not in self.groups)
 
@@ -166,7 +169,7 @@ class GroupsShard:
     def leave(
         self, name: str, members: Sequence[tuple[str, str | None]], now_ms: int
     ) -> tuple[Decision[Turn], list[KafkaError | None]]:
-        """Remove members; an error or None for each of them."""
+        """Remove members; return an error or None for each of them."""
         turn = self._turn(now_ms)
         if self._is_consumers(name):
             errors = self._classic_members.leave(name, members, turn)
@@ -194,7 +197,7 @@ class GroupsShard:
         return group
 
     def _drop_if_unused(self, group: Group) -> None:
-        """A group that nobody joined in the end, and of which nothing is stored."""
+        """Forget a group without members of which nothing is stored."""
         if group.stored is None and group.state is State.EMPTY and not group.members and not group.pending:
             self.groups.pop(group.name, None)
 
@@ -204,7 +207,7 @@ class GroupsShard:
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> Iterable[Decision[Turn]]:
-        """What is due, one decision at a time: carry each out before asking for the next."""
+        """Yield a decision for each deadline that has passed. Execute each before taking the next."""
         for name, timer, member_id in self._deadlines.due(now_ms):
             group = self.groups.get(name)
             turn = self._turn(now_ms)
@@ -216,7 +219,7 @@ class GroupsShard:
             yield _decision(turn)
 
     def start(self, now_ms: int) -> Iterable[Decision[Turn]]:
-        """After the log was replayed: sessions begin anew. Carry each decision out before asking for the next."""
+        """Start all sessions after replay. Execute each decision before taking the next."""
         self.consumers.start(now_ms)
         for group in list(self.groups.values()):
             turn = self._turn(now_ms)
@@ -224,7 +227,7 @@ class GroupsShard:
             yield _decision(turn)
 
     def drop_clients(self, now_ms: int) -> Iterable[Decision[Turn]]:
-        """Every dynamic member is gone. Carry each decision out before asking for the next."""
+        """Remove every dynamic member. Execute each decision before taking the next."""
         for group in list(self.groups.values()):
             turn = self._turn(now_ms)
             group.drop_clients(turn)
@@ -232,9 +235,9 @@ class GroupsShard:
             yield _decision(turn)
 
     def expire_offsets(self, wall_now_ms: int, empty_for_ms: int = 0) -> Decision[int]:
-        """Forget offsets nobody used for ``offsets_retention_ms``, and empty groups that have none left (KIP-211).
+        """Delete offsets unused for ``offsets_retention_ms``, and empty groups that have none left (KIP-211).
 
-        A classic group without offsets goes only if it has been empty for ``empty_for_ms``.
+        A classic group without offsets is deleted only if it has been empty for ``empty_for_ms``.
         """
         records: list[CoordinatorRecord] = []
         limit_ms = wall_now_ms - self._config.offsets_retention_ms
@@ -270,7 +273,8 @@ class GroupsShard:
         return self.offsets.commit(member.group, offsets, self._wall.at(now_ms))
 
     def commit_in_transaction(self, member: GroupMetadata, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
-        """As `commit`; also while the group completes a rebalance, and, as in Kafka, by nobody in particular."""
+        """Store offsets as `commit` does. As in Kafka, allowed also while the group completes a rebalance, and
+        without a member."""
         self._check_commit(member, offsets, now_ms, in_transaction=True)
         return self.offsets.commit(member.group, offsets, self._wall.at(now_ms))
 
@@ -284,39 +288,40 @@ class GroupsShard:
         elif group is not None:
             group.check_commit(member, now_ms, in_transaction=in_transaction)
         elif member.generation_id >= 0:
-            if member.group in self.offsets.groups:  # a simple group: nobody ever joined it
+            if member.group in self.offsets.groups:  # a simple group: no member ever joined it
                 raise _unknown_member(member.group, member.member_id)
             raise IllegalGeneration(
                 f"there is no group {member.group!r}, so none of generation {member.generation_id}: rejoin"
             )
 
     def check_fetch(self, name: str, member_id: str | None, member_epoch: int) -> None:
-        """Whether the member may ask for its group's offsets (KIP-848): raises UnknownMemberId, StaleMemberEpoch,
-        IllegalGeneration. Groups that are not of the consumer protocol tell everybody."""
+        """Check that the member may fetch its group's offsets (KIP-848). Groups of the classic protocol are not checked.
+
+        Raises UnknownMemberId, StaleMemberEpoch, IllegalGeneration.
+        """
         if name in self.consumers.groups:
             self.consumers.check_fetch(name, member_id, member_epoch)
 
     def speaks_consumer_protocol(self, name: str, member_id: str) -> bool:
-        """See `ConsumerGroups.speaks_consumer_protocol`."""
         return self.consumers.speaks_consumer_protocol(name, member_id)
 
     def fetch(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """See `Offsets.fetch`."""
+        """Return committed offsets, see `Offsets.fetch`."""
         return self.offsets.fetch(group, topic_partitions, require_stable=require_stable)
 
     def look_up(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit]:
-        """See `Offsets.look_up`."""
+        """Return committed offsets or errors, see `Offsets.look_up`."""
         return self.offsets.look_up(group, topic_partitions, require_stable=require_stable)
 
     def delete_offsets(self, name: str, topic_partitions: Iterable[TopicPartition]) -> Decision[int]:
-        """Forget some offsets of a group; those it does not have are passed over.
+        """Delete some offsets of a group; partitions without an offset are skipped.
 
-        Raises GroupIdNotFound; GroupSubscribedToTopic when a member reads one of the topics, and NonEmptyGroup for a
-        group with members that are no consumers: nothing is forgotten then.
+        Raises GroupIdNotFound; GroupSubscribedToTopic if a member reads one of the topics, and NonEmptyGroup for a
+        group whose members are not consumers: nothing is deleted then.
         """
         self._check_exists(name)
         group = self.groups.get(name)
@@ -335,14 +340,14 @@ class GroupsShard:
         return Decision(tuple(records), len(records))
 
     def delete_topics(self, topics: Container[str]) -> Decision[int]:
-        """Forget every group's offsets of some topics: a new topic of the name starts at 0."""
+        """Delete every group's offsets of some topics: a new topic of the name starts at 0."""
         records = self.offsets.forget_topics(topics)
         return Decision(tuple(records), len(records))
 
     # groups ----------------------------------------------------------------------------------------------------------
 
     def delete_group(self, name: str) -> Decision[int]:
-        """Forget a group; the reply counts its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
+        """Delete a group; the reply counts its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
         self._check_exists(name)
         group = self.groups.get(name)
         if group is not None and (group.state is not State.EMPTY or group.pending):
@@ -360,7 +365,7 @@ class GroupsShard:
             raise GroupIdNotFound(f"there is no group {name!r}; `eventbus groups list` shows them")
 
     def list(self, states: Collection[str] = ()) -> list[GroupListing]:
-        """Every group by name, or those in some states, named as Kafka does."""
+        """List every group by name, or those in some states, named as in Kafka."""
         found = [self._listing(name) for name in sorted(self.names)]
         return [listing for listing in found if not states or listing.state in states]
 
@@ -373,7 +378,8 @@ class GroupsShard:
         return GroupListing(name, group.protocol_type, group.state.value)
 
     def describe(self, name: str) -> GroupDescription:
-        """An unknown group is Dead and empty, as in Kafka; so is, asked in this way, one of the consumer protocol."""
+        """Describe a classic group. As in Kafka, an unknown group is Dead and empty, and so is one of the consumer
+        protocol."""
         group = self.groups.get(name)
         if group is not None:
             return group.describe()
@@ -382,13 +388,14 @@ class GroupsShard:
         return GroupDescription(name, state.value, "", "", -1, ())
 
     def describe_consumers(self, name: str) -> ConsumerGroupDescription:
-        """A group of the consumer protocol. Raises GroupIdNotFound."""
+        """Describe a group of the consumer protocol. Raises GroupIdNotFound."""
         return self.consumers.describe(name)
 
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Raises ValueError for bytes that cannot be read. Other kinds of groups (share, streams) are passed over."""
+        """Apply one record. Groups of other types (share, streams) are skipped. Raises ValueError for unreadable
+        bytes."""
         offset_key = decode_offset_key(key)
         if offset_key is not None:
             self.offsets.replay(offset_key, value)
@@ -410,7 +417,7 @@ class GroupsShard:
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         offset_key = decode_offset_key(key)
         if offset_key is None:
-            raise ValueError("a record inside a transaction that is no committed offset")
+            raise ValueError("a record inside a transaction that is not a committed offset")
         self.offsets.replay_pending(producer_id, offset_key, value)
 
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
@@ -424,11 +431,11 @@ def _decision(turn: Turn) -> Decision[Turn]:
 def _unused_since(
     group: Group | ConsumerGroup | None, topic_partition: TopicPartition, value: OffsetCommitValue
 ) -> int | None:
-    """Since when nobody needs the offset, None while somebody may: Kafka's rule (KIP-211)."""
+    """Return since when the offset is unused, None while it may be in use, by Kafka's rule (KIP-211)."""
     if isinstance(group, ConsumerGroup):
         return None if group.is_subscribed_to(topic_partition.topic) else value.commit_timestamp_ms
     if group is None or not group.protocol_type:
-        return value.commit_timestamp_ms  # a simple group: who uses it only shows by committing
+        return value.commit_timestamp_ms  # a simple group: commits are the only sign of its use
     if group.state is State.EMPTY:
         return value.commit_timestamp_ms if group.state_timestamp_ms < 0 else group.state_timestamp_ms
     if group.state is State.STABLE and group.is_consumers and not group.is_subscribed_to(topic_partition.topic):

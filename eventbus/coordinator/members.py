@@ -1,4 +1,4 @@
-"""The members of a group, and what is asked of all of them together. Knows neither time nor requests."""
+"""The members of a classic group, and their common properties. Independent of time and requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SyncReply = Callable[[SyncGroupResult | KafkaError], None]
 
 
 class Member:
-    """One member, as it last joined. ``joining`` and ``syncing`` are its parked requests."""
+    """One member, with the fields of its last join. ``joining`` and ``syncing`` are its parked requests."""
 
     __slots__ = (
         "assignment", "client_host", "client_id", "group_instance_id", "is_new", "joining", "member_id", "protocols",
@@ -33,7 +33,7 @@ class Member:
         self.joining: JoinReply | None = None
         self.syncing: SyncReply | None = None
         self.is_new = True
-        """It has not been told its id yet, unless by the handshake."""
+        """True until the member has received its id in an answer to a join; the handshake does not count."""
 
     def __repr__(self) -> str:
         static = "" if self.group_instance_id is None else f"={self.group_instance_id}"
@@ -43,7 +43,7 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def topics(self, protocol_name: str | None) -> frozenset[str]:
-        """The topics a consumer reads. Raises ValueError when its metadata is no subscription."""
+        """Return the topics that a consumer reads. Raises ValueError if its metadata is not a subscription."""
         return frozenset(decode_subscription(self.metadata(protocol_name)).topics)
 
     def stored(self, protocol_name: str | None, assignment: bytes) -> StoredMember:
@@ -65,18 +65,19 @@ class Member:
 
 
 class Members:
-    """All members by id, in the order they came. Counts are kept, so that joining costs the same in a large group."""
+    """All members by id, in order of arrival. Counts are maintained, so that joining costs the same in a large
+    group."""
 
     __slots__ = ("_by_id", "_supported", "joining_count", "leader_id", "static")
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._supported: dict[str, int] = {}
-        """Protocol name -> how many members support it."""
+        """The number of members that support each protocol."""
         self.static: dict[str, str] = {}
-        """Group instance id -> member id."""
+        """Maps each group instance id to a member id."""
         self.joining_count = 0
-        """How many joins are parked."""
+        """The number of parked joins."""
         self.leader_id: str | None = None
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Members:
         return self._by_id.get(member_id)
 
     def validate(self, group: str, member_id: str, group_instance_id: str | None) -> Member:
-        """The member. Raises UnknownMemberId, FencedInstanceId."""
+        """Return the member. Raises UnknownMemberId, FencedInstanceId."""
         if group_instance_id is not None and self.static.get(group_instance_id, member_id) != member_id:
             raise FencedInstanceId(
                 f"another member of group {group!r} joined as group_instance_id {group_instance_id!r}, and "
@@ -120,7 +121,7 @@ class Members:
         self._count(member, +1)
 
     def remove(self, member_id: str) -> Member | None:
-        """Its parked requests are the caller's to answer."""
+        """Remove the member. The caller must answer its parked requests."""
         member = self._by_id.pop(member_id, None)
         if member is None:
             return None
@@ -133,7 +134,7 @@ class Members:
         return member
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member is back under another id: it keeps its place, and the lead."""
+        """Give a static member that returned under another member id its old place, and the lead if it had it."""
         led = self.leader_id == member.member_id
         self.remove(member.member_id)
         member.member_id, member.is_new = member_id, False
@@ -142,23 +143,23 @@ class Members:
             self.leader_id = member_id
 
     def update(self, member: Member, request: JoinGroup) -> None:
-        """Take over what a member joins with."""
+        """Update the member with the fields of a join."""
         self._count(member, -1)
         member.protocols = request.protocols
         self._count(member, +1)
         member.client_id, member.client_host = request.client_id, request.client_host
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        if request.rebalance_timeout_ms < 0:  # a client of before it was told apart from the session's
+        if request.rebalance_timeout_ms < 0:  # an old client, whose one timeout is that of the session
             member.rebalance_timeout_ms = request.session_timeout_ms
 
     def park_join(self, member: Member, reply: JoinReply | None) -> None:
-        """In place of a join that is parked already; None: it waits no longer."""
+        """Park a join, instead of an earlier parked join; None unparks it."""
         self.joining_count += (reply is not None) - (member.joining is not None)
         member.joining = reply
 
     def replace(self, members: Iterable[Member], leader_id: str | None) -> None:
-        """These are the members, and no others."""
+        """Replace all members by these."""
         members = list(members)
         self._by_id, self._supported, self.static = {}, {}, {}
         self.joining_count, self.leader_id = 0, None
@@ -174,14 +175,15 @@ class Members:
     # all of them together --------------------------------------------------------------------------------------------
 
     def in_common(self) -> list[str]:
-        """The protocols that all members support, by name."""
+        """Return the protocols that all members support, sorted by name."""
         return sorted(name for name, count in self._supported.items() if count == len(self))
 
     def have_in_common(self, names: Iterable[str]) -> bool:
         return any(self._supported.get(name) == len(self) for name in names)
 
     def vote(self) -> str | None:
-        """Each votes for the first of its protocols that all support; most votes win, the first among equals."""
+        """Return the protocol with most votes; each member votes for its first protocol that all support. The first
+        wins a tie."""
         everybody, votes = len(self), dict[str, int]()
         for member in self:
             for name, _ in member.protocols:
@@ -191,23 +193,23 @@ class Members:
         return max(votes, key=votes.__getitem__, default=None)
 
     def elect(self) -> None:
-        """The leader stays, if it has joined; else the first that has leads."""
+        """Keep the leader if it has joined; otherwise choose the first member that has."""
         leader = None if self.leader_id is None else self._by_id.get(self.leader_id)
         if leader is None or leader.joining is None:
             self.leader_id = next(member.member_id for member in self if member.joining is not None)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest one counts."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def listed(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader is told."""
+        """Return the members as sent to the leader."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(protocol_name)) for member in self
         )
 
     def described(self, protocol_name: str | None, *, stable: bool) -> tuple[MemberDescription, ...]:
-        """Metadata and assignments are told of a stable group only, as in Kafka."""
+        """Describe the members. As in Kafka, only a stable group shows metadata and assignments."""
         return tuple(
             MemberDescription(
                 member.member_id, member.group_instance_id, member.client_id, member.client_host,

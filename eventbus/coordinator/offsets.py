@@ -1,4 +1,4 @@
-"""Committed offsets of the groups that live in one partition of ``__consumer_offsets``. Pure."""
+"""Committed offsets of the groups that are stored in one partition of ``__consumer_offsets``. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eventbus.errors import (
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 OFFSET_METADATA_MAX_BYTES = 4096
-"""Kafka's ``offset.metadata.max.bytes``; Kafka measures it in characters, and so do we."""
+"""Kafka's ``offset.metadata.max.bytes``. Kafka measures it in characters, and so does this code."""
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -34,19 +34,19 @@ NewOffsets = Mapping[TopicPartition, OffsetAndMetadata | SentOffset]
 
 
 class CommittedOffset(NamedTuple):
-    """An offset and where in the log it was committed."""
+    """A committed offset and the position of its commit in the log."""
 
     value: OffsetCommitValue
     position: int
-    """Counts records. Of two commits the one later in the log stands, also when the earlier one was part of a
-    transaction that ended after the later one."""
+    """Counts records. Of two commits, the commit that is later in the log is valid, even if the earlier commit
+    belongs to a transaction that ended after it."""
 
 
 OffsetsOfGroup = dict[TopicPartition, CommittedOffset]
 
 
 class Offsets:
-    """Hard state, all of it: ``groups``, and ``pending``: what open transactions would commit, per producer id."""
+    """Hard state only: ``groups``, and ``pending``, the uncommitted offsets of open transactions by producer id."""
 
     __slots__ = ("_position", "groups", "pending")
 
@@ -93,13 +93,14 @@ class Offsets:
         return Decision(tuple(records), errors)
 
     def forget(self, group: str, topic_partitions: Iterable[TopicPartition] | None = None) -> list[CoordinatorRecord]:
-        """Tombstones of a group's offsets, all or some; pending ones too. Those it does not have are passed over."""
+        """Return tombstones of a group's offsets, all or some, pending included. Partitions without an offset are
+        skipped."""
         held = self.held(group)
         wanted = held if topic_partitions is None else held.keys() & set(topic_partitions)
         return [_tombstone(group, topic_partition) for topic_partition in held if topic_partition in wanted]
 
     def forget_topics(self, topics: Container[str]) -> list[CoordinatorRecord]:
-        """Tombstones of every group's offsets of some topics: a new topic of the name starts at 0."""
+        """Return tombstones of every group's offsets of some topics: a new topic of the name starts at 0."""
         names = {*self.groups, *(group for pending in self.pending.values() for group in pending)}
         return [
             _tombstone(group, topic_partition)
@@ -111,8 +112,10 @@ class Offsets:
     def expired(
         self, group: str, since_ms: Callable[[TopicPartition, OffsetCommitValue], int | None], limit_ms: int
     ) -> list[CoordinatorRecord]:
-        """Tombstones of the offsets that ``since_ms`` dates before ``limit_ms``; None keeps one, and so does a
-        transaction that would commit it."""
+        """Return tombstones of the offsets for which ``since_ms`` returns a time before ``limit_ms``.
+
+        An offset stays if ``since_ms`` returns None, or if an open transaction would commit it.
+        """
         found: list[CoordinatorRecord] = []
         for topic_partition, (value, _) in self.groups.get(group, {}).items():
             since = since_ms(topic_partition, value)
@@ -155,7 +158,7 @@ class Offsets:
     # look ------------------------------------------------------------------------------------------------------------
 
     def held(self, group: str) -> dict[TopicPartition, None]:
-        """The partitions the group has an offset of, committed or pending."""
+        """Return the partitions of which the group has an offset, committed or pending."""
         return dict.fromkeys(
             topic_partition
             for groups in (self.groups, *self.pending.values())
@@ -168,9 +171,9 @@ class Offsets:
     def look_up(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit]:
-        """What the group committed, as it is stored; a partition without a commit is absent.
+        """Return stored commits of the group; a partition without a commit is absent.
 
-        With ``require_stable`` the error, where an open transaction may change it (KIP-447).
+        With ``require_stable``, a partition whose offset an open transaction may change gets an error (KIP-447).
         """
         offsets = self.groups.get(group, {})
         if topic_partitions is None:
@@ -189,10 +192,11 @@ class Offsets:
     def fetch(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group committed; a partition without a commit is absent, an unknown group has none.
+        """Return the offsets that the group committed; a partition without a commit is absent, an unknown group has
+        none.
 
-        A negative offset is none to go on from, so it counts as no commit. With ``require_stable`` raises
-        UnstableOffsetCommit when an open transaction may change one of them.
+        A negative offset is not a position to resume from, so it counts as no commit. With ``require_stable``, raises
+        UnstableOffsetCommit if an open transaction may change one of them.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic_partition, value in self.look_up(group, topic_partitions, require_stable=require_stable).items():
@@ -222,16 +226,16 @@ def _drop(groups: dict[str, OffsetsOfGroup], group: str, topic_partition: TopicP
 
 
 def check_group(group: str) -> None:
-    """Raises InvalidGroupId for a group name that cannot be stored."""
+    """Raise InvalidGroupId for a group name that cannot be stored."""
     if not is_text(group):
-        raise InvalidGroupId(f"group {group!r} is no text that UTF-8 can hold: choose another name")
+        raise InvalidGroupId(f"group {group!r} is not valid Unicode text: choose another name")
     size_bytes = len(group.encode())
     if not 0 < size_bytes <= 32_767:
         raise InvalidGroupId(f"a group's name has 1 to 32,767 bytes, this one has {size_bytes:,}: choose another name")
 
 
 def is_text(text: str) -> bool:
-    """False for half of a surrogate pair: the bytes on disk are UTF-8."""
+    """True if the text can be encoded as UTF-8: it has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Client quotas (KIP-546): who is bound, and by what. Pure."""
+"""Client quotas (KIP-546): entities, keys and values. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CLIENT_ID = "client-id"
 IP = "ip"
 
 Entity = tuple[tuple[str, "str | None"], ...]
-"""Who: pairs of type and name, sorted by type; the name None is the default for all that have no quota of their own."""
+"""The client a quota applies to: pairs of type and name, sorted by type. The name None is the default, for all that
+have no separate quota."""
 
 _CLIENT_KEYS = {
     "producer_byte_rate": int,
@@ -25,17 +26,17 @@ _IP_KEYS = {"connection_creation_rate": int}
 
 
 class QuotaFilter(msgspec.Struct, frozen=True):
-    """One part of a question for quotas: entities with a type, and which of its names."""
+    """One part of a quota query: selects entities with a type, and a name."""
 
     entity_type: str
     name: str | None = None
-    """None: the default."""
+    """The entity's name; None selects the default."""
     any_name: bool = False
-    """Every name, and the default."""
+    """Selects every name, and the default."""
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """An entity of its parts. Raises InvalidRequest for one that cannot have quotas."""
+    """Return an entity made of its parts. Raises InvalidRequest for an entity that cannot have quotas."""
     given = list(parts)
     entity = tuple(sorted(given, key=lambda part: part[0]))
     types = [kind for kind, _ in entity]
@@ -54,7 +55,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def check_value(entity: Entity, key: str, value: float) -> None:
-    """Raises InvalidRequest for a quota that the entity cannot have, or a value that it cannot be."""
+    """Raise InvalidRequest for a quota that the entity cannot have, or an invalid value."""
     check_key(entity, key)
     is_whole = (_IP_KEYS if entity[0][0] == IP else _CLIENT_KEYS)[key] is int
     if not value > 0 or value == float("inf"):
@@ -64,14 +65,14 @@ def check_value(entity: Entity, key: str, value: float) -> None:
 
 
 def check_key(entity: Entity, key: str) -> None:
-    """Raises InvalidRequest for a quota that the entity cannot have."""
+    """Raise InvalidRequest for a quota that the entity cannot have."""
     keys = _IP_KEYS if entity[0][0] == IP else _CLIENT_KEYS
     if key not in keys:
         raise InvalidRequest(f"Invalid configuration key {key} for a quota; there are {', '.join(keys)}")
 
 
 def matches(entity: Entity, filters: Iterable[QuotaFilter], strict: bool) -> bool:
-    """Whether the entity is asked for: each filter must meet one of its parts, and if ``strict`` no part is left."""
+    """True if each filter matches a part of the entity, and, if ``strict``, no part is left over."""
     names = dict(entity)
     count = 0
     for part in filters:

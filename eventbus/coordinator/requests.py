@@ -1,4 +1,4 @@
-"""What is asked of the coordinators and what they answer: the fields of Kafka's requests, without their wire form."""
+"""Requests to the coordinators and their results: the fields of Kafka's messages, without the wire format."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import msgspec
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
 CONSUMER_PROTOCOL = "consumer"
-"""``protocol_type`` of consumers; other clients (Connect, registries) bring their own."""
+"""``protocol_type`` of consumers; other clients (Connect, registries) use others."""
 
 
 class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A member asks to be part of the next generation (JoinGroup, key 11). Times in milliseconds."""
+    """A member's request to join the next generation (JoinGroup, key 11). Times in milliseconds."""
 
     group: str
     member_id: str = ""
-    """Empty: a new member."""
+    """Empty for a new member."""
     group_instance_id: str | None = None
-    """Static membership (KIP-345)."""
+    """The instance id of a static member (KIP-345)."""
     client_id: str = ""
     client_host: str = "/127.0.0.1"
     protocol_type: str = CONSUMER_PROTOCOL
     protocols: tuple[tuple[str, bytes], ...] = ()
-    """(name, the member's metadata), the preferred first. The metadata is opaque here."""
+    """Pairs of a name and the member's metadata, in order of preference. The metadata is opaque here."""
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
     require_known_member_id: bool = False
-    """Answer a new dynamic member with MemberIdRequired and the id to come back with (KIP-394)."""
+    """Answer a new dynamic member with MemberIdRequired and the id with which to join again (KIP-394)."""
     supports_skipping_assignment: bool = False
     """A static leader that returns need not assign again (KIP-814)."""
     reason: str = ""
 
 
 class JoinedMember(NamedTuple):
-    """What the leader is told of a member."""
+    """A member as the leader sees it."""
 
     member_id: str
     group_instance_id: str | None
@@ -43,7 +43,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinGroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The member is part of a generation. Only the leader is told the members."""
+    """The member is part of a generation. Only the leader receives the list of members."""
 
     generation_id: int
     protocol_type: str
@@ -59,7 +59,7 @@ class JoinGroupResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncGroupResult(NamedTuple):
-    """What the leader assigned to the member, as the leader wrote it."""
+    """The leader's assignment for the member, in the leader's bytes."""
 
     protocol_type: str
     protocol_name: str
@@ -69,7 +69,7 @@ class SyncGroupResult(NamedTuple):
 class SentOffset(NamedTuple):
     """An offset to commit, as a client of Kafka's protocol sends it.
 
-    Any offset is taken, as Kafka takes it: some clients commit -1 or -2 for "where my policy says".
+    Any offset is accepted, as in Kafka: some clients commit -1 or -2 to mean their reset policy.
     """
 
     offset: int
@@ -89,7 +89,7 @@ class MemberDescription(NamedTuple):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What a consumer subscribes to; empty for other kinds of members, and while the group rebalances."""
+        """The topics a consumer subscribes to; empty for other kinds of members, and while the group rebalances."""
         from eventbus.coordinator.consumer_protocol import decode_subscription
 
         try:
@@ -99,7 +99,8 @@ class MemberDescription(NamedTuple):
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """What a consumer reads; empty for an idle one, for other kinds of members, and while the group rebalances."""
+        """The partitions a consumer reads; empty for an idle consumer, for other members, and while the group
+        rebalances."""
         from eventbus.coordinator.consumer_protocol import decode_assignment
 
         try:
@@ -115,11 +116,11 @@ class GroupListing(NamedTuple):
     protocol_type: str
     state: str
     group_type: str = "classic"
-    """Kafka's name: classic or consumer (KIP-848)."""
+    """Kafka's name of the group's type: classic or consumer (KIP-848)."""
 
 
 class GroupDescription(NamedTuple):
-    """One group, as it stands now. An unknown group is Dead and empty, as in Kafka."""
+    """The present state of one group. An unknown group is Dead and empty, as in Kafka."""
 
     group: str
     state: str
@@ -138,7 +139,7 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """One transactional id, as it stands now."""
+    """The present state of one transactional id."""
 
     transactional_id: str
     state: str
@@ -146,12 +147,12 @@ class TransactionDescription(NamedTuple):
     producer_epoch: int
     timeout_ms: int
     start_ms: int
-    """-1 while no transaction is open."""
+    """-1 if no transaction is open."""
     partitions: tuple[TopicPartition, ...]
 
 
 class ProducerDescription(NamedTuple):
-    """What a partition remembers of a producer (DescribeProducers, key 61)."""
+    """A partition's state of one producer (DescribeProducers, key 61)."""
 
     producer_id: int
     producer_epoch: int
@@ -159,19 +160,20 @@ class ProducerDescription(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int
-    """-1 when the producer has no transaction open on the partition."""
+    """-1 if the producer has no open transaction on the partition."""
 
 
 class TransactionEnd(msgspec.Struct, kw_only=True):
-    """A transaction on its way to its end. Filled in as it goes on; see `Broker.transactions`."""
+    """The progress of a transaction that is being ended; fields are filled in step by step, see
+    `Broker.transactions`."""
 
     transactional_id: str
     committed: bool
     topic_partition: TopicPartition
     """The partition of ``__transaction_state``; the outcome is decided once ``offset`` is durable there."""
     offset: int
-    """-1: nothing had to be stored (the transaction was empty, or had been ended before in the same way)."""
+    """-1 if nothing had to be stored: the transaction was empty, or had already been ended in this way."""
     next: ProducerIdAndEpoch
-    """What the producer goes on with."""
+    """The producer id and epoch with which the producer continues."""
     markers: tuple[tuple[TopicPartition, int], ...] | None = None
-    """Where the markers stand, once they are written; None before."""
+    """The positions of the markers once they are written, else None."""

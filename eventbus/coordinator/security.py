@@ -1,4 +1,4 @@
-"""ACLs, SCRAM credentials and client quotas, folded from ``__cluster_metadata-0``. Pure.
+"""ACLs, SCRAM credentials and client quotas, replayed from ``__cluster_metadata-0``. Pure.
 
 Records are Kafka's own: AccessControlEntryRecord, UserScramCredentialRecord, ClientQuotaRecord and their removals
 (schemas: Apache Kafka, Apache-2.0), without a key.
@@ -27,7 +27,7 @@ UNACCEPTABLE_CREDENTIAL = 93
 
 
 class ScramUpsertion(msgspec.Struct, frozen=True):
-    """A user's password for one mechanism, salted by who sets it."""
+    """A user's new password for one mechanism, salted by the client that sets it."""
 
     user: str
     mechanism: ScramMechanism
@@ -36,18 +36,19 @@ class ScramUpsertion(msgspec.Struct, frozen=True):
     salted_password: bytes
 
     def __repr__(self) -> str:
-        return f"ScramUpsertion({self.user!r}, {self.mechanism.title})"  # the rest logs the user in
+        # Never log the other fields: with them one can log in as the user.
+        return f"ScramUpsertion({self.user!r}, {self.mechanism.title})"
 
 
 class ScramDeletion(msgspec.Struct, frozen=True):
-    """A user that may not log in by the mechanism any more."""
+    """The removal of a user's credential for one mechanism."""
 
     user: str
     mechanism: ScramMechanism
 
 
 class QuotaAlteration(msgspec.Struct, frozen=True):
-    """What to set of an entity's quotas; None takes a quota away."""
+    """Quotas to set for an entity; None removes a quota."""
 
     parts: tuple[tuple[str, str | None], ...]
     values: dict[str, float | None]
@@ -74,13 +75,13 @@ class SecurityShard:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is anything."""
+        """True if there is an ACL, a credential or a quota."""
         return bool(self.acls or self.credentials or self.quotas)
 
     # decide ----------------------------------------------------------------------------------------------------------
 
     def create_acls(self, acls: Iterable[Acl], new_id: Callable[[], bytes]) -> Decision[list[KafkaError | None]]:
-        """Each is stored, or told why not; one that is there already is as good as stored."""
+        """Store ACLs; the reply has an error or None for each. An ACL that exists already is not stored again."""
         records: list[CoordinatorRecord] = []
         results: list[KafkaError | None] = []
         created: set[Acl] = set()
@@ -97,7 +98,7 @@ class SecurityShard:
         return Decision(tuple(records), results)
 
     def delete_acls(self, filters: Iterable[AclFilter]) -> Decision[list[list[Acl] | KafkaError]]:
-        """What each filter matches is removed; the answer tells it, by filter."""
+        """Delete the ACLs that match; the reply lists them, or the error, for each filter."""
         doomed: dict[bytes, None] = {}
         results: list[list[Acl] | KafkaError] = []
         for acl_filter in filters:
@@ -114,7 +115,8 @@ class SecurityShard:
     def alter_credentials(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
     ) -> Decision[dict[str, KafkaError | None]]:
-        """By user: None, or why nothing of that user's was changed (KIP-554)."""
+        """Change SCRAM credentials. The reply maps each user to None, or to the error that prevented all its changes
+        (KIP-554)."""
         results: dict[str, KafkaError | None] = {}
         seen: set[tuple[ScramMechanism, str]] = set()
         changes: list[tuple[str, CoordinatorRecord]] = []
@@ -155,7 +157,8 @@ class SecurityShard:
     def alter_quotas(
         self, alterations: Iterable[QuotaAlteration], *, validate_only: bool = False
     ) -> Decision[list[KafkaError | None]]:
-        """Each entity's alteration is stored as a whole, or told why not."""
+        """Change quotas; the reply has an error or None for each entity. All changes of an entity are stored, or
+        none."""
         records: list[CoordinatorRecord] = []
         results: list[KafkaError | None] = []
         for alteration in alterations:
@@ -186,7 +189,7 @@ class SecurityShard:
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, value: bytes | None) -> None:
-        """Fold one record in. Raises ValueError."""
+        """Apply one record. Raises ValueError."""
         record = decode_metadata_record(value or b"")
         if isinstance(record, m.AccessControlEntryRecord):
             self._replay_acl(record)
@@ -243,12 +246,12 @@ class SecurityShard:
     # look ------------------------------------------------------------------------------------------------------------
 
     def find_acls(self, acl_filter: AclFilter) -> list[Acl]:
-        """Those that the filter matches, sorted. Raises InvalidRequest."""
+        """Return the ACLs that the filter matches, sorted. Raises InvalidRequest."""
         acl_filter.check()
         return sorted(acl for acl in self.acls if acl_filter.matches(acl))
 
     def users(self) -> Mapping[str, dict[ScramMechanism, int]]:
-        """The users with credentials: for which mechanisms, with how many iterations."""
+        """Return the users with credentials, and the number of iterations for each mechanism."""
         result: dict[str, dict[ScramMechanism, int]] = {}
         for (mechanism, user), credential in sorted(self.credentials.items(), key=lambda item: item[0][::-1]):
             result.setdefault(user, {})[mechanism] = credential.iterations
@@ -258,7 +261,7 @@ class SecurityShard:
 def identify_security_record(value: bytes | None) -> tuple[bytes, bool]:
     """Return a name for the subject of the record, and False if the record removes that subject. Raises ValueError.
 
-    The records have no keys, as in Kafka. A removal of an ACL names it by its id alone.
+    The records have no keys, as in Kafka. A removal of an ACL contains only its id.
     """
     record = decode_metadata_record(value or b"")
     match record:

@@ -1,4 +1,4 @@
-"""The sticky assignors (KIP-54, KIP-429): as even as can be, and then as little moved as can be. Pure."""
+"""The sticky assignors (KIP-54, KIP-429): balance as evenly as possible, then move as little as possible. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from eventbus.coordinator.consumer_protocol import decode_sticky_user_data, enco
 from eventbus.types import TopicPartition
 
 Claims = Mapping[str, tuple[Sequence[TopicPartition], int]]
-"""By member: the partitions it says it held, and in which generation."""
+"""The partitions that each member reports it held, and the generation."""
 
 Owners = dict[TopicPartition, str | None]
-"""Who held a partition last; None where two claim it with equal right, so that neither may go on."""
+"""The last owner of each partition; None if two members claim it in the same generation, so that neither keeps it."""
 
 
 class StickyAssignor:
-    """Eager: everybody gives up everything, and gets back as much of it as balance allows."""
+    """Eager: all members give up all their partitions, and get back as many of them as balance allows."""
 
     name = "sticky"
     protocol: RebalanceProtocol = "eager"
@@ -47,7 +47,7 @@ class CooperativeStickyAssignor:
         return None
 
     def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
-        """What a member owns travels in its subscription."""
+        """Do nothing: the partitions that a member owns are sent in its subscription."""
 
     def assign(self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Assignment:
         claims = {member: (one.owned_partitions, one.generation_id) for member, one in subscriptions.items()}
@@ -64,11 +64,11 @@ def _remembered(user_data: bytes | None) -> tuple[Sequence[TopicPartition], int]
     try:
         return decode_sticky_user_data(user_data)
     except ValueError:
-        return (), -1  # another client's idea of user data: as if it had held nothing, which is what Kafka makes of it
+        return (), -1  # another client's format of user data: as in Kafka, treated as no partitions held
 
 
 def last_owners(partition_counts: Mapping[str, int], claims: Claims) -> Owners:
-    """Of several who claim a partition the one of the newest generation held it last."""
+    """Return the last owner of each partition: the claimant with the newest generation."""
     owners: Owners = {}
     generations: dict[TopicPartition, int] = {}
     for member in sorted(claims):
@@ -88,7 +88,7 @@ def last_owners(partition_counts: Mapping[str, int], claims: Claims) -> Owners:
 def spread(
     partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription], owners: Owners
 ) -> Assignment:
-    """Every partition that somebody reads to one of its readers."""
+    """Assign every partition to one of the members that read its topic."""
     if not subscriptions:
         return {}
     topics = {member: frozenset(one.topics).intersection(partition_counts) for member, one in subscriptions.items()}
@@ -100,7 +100,8 @@ def spread(
 
 
 def _spread_equally(partitions: list[TopicPartition], members: list[str], owners: Owners) -> Assignment:
-    """All read the same: each gets the same number, some one more. Kafka's constrained assignment."""
+    """Assign when all members read the same topics: equal numbers, or one more. Kafka's constrained
+    assignment."""
     least, longer = divmod(len(partitions), len(members))
     held: Assignment = {member: [] for member in members}
     for topic_partition in partitions:
@@ -109,9 +110,9 @@ def _spread_equally(partitions: list[TopicPartition], members: list[str], owners
             held[owner].append(topic_partition)
     shares: Assignment = {}
     short: deque[str] = deque()
-    """Those with less than their share."""
+    """Members with less than their share."""
     exact: deque[str] = deque()
-    """Those with their share, who may get one more."""
+    """Members with their exact share, who may get one more."""
     for member in members:
         keep = least
         if longer and len(held[member]) > least:
@@ -137,7 +138,8 @@ def _spread_equally(partitions: list[TopicPartition], members: list[str], owners
 
 
 class _Unequal:
-    """Members read different topics: nobody has two more than one who could take one of them over."""
+    """Assign when members read different topics. In the end no member has two partitions more than another that
+    could take over one of them."""
 
     def __init__(
         self, partition_counts: Mapping[str, int], topics: Mapping[str, frozenset[str]], owners: Owners
@@ -151,11 +153,11 @@ class _Unequal:
             for topic in topics[member]:
                 self._readers.setdefault(topic, []).append(member)
         self._holders: dict[str, dict[str, list[TopicPartition]]] = {topic: {} for topic in self._readers}
-        """By topic, by member: what of the topic it holds."""
+        """The partitions held, by topic and then by member."""
 
     def spread(self) -> Assignment:
         for topic_partition in self._given_back():
-            # The partitions with the fewest readers first, each to whom has least.
+            # Partitions with the fewest readers come first; each goes to the reader that has the fewest.
             readers = self._readers[topic_partition.topic]
             self._give(min(readers, key=lambda member: (len(self._shares[member]), member)), topic_partition)
         while self._level() or self._pass_along():
@@ -163,7 +165,7 @@ class _Unequal:
         return self._shares
 
     def _given_back(self) -> list[TopicPartition]:
-        """Everybody keeps what it held; the rest, in the order it is given away in."""
+        """Let all members keep what they held; return the other partitions in the order in which to assign them."""
         rest: list[TopicPartition] = []
         for topic in sorted(self._readers, key=lambda topic: (len(self._readers[topic]), topic)):
             for number in range(self._counts[topic]):
@@ -180,7 +182,7 @@ class _Unequal:
         self._holders[topic_partition.topic].setdefault(member, []).append(topic_partition)
 
     def _level(self) -> bool:
-        """Whoever has least takes from whom has most, as long as that makes the two more even."""
+        """Move partitions directly from loaded members to less loaded ones, as long as that makes both more even."""
         moved = False
         for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
             while (topic_partition := self._one_too_many(member)) is not None:
@@ -195,7 +197,8 @@ class _Unequal:
         self._give(member, topic_partition)
 
     def _pass_along(self) -> bool:
-        """Whoever has least takes from somebody who takes from somebody ... who has two more than the first."""
+        """Move partitions along a chain of members from the most loaded to the least loaded, until they differ by at
+        most one."""
         for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
             steps = self._way_to_more(member)
             for taker, topic, holder in steps:
@@ -206,7 +209,8 @@ class _Unequal:
         return False
 
     def _way_to_more(self, member: str) -> list[tuple[str, str, str]]:
-        """The shortest way from ``member`` to one with two more: (taker, topic, holder), nearest first. Or nothing."""
+        """Return the shortest chain from ``member`` to a member with two more: (taker, topic, holder), nearest
+        first. Or []."""
         enough = len(self._shares[member]) + 2
         came_by: dict[str, tuple[str, str]] = {member: ("", "")}
         seen_topics: set[str] = set()
@@ -230,7 +234,8 @@ class _Unequal:
         return []
 
     def _one_too_many(self, member: str) -> TopicPartition | None:
-        """A partition that ``member`` should have instead of its holder: best one that the holder has only now."""
+        """Return a partition that ``member`` should take from its holder, preferably one that its holder did not
+        have before."""
         most = len(self._shares[member]) + 2
         found: list[tuple[int, bool, TopicPartition]] = []
         for topic in self._topics[member]:

@@ -1,4 +1,4 @@
-"""``partition.assignment.strategy``: names to assignors."""
+"""``partition.assignment.strategy``: assignors by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ASSIGNORS: dict[str, Callable[[], Assignor]] = {
     "sticky": StickyAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
 }
-"""Kafka's, by the names they have in a group's protocol."""
+"""Kafka's assignors, by their names in a group's protocol."""
 
 
 def make_assignors(chosen: Iterable[Any]) -> tuple[Assignor, ...]:
-    """Assignors for one member, in order of preference: from names, `Assignor` objects, or classes of such.
+    """Return assignors for one member, in order of preference: from names, `Assignor` objects, or assignor classes.
 
-    Assignors remember, so every member needs its own. Raises ConfigError.
+    Assignors have state, so every member needs its own. Raises ConfigError.
     """
     made: dict[str, Assignor] = {}
     for one in chosen:
@@ -30,7 +30,7 @@ def make_assignors(chosen: Iterable[Any]) -> tuple[Assignor, ...]:
         for part in ("name", "protocol", "user_data", "assign", "on_assignment"):
             if not hasattr(assignor, part):
                 raise ConfigError(
-                    f"{one!r} is no assignor: it has no {part}; see eventbus.coordinator.assignors.Assignor"
+                    f"{one!r} is not an assignor: it has no {part}; see eventbus.coordinator.assignors.Assignor"
                 )
         made.setdefault(assignor.name, assignor)
     if not made:
@@ -39,12 +39,13 @@ def make_assignors(chosen: Iterable[Any]) -> tuple[Assignor, ...]:
 
 
 def common_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
-    """Cooperative only if all are: an eager assignor may give a partition to another before its owner gave it up."""
+    """Return cooperative only if all are: an eager assignor may reassign a partition before its owner has given it
+    up."""
     return "cooperative" if all(assignor.protocol == "cooperative" for assignor in assignors) else "eager"
 
 
 def _named(name: str) -> Assignor:
-    # Kafka's clients take class names, too: org.apache.kafka.clients.consumer.CooperativeStickyAssignor.
+    # Kafka's clients accept class names too: org.apache.kafka.clients.consumer.CooperativeStickyAssignor.
     short = name.rpartition(".")[2].removesuffix("Assignor")
     kebab = "".join(f"-{c.lower()}" if c.isupper() else c for c in short).lstrip("-")
     known = ASSIGNORS.get({"round-robin": "roundrobin"}.get(kebab, kebab))

@@ -1,7 +1,7 @@
-"""Topics with their configs, and which producer ids are given out, folded from ``__cluster_metadata-0``. Pure.
+"""Topics with their configs, and the allocation of producer ids, replayed from ``__cluster_metadata-0``. Pure.
 
-Record format (ours; Kafka's own metadata log is a Raft log of another shape). Keys and values are JSON; records without
-a key are those of `eventbus.coordinator.security`::
+The record format is not Kafka's, whose metadata log is a Raft log with other records. Keys and values are JSON; records
+without a key are those of `eventbus.coordinator.security`::
 
     key    {"type": "topic", "name": "flights"}
     value  {"version": 0, "topic_id": "<22 characters>", "partitions": 3, "configs": {"retention.ms": "1000"},
@@ -10,9 +10,9 @@ a key are those of `eventbus.coordinator.security`::
     key    {"type": "producer_ids"}
     value  {"version": 0, "next_producer_id": 1000}  ids below may have been given out, and never are again
 
-A topic's value tells all of it, so the last record per key is the whole truth and the log can be compacted.
-``configs`` holds only what was set on the topic, as text, under Kafka's keys. Unknown fields of a value are refused,
-not dropped: they come with a higher ``version``.
+A topic's value is complete, so the last record per key is sufficient and the log can be compacted. ``configs`` holds
+only what was set on the topic, as text, under Kafka's keys. Unknown fields of a value are refused, not dropped: they
+come with a higher ``version``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from eventbus.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicO
 from eventbus.suggest import nearest
 
 MAX_PARTITIONS = 10_000
-"""Of one topic: as many as Kafka creates in one request."""
+"""The largest partition count of a topic: as many as Kafka creates in one request."""
 
 _PRODUCER_IDS_KEY = b'{"type":"producer_ids"}'
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 PRODUCER_IDS_BLOCK = 1_000
-"""As many producer ids are put by at once (Kafka's ``ProducerIdsBlock``); a restart drops the rest of its block."""
+"""The number of producer ids reserved at once (Kafka's ``ProducerIdsBlock``); a restart drops the rest of a block."""
 
 _VERSION = 0
 
 
 class TopicState(msgspec.Struct, frozen=True):
-    """One topic, as it is stored."""
+    """One topic's stored state."""
 
     name: str
     topic_id: str
@@ -73,8 +73,8 @@ class _Versioned(msgspec.Struct):
 
 
 class TopicsShard:
-    """Hard state: ``topics``, ``deleted`` (the names whose last record is a tombstone), ``next_producer_id``; and
-    ``security``, a shard of its own on the same partition."""
+    """Hard state: ``topics``, ``deleted`` (the names whose last record is a tombstone), ``next_producer_id``, and
+    the nested shard ``security`` on this partition."""
 
     __slots__ = ("deleted", "next_producer_id", "security", "topics")
 
@@ -100,7 +100,7 @@ class TopicsShard:
     def create(
         self, name: str, partitions: int, configs: Mapping[str, str], topic_id: str, now_ms: int
     ) -> Decision[TopicState]:
-        """A new topic. Name and configs are checked by the broker; raises TopicAlreadyExists, InvalidPartitions."""
+        """Create a topic. The broker checks name and configs. Raises TopicAlreadyExists, InvalidPartitions."""
         known = self.topics.get(name)
         if known is not None:
             raise TopicAlreadyExists(
@@ -111,12 +111,12 @@ class TopicsShard:
         return _stored(TopicState(name, topic_id, partitions, dict(configs), now_ms))
 
     def delete(self, name: str) -> Decision[TopicState]:
-        """Raises UnknownTopicOrPartition."""
+        """Delete a topic. Raises UnknownTopicOrPartition."""
         topic = self.topic(name)
         return Decision((CoordinatorRecord(_encode_key(name), None),), topic)
 
     def add_partitions(self, name: str, total_count: int) -> Decision[TopicState]:
-        """Raises InvalidPartitions unless there are more than before."""
+        """Raise the partition count. Raises InvalidPartitions unless it is higher than before."""
         topic = self.topic(name)
         _check_whole(name, total_count)
         if total_count <= topic.partitions:
@@ -128,7 +128,7 @@ class TopicsShard:
         return _stored(msgspec.structs.replace(topic, partitions=total_count))
 
     def alter_configs(self, name: str, set: Mapping[str, str], delete: Sequence[str]) -> Decision[TopicState]:
-        """Set and unset keys, checked by the broker; nothing is stored when nothing changes."""
+        """Set and unset keys, which the broker has checked; nothing is stored if nothing changes."""
         topic = self.topic(name)
         kept = {key: value for key, value in topic.configs.items() if key not in delete}
         configs = {**kept, **set}
@@ -137,7 +137,7 @@ class TopicsShard:
         return _stored(msgspec.structs.replace(topic, configs=configs))
 
     def allocate_producer_ids(self) -> Decision[range]:
-        """The next block of producer ids; give none of them out before the record is on disk."""
+        """Reserve the next block of producer ids; none of them may be used before the record is on disk."""
         block = range(self.next_producer_id, self.next_producer_id + PRODUCER_IDS_BLOCK)
         value = msgspec.json.encode(_ProducerIdsValue(_VERSION, block.stop))
         return Decision((CoordinatorRecord(_PRODUCER_IDS_KEY, value),), block)
@@ -172,14 +172,14 @@ class TopicsShard:
     # look ------------------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicState:
-        """Raises UnknownTopicOrPartition, naming the nearest topic."""
+        """Return the topic. Raises UnknownTopicOrPartition with the nearest name."""
         topic = self.topics.get(name)
         if topic is None:
             raise self.unknown(name)
         return topic
 
     def unknown(self, name: str) -> UnknownTopicOrPartition:
-        """The error for a topic that does not exist."""
+        """Return the error for a topic that does not exist."""
         known = [other for other in self.topics if not other.startswith("__")]
         return UnknownTopicOrPartition(
             f"there is no topic {name!r} (create it: `eventbus topics create {name}`){nearest(name, known)}"
@@ -187,7 +187,7 @@ class TopicsShard:
 
 
 def _check_whole(name: str, partitions: int) -> None:
-    """Of that very type: 3.0 and True would be written as such, and the log could not be opened again."""
+    """Require the exact type int: 3.0 and True would be written as such, and the log could not be opened again."""
     if type(partitions) is not int:
         raise InvalidPartitions(
             f"topic {name!r} with partitions={partitions!r}: a whole number, 1 to {MAX_PARTITIONS:,}"

@@ -1,8 +1,8 @@
-"""Kafka's record format of ``__transaction_state``: what a coordinator knows of a transactional id.
+"""Kafka's record format of ``__transaction_state``: the state of a transactional id.
 
-Keys are version 0. Values are written as version 0 and, where they carry what only version 1 can (producer ids that
-follow or came before, a bumped epoch), as version 1; both are read, with fields of later versions skipped. The schemas
-stand in the tables of `eventbus.protocol`.
+Keys are version 0. Values are written as version 0, or as version 1 if they have fields that only version 1 can hold
+(previous or next producer ids, a bumped epoch); both are read, with fields of later versions skipped. The schemas are
+in the tables of `eventbus.protocol`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from eventbus.types import ProducerIdAndEpoch, TopicPartition
 NO_PRODUCER_ID = -1
 
 _BUMPING_VERSION = 2
-"""Transactions V2."""
+"""Kafka's ``ClientTransactionVersion`` of transactions V2."""
 _REMEMBERED = 4_096
-"""Transactional ids whose key is not taken apart, or put together, again and again."""
+"""The number of transactional ids whose encoded key is cached."""
 
 
 class TransactionState(IntEnum):
-    """Where a transactional id stands; the value is Kafka's status byte."""
+    """State of a transactional id; the value is Kafka's status byte."""
 
     EMPTY = 0
     ONGOING = 1
@@ -43,7 +43,7 @@ class TransactionState(IntEnum):
 
 
 class TransactionMetadata(msgspec.Struct, frozen=True):
-    """All that is stored of one transactional id. Times in milliseconds."""
+    """The stored state of one transactional id. Times in milliseconds."""
 
     producer_id: int
     producer_epoch: int
@@ -51,16 +51,16 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     timeout_ms: int
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
-    """Those of the open or prepared transaction."""
+    """The partitions of the open or prepared transaction."""
     last_update_ms: int = -1
     start_ms: int = -1
-    """Of the last transaction; -1 before the first."""
+    """The start of the last transaction; -1 before the first."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The id whose epochs ran out: a retry may still carry it."""
+    """The producer id whose epochs are exhausted: a retry may still carry it."""
     next_producer_id: int = NO_PRODUCER_ID
-    """While a transaction is prepared: the id that follows, because the epochs of this one have run out."""
+    """While a transaction is prepared: the next producer id, if the epochs of the present id are exhausted."""
     is_bumped: bool = False
-    """The last end moved the epoch (KIP-890), so its markers' epoch is above that of the records: stored as Kafka's
+    """The last end raised the epoch (KIP-890), so its markers' epoch is above that of the records: stored as Kafka's
     ``ClientTransactionVersion`` 2."""
 
     @property
@@ -70,12 +70,12 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
 
 @lru_cache(_REMEMBERED)
 def encode_transaction_key(transactional_id: str) -> bytes:
-    """Version 0. Raises ValueError for an id that does not fit Kafka's int16 length."""
+    """Encode as version 0. Raises ValueError for an id that does not fit Kafka's int16 length."""
     return encode_key(messages.TransactionLogKey(transactional_id=transactional_id))
 
 
 def encode_transaction_value(value: TransactionMetadata) -> bytes:
-    """Version 0, or 1 where version 0 would lose something."""
+    """Encode as version 0, or as version 1 where version 0 would lose something."""
     made = messages.TransactionLogValue
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(value.partitions):
@@ -88,7 +88,7 @@ def encode_transaction_value(value: TransactionMetadata) -> bytes:
         producer_epoch=value.producer_epoch,
         transaction_timeout_ms=value.timeout_ms,
         transaction_status=value.state,
-        # Null in state Empty alone: elsewhere Kafka's tools, and its own loader, ask for a list.
+        # Null in state Empty only: in other states Kafka's tools, and its own loader, require a list.
         transaction_partitions=partitions or (None if value.state is TransactionState.EMPTY else []),
         transaction_last_update_timestamp_ms=value.last_update_ms,
         transaction_start_timestamp_ms=value.start_ms,
@@ -102,12 +102,12 @@ def encode_transaction_value(value: TransactionMetadata) -> bytes:
 
 @lru_cache(_REMEMBERED)
 def decode_transaction_key(data: bytes) -> str:
-    """The transactional id. Raises ValueError when the bytes are of another version, end early or go on."""
+    """Return the transactional id. Raises ValueError for another version, and for truncated or surplus bytes."""
     return decode_key(messages.TransactionLogKey, data).transactional_id
 
 
 def decode_transaction_value(data: bytes) -> TransactionMetadata:
-    """Version 0 or 1. Raises ValueError."""
+    """Decode version 0 or 1. Raises ValueError."""
     message, _ = decode_value(messages.TransactionLogValue, data)
     status = message.transaction_status
     if status not in range(TransactionState.DEAD):  # the last two are never stored

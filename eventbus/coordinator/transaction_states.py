@@ -1,6 +1,7 @@
-"""What may happen to a transactional id, state by state: KIP-98, 360, 588, 890.
+"""The state machine of a transactional id: KIP-98, 360, 588, 890.
 
-`TRANSITIONS` is the whole machine. Which event a request is, its epoch decides (`eventbus.coordinator.transactions`).
+`TRANSITIONS` is the complete machine. A request's epoch decides which event it is
+(`eventbus.coordinator.transactions`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
 DEAD = TransactionState.DEAD
 
 STORED_STATES = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT)
-"""Dead is a tombstone, and PrepareEpochFence, which Kafka needs while an append is on its way, is never met here."""
+"""The states that are stored. Dead is a tombstone. PrepareEpochFence, which Kafka needs while an append is in
+flight, does not occur here."""
 
 
 class TransactionEvent(Enum):
-    """What happens to a transactional id."""
+    """An event in the life of a transactional id."""
 
     INIT = "a producer takes the id over, or goes on after an error"
     ADD = "partitions or offsets are added, by the producer at the current epoch"
@@ -40,7 +42,7 @@ class TransactionEvent(Enum):
 
 
 class Transition(NamedTuple):
-    """What an event does in a state: the next state, or the error; and Kafka's rule for it."""
+    """The result of an event in a state: the next state or an error, and Kafka's rule for it."""
 
     outcome: TransactionState | type[KafkaError]
     rule: str
@@ -54,7 +56,7 @@ _BUSY = Transition(
 _OTHER_END = Transition(InvalidTxnState, "The transaction was ended the other way (KIP-98: INVALID_TXN_STATE).")
 _NOT_NOW = Transition(InvalidTxnState, "No transaction is prepared.")
 _STALE = Transition(ProducerFenced, "Strict epoch equality for an open or new transaction (KIP-890): PRODUCER_FENCED.")
-_NEXT_EPOCH = Transition(EMPTY, "Bump the epoch: whoever had the id before is fenced. At 32766 rotate the producer id.")
+_NEXT_EPOCH = Transition(EMPTY, "Bump the epoch: the id's previous owner is fenced. At 32766 rotate the producer id.")
 _BEGIN = Transition(ONGOING, "The first partition begins the transaction.")
 _SAME = "A retry of the end that was carried out: answer it again, store nothing."
 _NOTHING = "Nothing was added: nothing to end. (Kafka's client does not send this, KAFKA-18401.)"
@@ -152,4 +154,4 @@ TRANSITIONS: dict[TransactionEvent, _Row] = {
     ),
     TransactionEvent.EXPIRE: _row(_EXPIRED, _KEPT, _KEPT, _KEPT, _EXPIRED, _EXPIRED),
 }
-"""By event, then by state: what happens, and Kafka's rule for it."""
+"""Transitions, by event and then by state, each with Kafka's rule."""

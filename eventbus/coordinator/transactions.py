@@ -46,16 +46,16 @@ from eventbus.types import ProducerIdAndEpoch, TopicPartition
 ReplyT = TypeVar("ReplyT")
 
 LAST_EPOCH = 32_766
-"""The highest a producer is given: at the end of its transaction a new producer id follows, at epoch 0."""
+"""The highest epoch that a producer gets: at the end of its transaction, a new producer id follows at epoch 0."""
 MAX_EPOCH = 32_767
-"""The highest a marker carries."""
+"""The highest epoch of a marker."""
 MAX_ID_BYTES = 32_767
 
 
 class TransactionsShard:
     """Hard state: ``transactions``, by transactional id.
 
-    ``producers``, shared by the shards of a broker, finds the same metadata by producer id.
+    ``producers`` maps producer ids to the same metadata; the shards of a broker share it.
     """
 
     __slots__ = ("_continued", "_wall", "producers", "transactions")
@@ -65,7 +65,7 @@ class TransactionsShard:
         self.transactions: dict[str, TransactionMetadata] = {}
         self.producers: dict[int, TransactionMetadata] = {} if producers is None else producers
         self._continued: dict[str, tuple[ProducerIdAndEpoch, ProducerIdAndEpoch]] = {}
-        """What the last `init` with ``expected`` was given and answered, for its retry. Soft, as in Kafka."""
+        """Request and answer of the last `init` with ``expected``, for a retry. Soft state, as in Kafka."""
 
     def __repr__(self) -> str:
         return f"TransactionsShard({' '.join(_line(*item) for item in sorted(self.transactions.items()))})"
@@ -80,10 +80,10 @@ class TransactionsShard:
         new_producer_id: Callable[[], int],
         expected: ProducerIdAndEpoch | None = None,
     ) -> Decision[ProducerIdAndEpoch | None]:
-        """Take the id over, or (``expected``) go on after an error (KIP-360) or a timeout (KIP-588).
+        """Take the id over, or (``expected``) continue after an error (KIP-360) or a timeout (KIP-588).
 
-        The reply is what to produce with. None: a transaction was open, this begins its abort; ask again once that is
-        complete. Raises ProducerFenced, ConcurrentTransactions.
+        The reply is the producer id and epoch to use. None: this began the abort of an open transaction; call again
+        when it is complete. Raises ProducerFenced, ConcurrentTransactions.
         """
         check_transactional_id(transactional_id)
         known = self.transactions.get(transactional_id)
@@ -115,7 +115,8 @@ class TransactionsShard:
         return _stored(transactional_id, value, producer)
 
     def _is_answered(self, transactional_id: str, known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
-        """Whether this producer has had its answer before. Raises ProducerFenced when another one came after it."""
+        """True if this producer was answered before. Raises ProducerFenced if another producer has initialised the
+        id since."""
         if expected == known.producer:
             return False
         if self._continued.get(transactional_id) == (expected, known.producer):
@@ -133,7 +134,7 @@ class TransactionsShard:
         partitions: Iterable[TopicPartition],
         wall_now_ms: int,
     ) -> Decision[TransactionMetadata]:
-        """Make partitions part of the transaction; the first ones begin it. Raises as `current`."""
+        """Add partitions to the transaction; the first ones begin it. Raises as `current`."""
         known = self.current(transactional_id, producer)
         state = _next(transactional_id, known, TransactionEvent.ADD)
         is_open = known.state is ONGOING
@@ -160,9 +161,9 @@ class TransactionsShard:
         new_producer_id: Callable[[], int],
         bump_epoch: bool = True,
     ) -> Decision[ProducerIdAndEpoch]:
-        """Decide the transaction; the reply is what the producer goes on with.
+        """Decide the transaction; the reply is the producer id and epoch with which the producer continues.
 
-        Without records: there was nothing to end, or it was ended before in the same way. Raises
+        Without records if there was nothing to end, or if it had already been ended in this way. Raises
         InvalidProducerIdMapping, ProducerFenced, InvalidTxnState, ConcurrentTransactions.
         """
         known = self.known(transactional_id, producer)
@@ -186,7 +187,7 @@ class TransactionsShard:
     def fence(
         self, transactional_id: str, wall_now_ms: int, new_producer_id: Callable[[], int]
     ) -> Decision[TransactionMetadata]:
-        """Abort the open transaction without its producer's request.
+        """Abort the open transaction without a request of its producer.
 
         Raises TransactionalIdNotFound, and by `TRANSITIONS`.
         """
@@ -196,7 +197,7 @@ class TransactionsShard:
         return _stored(transactional_id, value, value)
 
     def complete(self, transactional_id: str, wall_now_ms: int) -> Decision[TransactionMetadata]:
-        """Every marker of the prepared transaction is written."""
+        """Complete the prepared transaction, after all its markers have been written."""
         known = self.look(transactional_id)
         state = _next(transactional_id, known, TransactionEvent.MARKED)
         rotates = known.next_producer_id != NO_PRODUCER_ID
@@ -214,7 +215,7 @@ class TransactionsShard:
         return _stored(transactional_id, value, value)
 
     def raise_epoch(self, transactional_id: str, epoch: int, wall_now_ms: int) -> Decision[TransactionMetadata]:
-        """Move the id beyond an epoch that partitions have seen, but a crash has taken from this log."""
+        """Raise the epoch above an epoch that partitions have seen but that a crash removed from this log."""
         known = self.look(transactional_id)
         if known.producer_epoch >= epoch:
             return Decision((), known)
@@ -222,7 +223,7 @@ class TransactionsShard:
         return _stored(transactional_id, value, value)
 
     def expire(self, wall_now_ms: int, expiration_ms: int) -> Decision[list[str]]:
-        """Forget ids that nobody used for so long; the reply names them."""
+        """Delete ids that have not been used for ``expiration_ms``; the reply names them."""
         row = TRANSITIONS[TransactionEvent.EXPIRE]
         idle = [
             transactional_id
@@ -250,14 +251,14 @@ class TransactionsShard:
     # look ------------------------------------------------------------------------------------------------------------
 
     def look(self, transactional_id: str) -> TransactionMetadata:
-        """Raises TransactionalIdNotFound, naming the nearest id."""
+        """Return the id's metadata. Raises TransactionalIdNotFound with the nearest id."""
         known = self.transactions.get(transactional_id)
         if known is None:
             raise unknown_transactional_id(transactional_id, self.transactions)
         return known
 
     def known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
-        """Raises InvalidProducerIdMapping unless the id belongs to this producer id."""
+        """Return the id's metadata. Raises InvalidProducerIdMapping unless the id belongs to this producer id."""
         known = self.transactions.get(transactional_id)
         if known is None:
             raise InvalidProducerIdMapping(
@@ -273,25 +274,26 @@ class TransactionsShard:
         return known
 
     def current(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
-        """Raises InvalidProducerIdMapping, ProducerFenced unless the producer is the id's latest."""
+        """Return the metadata. Raises InvalidProducerIdMapping, ProducerFenced unless the producer is the id's
+        latest."""
         known = self.known(transactional_id, producer)
         _check_current(transactional_id, known, producer)
         return known
 
 
 def unknown_transactional_id(transactional_id: str, known: Iterable[str]) -> TransactionalIdNotFound:
-    """The error for an id that nobody has initialised, or that expired."""
+    """Return the error for an id that was never initialised, or that expired."""
     hint = nearest(transactional_id, known) or "; see: eventbus transactions list"
     return TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}{hint}")
 
 
 def check_transactional_id(transactional_id: str) -> None:
-    """Raises InvalidRequest for an id that cannot be stored."""
+    """Raise InvalidRequest for an id that cannot be stored."""
     try:
         size_bytes = len(transactional_id.encode())
     except UnicodeEncodeError:
         raise InvalidRequest(
-            f"transactional id {transactional_id!r} is no text that UTF-8 can hold: choose another one"
+            f"transactional id {transactional_id!r} is not valid Unicode text: choose another one"
         ) from None
     if not 0 < size_bytes <= MAX_ID_BYTES:
         raise InvalidRequest(
@@ -305,7 +307,7 @@ def _next(
     event: TransactionEvent,
     producer: ProducerIdAndEpoch | None = None,
 ) -> TransactionState:
-    """The state that follows, or the error for whoever asked (``producer``)."""
+    """Return the next state, or raise the error for the requesting ``producer``."""
     outcome, rule = TRANSITIONS[event][known.state]
     if isinstance(outcome, TransactionState):
         return outcome
@@ -321,15 +323,15 @@ def _next(
 
 
 def _is_retry(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether the producer asks with the epoch that the end it asks for has left behind."""
+    """True if the request has the epoch before the last end, so that it may be a retry of that end."""
     producer_id, epoch = producer
     if not (known.is_bumped or known.state in (EMPTY, ONGOING)):
-        return False  # by a client that leaves the epoch: the one before was fenced
+        return False  # by a client that does not raise epochs itself: the epoch before was fenced
     if producer_id == known.previous_producer_id:
         return epoch == LAST_EPOCH and known.producer_epoch == 0
     if producer_id != known.producer_id or epoch + 1 != known.producer_epoch:
         return False
-    # The highest epoch is reached on the way to the next producer id, or in an old log by a fence, which had none.
+    # The highest epoch is reached before the next producer id, or in an old log by a fence, which had no next id.
     return known.producer_epoch < MAX_EPOCH or known.next_producer_id != NO_PRODUCER_ID
 
 
@@ -337,7 +339,7 @@ def _check_current(transactional_id: str, known: TransactionMetadata, producer: 
     if producer == known.producer:
         return
     if known.next_producer_id != NO_PRODUCER_ID and producer == (known.next_producer_id, 0):
-        return  # it has been told of it already; the state answers ConcurrentTransactions
+        return  # a retry: the state answers ConcurrentTransactions
     raise _fenced(transactional_id, known, producer)
 
 
@@ -355,7 +357,8 @@ def _prepared(
     wall_now_ms: int,
     new_producer_id: Callable[[], int] | None,
 ) -> TransactionMetadata:
-    """The decided transaction. Its epoch is the next one, or unchanged without ``new_producer_id`` (before KIP-890)."""
+    """Return the decided transaction, with the next epoch, or without ``new_producer_id`` the same epoch (before
+    KIP-890)."""
     is_open = known.state is ONGOING
     is_bumped = new_producer_id is not None
     epoch, next_producer_id = known.producer_epoch, NO_PRODUCER_ID
@@ -379,7 +382,7 @@ def _prepared(
 
 
 _decided: dict[bytes, TransactionMetadata] = {}
-"""What was decided last, by the bytes it is stored as: it is replayed next, and need not be taken apart for that."""
+"""The metadata decided last, by its encoded bytes: it is replayed next, and need not be decoded for that."""
 
 
 def _stored(transactional_id: str, value: TransactionMetadata, reply: ReplyT) -> Decision[ReplyT]:

@@ -24,7 +24,7 @@ __all__ = [
     "Storage",
 ]
 
-# Each is imported when it is asked for: who chooses a storage need not have a log yet.
+# Names are imported on first use: code that only chooses a storage does not load the log.
 _HOMES = {
     "commit": ("Flush", "GroupCommit"),
     "config": ("LogConfig",),

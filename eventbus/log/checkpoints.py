@@ -1,7 +1,7 @@
-"""The small files beside the partitions, in Kafka's text formats.
+"""The small files next to the partitions, in Kafka's text formats.
 
-A checkpoint is a hint that saves work. It is replaced whole, and one that cannot be right is reported as damaged, to be
-rebuilt, never believed.
+A checkpoint is a hint that saves work. It is always replaced as a whole; a checkpoint that cannot be right is reported
+as damaged and rebuilt.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from eventbus.log.storage import Storage, read_whole, write_atomic
 from eventbus.types import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-"""Below these offsets everything is in its file on disk: the durable watermark."""
+"""The durable watermark of each partition: below this offset, every byte is on disk in its own file."""
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 LAST_STABLE_OFFSETS = "last-stable-offset-checkpoint"
-"""How far readers in other processes may go. Ours; the others are Kafka's."""
+"""The offset up to which other processes may read. This file is not Kafka's; the others are."""
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 COORDINATOR_STATE = "coordinator.state"
-"""Lies in the directory of a partition, not in that of the log; broker/latest_records.py has its format."""
-"""How far each compacted log was cleaned. Too low is only more work."""
+"""A file in a partition's directory, not in the log's; its format is in broker/latest_records.py."""
+"""The offset up to which each compacted log was cleaned. A value that is too low only causes more work."""
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 
 _GUIDES = (RECOVERY_POINTS, LOG_START_OFFSETS)
-"""What recovery goes by. A torn one would stop it: "damaged" could then mean "crashed"."""
+"""The checkpoints that recovery depends on. They are written atomically: if a crash could tear them, "damaged" would
+not mean damaged."""
 
 _logger = logging.getLogger("eventbus.log")
 
 
 def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool) -> None:
-    """Replace a checkpoint: version, count, then "topic partition offset" a line.
+    """Replace a checkpoint: version, count, then one line "topic partition offset" per partition.
 
-    Without ``sync`` a crash of the machine may bring back an older one; those that recovery goes by stay readable.
+    Without ``sync``, an older version may be there after a power cut; those that recovery depends on stay readable.
     """
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
     data = f"0\n{len(lines)}\n{''.join(lines)}".encode()
@@ -43,7 +44,7 @@ def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, 
 
 
 def read_offsets(storage: Storage, name: str) -> dict[TopicPartition, int] | None:
-    """What a checkpoint says; empty when there is none, None when it is damaged."""
+    """Return the offsets in a checkpoint; empty if it does not exist, None if it is damaged."""
     data = read_whole(storage, name)
     if data is None:
         return {}
@@ -64,7 +65,7 @@ def lost_starts(points: Mapping[TopicPartition, int] | None, starts: Mapping[Top
 def warn_of_lost_starts(
     storage: Storage, points: Mapping[TopicPartition, int] | None, starts: Mapping[TopicPartition, int] | None
 ) -> None:
-    """Log what a lost checkpoint of log start offsets means: nothing else records where a log starts."""
+    """Log the consequence of a lost checkpoint of log start offsets: they are recorded nowhere else."""
     lost = lost_starts(points, starts)
     if lost:
         _logger.warning(
@@ -94,12 +95,12 @@ def _number(text: str) -> int:
 
 
 def mark_clean_shutdown(storage: Storage) -> None:
-    """Say that everything was flushed and closed in order. The last thing a closing broker writes."""
+    """Record that everything was flushed and closed in order. A closing broker writes this file last."""
     write_atomic(storage, CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}', sync=storage.durable)
 
 
 def take_clean_shutdown(storage: Storage) -> bool:
-    """Whether the last owner closed in order. Asking removes the mark, durably: the next may not."""
+    """True if the last owner closed in order. The mark is removed durably, because the next owner may crash."""
     if not storage.exists(CLEAN_SHUTDOWN):
         return False
     storage.remove(CLEAN_SHUTDOWN)
@@ -108,7 +109,7 @@ def take_clean_shutdown(storage: Storage) -> bool:
 
 
 def load_or_create_meta(storage: Storage, cluster_id: str) -> str:
-    """The cluster id in ``meta.properties``, written with ``cluster_id`` if there is none yet."""
+    """Return the cluster id in ``meta.properties``, which is written with ``cluster_id`` if it does not exist."""
     data = read_whole(storage, META_PROPERTIES)
     if data is None:
         text = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id=1\n"
@@ -144,7 +145,7 @@ def _properties(data: bytes) -> dict[str, str]:
 def forget_coordinator_state(storage: Storage, directory: str) -> None:
     """Durably remove the records that a coordinator has saved of its partition, if there are any.
 
-    They stand for the log up to an offset, and opening replays only what follows it. Call this before anything in the
+    They represent the log up to an offset, and opening replays only what follows it. Call this before anything in the
     partition is replaced. When compaction drops a tombstone after that offset, for example, nothing in the log would
     delete the saved record of its key any more. Raises OSError.
     """

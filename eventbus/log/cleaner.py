@@ -1,29 +1,29 @@
-"""Compaction: of each key only the last record stays, in its place and under its offset.
+"""Compaction: only the last record of each key stays, in its place and at its offset.
 
 ::
 
     | cleaned before        | dirty                 | not yet: too young, undecided or unflushed | active |
     0          first_dirty_offset              end of the last cleanable segment
 
-A cleaning reads the dirty part and notes where each key was last written; then it writes every segment from the start
-on anew, without the records that a later one replaces, and puts the result in the place of the old segments
-(`eventbus.log.swap`). Neighbours that became small are merged.
+A cleaning reads the dirty part and notes the last offset of each key. Then it rewrites all segments from the start,
+without the records that a later record replaces, and puts the result where the old segments were (`eventbus.log.swap`).
+Neighbours that became small are merged.
 
 The rules are those of Kafka's log cleaner (KIP-58, KIP-98, KIP-354, KIP-534):
 
 - Only sealed segments are touched, below the last stable offset, and here also below what is on disk in its own file.
 - A record without a value (a tombstone) outlives the values it deletes by ``delete.retention.ms``: the first cleaning
-  that meets it writes the *delete horizon* into its batch, one after that time drops it.
-- Records of aborted transactions go. A marker stays while any batch of its transaction is there, then until its own
-  delete horizon.
+  that meets it writes the *delete horizon* into its batch, a cleaning after that time drops it.
+- Records of aborted transactions are dropped. A marker stays while any batch of its transaction exists, then until its
+  own delete horizon.
 - The last batch of a producer that is still known stays, if need be without records, for its sequence number.
 - Batches keep their offsets and their codec.
 
 One thing is added: where Kafka leaves a hole between the offsets of two batches, there is a batch without records (61
-bytes for the whole run). So every log is one unbroken chain of offsets, compacted or not, and a missing batch is still
-found out, by recovery and by every reader.
+bytes for the whole run). So every log is an unbroken chain of offsets, compacted or not, and recovery and readers still
+detect a missing batch.
 
-All of it runs on the owner's thread, in slices of a few milliseconds; only the flushes may go elsewhere.
+All of it runs on the owner's thread, in slices of a few milliseconds; only the flushes may run elsewhere.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ if TYPE_CHECKING:
 _SLICE_WORK = 1_000
 _BATCH_WORK = 6
 _WORK_BYTES = 4 << 10
-"""A slice ends after so much work, in records; a batch costs about as much as so many, and as one for each 4 KiB of
-it, which are read, checked and copied. That is some 3 ms."""
+"""The work of a slice, in records, which takes about 3 ms. A batch counts as this many records plus one for each 4
+KiB, which must be read, checked and copied."""
 _GROUP_SEGMENTS = 64
-"""The most segments that are merged into a new segment, because their files are removed in one slice."""
+"""The most segments merged into one, because their files are removed in one slice."""
 _WINDOW_BYTES = 64 << 10
 _WRITE_BYTES = 128 << 10
 _NEVER = 1 << 62
 
 Pause = Callable[[], None] | None
-"""Between two slices: None lets others run, a function is a flush to be called first, in any thread."""
+"""Yielded between slices: None lets other work run; a function is a flush to be called first, in any thread."""
 
 
 class LastBatch(NamedTuple):
-    """The last thing a live producer wrote to a log."""
+    """The last batch that a live producer wrote to a log."""
 
     last_offset: int
-    """Of its last batch of records; -1 when only its markers are left."""
+    """The end of the producer's last batch of records; -1 if only its markers are left."""
     producer_epoch: int
 
 
 def last_batches(log: PartitionLog) -> dict[int, LastBatch]:
-    """What must stay of each producer that is still known."""
+    """Return, for each producer that is still known, the last batch, which must stay."""
     last: dict[int, LastBatch] = {}
     for producer_id, producer in log.producers.states.producers.items():
         last_offset = -1
@@ -84,10 +84,10 @@ def last_batches(log: PartitionLog) -> dict[int, LastBatch]:
 
 
 class Cleanable(NamedTuple):
-    """What of a log may be cleaned now."""
+    """The part of a log that may be cleaned now."""
 
     segments: tuple[Segment, ...]
-    """From the first on; empty when there is nothing to gain."""
+    """The segments, starting with the first; empty if cleaning would gain nothing."""
     end_offset: int
     first_dirty_offset: int
     clean_bytes: int
@@ -97,13 +97,13 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """The part of it that was never cleaned."""
+        """The fraction that was never cleaned."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
 
 def cleanable(log: PartitionLog, cleaned_offset: int, wall_now_ms: int, wall: WallTime | None = None) -> Cleanable:
-    """What of ``log`` may be cleaned, it having been cleaned up to ``cleaned_offset`` (0: never, or not known).
+    """Return the part of ``log`` that may be cleaned; it was cleaned up to ``cleaned_offset`` (0: never, or unknown).
 
     Raises `Damage` and `OSError`.
     """
@@ -120,7 +120,7 @@ def cleanable(log: PartitionLog, cleaned_offset: int, wall_now_ms: int, wall: Wa
         if following.base_offset > limit or not segment.size_bytes:
             break
         if is_dirty and lag_ms:
-            segment.largest_timestamp_ms(gaps=gaps)  # raises Damage, which the next line takes for a reason to wait
+            segment.largest_timestamp_ms(gaps=gaps)  # raises Damage, which makes the next line wait
             newest_ms = newest_timestamp_ms(log.segments, number, log.config, wall_now_ms, wall, gaps=gaps)
             if newest_ms is None or newest_ms > wall_now_ms - lag_ms:
                 break
@@ -130,7 +130,7 @@ def cleanable(log: PartitionLog, cleaned_offset: int, wall_now_ms: int, wall: Wa
             clean_bytes += segment.size_bytes
             continue
         dirty_bytes += segment.size_bytes
-        if segment.first_timestamp_ms == NO_TIMESTAMP:  # once: thousands of files are not opened again for each look
+        if segment.first_timestamp_ms == NO_TIMESTAMP:  # once: otherwise each check would open thousands of files
             segment.first_timestamp_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
         if segment.first_timestamp_ms >= 0:
             oldest_ms = min(oldest_ms, wall.believed(segment.first_timestamp_ms, wall_now_ms))
@@ -139,11 +139,13 @@ def cleanable(log: PartitionLog, cleaned_offset: int, wall_now_ms: int, wall: Wa
 
 
 class Stale(Exception):
-    """The log changed under a cleaning (retention, deletion, another policy): it ends, nothing is lost."""
+    """Raised if the log changes during a cleaning (retention, deletion, another policy): it ends, and nothing is
+    lost."""
 
 
 class Cleaning:
-    """One cleaning of one log. Drive it with `run`; afterwards ``end_offset`` says how far the log is clean."""
+    """A single cleaning of a log. Drive it with `run`; afterwards ``end_offset`` is the offset up to which it is
+    clean."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class Cleaning:
         self.end_offset = plan.end_offset
         self.bytes_before = 0
         self.bytes_after = 0
-        """Of the segments that were replaced; their successors."""
+        """The size of the segments that took the place of those with ``bytes_before``."""
         self._storage = storage
         self._segments = list(plan.segments)
         self._ends = [*(segment.base_offset for segment in plan.segments[1:]), plan.end_offset]
@@ -170,7 +172,7 @@ class Cleaning:
         self._keys = NewestOffsets(max_keys)
         self._work = 0
         self._with_records: set[int] = set()
-        """Producers of whose current transaction a batch is still there, where the writing has come to."""
+        """Producers whose current transaction still has a batch in what was written so far."""
 
     def __repr__(self) -> str:
         return f"Cleaning({self.log.topic_partition}, {self._first_dirty_offset}..{self.end_offset})"
@@ -178,8 +180,9 @@ class Cleaning:
     def run(self, before_swap: Callable[[], None]) -> Generator[Pause, None, None]:
         """Clean, a slice at a time. ``before_swap`` is called once, before the first segment is replaced.
 
-        Close it if it is not run to its end: a flush failed, somebody cancelled. Raises `Damage`, `CorruptRecord`,
-        `Stale`, `OSError`, and what ``before_swap`` raises: the log is then as it was, or cleaned in its older part.
+        Close the generator if it is not run to its end, after a failed flush or a cancellation. Raises `Damage`,
+        `CorruptRecord`, `Stale`, `OSError`, and whatever ``before_swap`` raises: the log is then unchanged, or its
+        older part is cleaned.
         """
         yield from self._read_dirty()
         segments = [
@@ -209,7 +212,8 @@ class Cleaning:
     def _write_group(
         self, segments: list[tuple[Segment, int]], writer: _Writer
     ) -> Generator[Pause, None, list[Segment]]:
-        """Write the first of ``segments``, and those after it that still fit; takes them out, and returns them."""
+        """Write the first of ``segments``, and as many of the next as fit; remove them from the list and return
+        them."""
         group: list[Segment] = []
         end_offset = 0
         while segments and len(group) < _GROUP_SEGMENTS and (not group or writer.has_room_for(*segments[0])):
@@ -248,12 +252,12 @@ class Cleaning:
         yield from self._decide_open()
 
     def _decide_open(self) -> Iterator[Pause]:
-        """Transactions that go on beyond the part to be cleaned are decided, but their markers stand further on."""
+        """Decide transactions that continue beyond the part to be cleaned, by their markers there."""
         offset, log = self.end_offset, self.log
         while self._keys.undecided and offset < log.high_watermark:
             self._raise_if_stale()
             if offset < log.log_start_offset:
-                return  # nor is anything to be read of the part to be cleaned: it was deleted by request
+                return  # nor is anything left to clean: it was deleted by request
             data = log.read(offset, _WINDOW_BYTES, max_offset=log.high_watermark)
             for batch in iter_batches(data, verify=False):
                 if batch.header.is_control:
@@ -262,7 +266,7 @@ class Cleaning:
             yield None
 
     def _batches(self, segment: Segment, end_offset: int) -> Iterator[RecordBatch]:
-        """The batches of a segment, every CRC checked."""
+        """Yield the batches of a segment, after checking every CRC."""
         position, offset = 0, segment.base_offset
         while offset < end_offset:
             self._raise_if_stale()
@@ -275,7 +279,7 @@ class Cleaning:
                 yield batch
 
     def _is_slice_over(self, batch: RecordBatch) -> bool:
-        """Count the work a batch made; whether it is time to let others run."""
+        """Count the work that a batch made; return True if other work should run now."""
         header = batch.header
         self._work += header.records_count + _BATCH_WORK + header.size_bytes // _WORK_BYTES
         if self._work < _SLICE_WORK:
@@ -328,7 +332,7 @@ class Cleaning:
             writer.keep(batch)
 
     def _kept(self, header: BatchHeader, columns: Columns) -> list[int]:
-        """The numbers of the records that stay."""
+        """Return the indexes of the records that stay."""
         newest = self._keys.newest_offsets(columns.keys)
         horizon_ms = header.delete_horizon_ms
         keeps_tombstones = horizon_ms is None or self._now_ms < horizon_ms
@@ -343,7 +347,7 @@ class Cleaning:
     def _filter_marker(self, batch: RecordBatch, writer: _Writer) -> None:
         header = batch.header
         if header.records_count and type_of(batch) is None:
-            writer.keep(batch)  # of a later version: nobody here knows how long it is needed
+            writer.keep(batch)  # written by a later version: this one cannot know how long it is needed
             return
         had_records = header.producer_id in self._with_records
         self._with_records.discard(header.producer_id)
@@ -361,7 +365,7 @@ class Cleaning:
             writer.keep(batch)
 
     def _drop(self, batch: RecordBatch, writer: _Writer) -> None:
-        """Nothing of the batch stays, but for its header if a producer goes on from there."""
+        """Drop the batch's records; keep its header if its producer continues from there."""
         header = batch.header
         last = self._live_producers.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None or not _is_last(header, last):
@@ -373,7 +377,7 @@ class Cleaning:
 
 
 def _close(segments: Sequence[Segment]) -> Iterator[Pause]:
-    """Let go of segments that were replaced, one a slice."""
+    """Close replaced segments, one per slice."""
     left = list(segments)
     try:
         while left:
@@ -385,7 +389,7 @@ def _close(segments: Sequence[Segment]) -> Iterator[Pause]:
 
 
 def carry_out(run: Generator[Pause, None, None]) -> None:
-    """All slices at once, flushes and all."""
+    """Run all slices at once, flushes included."""
     with contextlib.closing(run):
         for pause in run:
             if pause is not None:
@@ -399,7 +403,7 @@ def _is_last(header: BatchHeader, last: LastBatch) -> bool:
 
 
 class _Writer:
-    """The cleaned segment, as it grows."""
+    """Writes the cleaned segment."""
 
     def __init__(self, storage: Storage, log: PartitionLog, base_offset: int, now_ms: int) -> None:
         self._storage = storage
@@ -416,7 +420,7 @@ class _Writer:
         self.segment = Segment(storage, stem, base_offset, now_ms, interval, create=True)
 
     def has_room_for(self, segment: Segment, end_offset: int) -> bool:
-        """Whether another segment may be merged into this one: judged by its size now, as it only shrinks."""
+        """True if another segment may be merged into this one, by its present size, because it only shrinks."""
         config, mine = self._config, self.segment
         entries = len(mine.offset_index) + segment.size_bytes // max(config.index_interval_bytes, 61)
         return (
@@ -426,36 +430,36 @@ class _Writer:
         )
 
     def keep(self, batch: RecordBatch) -> None:
-        """The batch as it is."""
+        """Keep the batch unchanged."""
         header = batch.header
         end = batch.position + header.size_bytes
         self._add(header, memoryview(batch.buffer)[batch.position : end])
 
     def rewrite(self, header: BatchHeader, batch: bytearray) -> None:
-        """``batch`` in the place of the one with this header."""
+        """Write ``batch`` instead of the batch with this header."""
         self._is_rewritten = True
         if header.is_control and not read_header(batch).records_count:
             self.lost_markers.add(header.base_offset)
         self._add(header, batch)
 
     def drop(self, header: BatchHeader) -> None:
-        """Nothing of a batch; its offsets are filled up later."""
+        """Drop the batch; its offsets are filled up later."""
         if header.is_control:
             self.lost_markers.add(header.base_offset)
         self._dropped_ms = max(self._dropped_ms, header.max_timestamp_ms)
 
     def finish(self, end_offset: int) -> None:
-        """Everything up to ``end_offset`` was kept or dropped."""
+        """Fill up to ``end_offset``, after everything below was kept or dropped."""
         self._fill_up(end_offset)
         self._write()
         self.segment.finish_indexes()
 
     def differs_from(self, original: Segment) -> bool:
-        """Whether it is worth a swap. A run of dropped batches that was dropped before comes out the same."""
+        """True if the result is worth a swap. Batches that an earlier cleaning dropped make no difference."""
         return self._is_rewritten or self.segment.size_bytes != original.size_bytes
 
     def discard(self) -> None:
-        """Let go of the files, and remove them unless they have taken over by now."""
+        """Close the files, and remove them unless they have been swapped in."""
         self.segment.close()
         with contextlib.suppress(OSError):  # left over; the next cleaning, or the next start, removes it
             remove_files(self._storage, self.segment.stem)

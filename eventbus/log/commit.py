@@ -6,12 +6,11 @@
     worker thread                                     run()
 
 ``begin`` takes a snapshot, ``run`` alone leaves the loop's thread, ``complete`` moves the watermarks of what the
-snapshot covered. One flush is under way at a time; what arrives meanwhile is covered by the next, so the slower the
-disk, the more appends share a flush. A failed flush is final: it is never retried, and nothing it covered is
-acknowledged.
+snapshot covered. Only one flush runs at a time; what arrives meanwhile is covered by the next, so the slower the disk,
+the more appends share a flush. A failed flush is final: it is never retried, and nothing it covered is acknowledged.
 
-A commit that touches few files flushes each. One that touches many goes into the redo journal (`eventbus.log.journal`),
-which is flushed instead of them.
+A commit that touches few files flushes each. A commit that touches many goes into the redo journal
+(`eventbus.log.journal`), which is flushed instead of them.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ MODES = {
 """The meaning of ``fsync``; a crash of the process alone loses nothing in any mode."""
 
 JOURNAL_FROM_FILES = 2
-"""From so many files on, one journal is cheaper than a flush of each: 0.14 against 0.21 ms for two, 0.15 against 0.8
+"""From this many files on, a journal is cheaper than a flush of each: 0.14 against 0.21 ms for two, 0.15 against 0.8
 for eight, 0.3 against 10 for a hundred (virtual SSD, ext4)."""
 JOURNAL_MEAN_BYTES = 64 << 10
 """Above this mean size writing everything twice costs more than the flushes it saves (80 us each)."""
 JOURNAL_LIMIT_BYTES = 32 << 20
-"""A larger journal is emptied by a checkpoint: it bounds what a restart has to replay."""
+"""A larger journal is emptied by a checkpoint, which limits what a restart has to replay."""
 _HOLD_FILES = 64
 
 
 class Flush:
-    """One flush. Only `run` may be called from another thread."""
+    """A single flush. Only `run` may be called from another thread."""
 
     __slots__ = ("_held", "_journal", "_storage", "direct", "empties_journal", "journaled", "parts", "reached")
 
@@ -59,17 +58,17 @@ class Flush:
         self._storage = storage
         self._journal = journal
         self.direct = direct
-        """Logs whose files are flushed."""
+        """Logs whose own files are flushed."""
         self.journaled = journaled
         """Logs whose newest batches are in ``parts``, to be flushed in the journal."""
         self.parts = parts
         self.empties_journal = empties_journal
         self.reached = -1
-        """How far `run` came: -1 not begun, 0 the journal is flushed, n the first n of ``direct`` are."""
+        """The progress of `run`: -1 not begun, 0 the journal is flushed, n the first n of ``direct`` are flushed."""
         self._held: list[File] = []
 
     def hold(self) -> None:
-        """Keep the files' descriptors for the worker, unless there are too many: it then opens them in turn."""
+        """Keep the files' descriptors open for the worker, unless there are too many: it then opens each in turn."""
         files = [file for work in self.direct for file in work.files]
         if len(files) > _HOLD_FILES:
             return
@@ -78,7 +77,7 @@ class Flush:
                 file.hold()
                 self._held.append(file)
         except OSError:
-            self.release()  # opening the files in turn needs a single descriptor, which may be there
+            self.release()  # opening each file in turn needs a single descriptor, which may be available
 
     def release(self) -> None:
         for file in self._held:
@@ -86,9 +85,10 @@ class Flush:
         self._held.clear()
 
     def run(self) -> None:
-        """Bring the snapshot to the disk. Raises `OSError`; give it to `GroupCommit.complete`, never call again."""
+        """Flush the snapshot to disk. Raises `OSError`; pass it to `GroupCommit.complete`, and never call `run`
+        again."""
         if self.journaled and not self._journal.write(self.parts):
-            for entry in self.journaled:  # the journal did not take it: one by one, then
+            for entry in self.journaled:  # the journal could not be written: flush each file instead
                 entry.file.sync()
         self.reached = 0
         named: set[str] = set()
@@ -111,9 +111,9 @@ class Flush:
 
 
 class GroupCommit:
-    """What has been appended and is not yet on disk, over all logs of a storage.
+    """Tracks what has been appended and is not yet on disk, over all logs of a storage.
 
-    Before any log is opened, what a crash left in the journal must be replayed (`eventbus.log.journal.replay`).
+    Replay the journal that a crash left (`eventbus.log.journal.replay`) before any log is opened.
     """
 
     def __init__(self, storage: Storage, mode: str = "commit") -> None:
@@ -122,23 +122,23 @@ class GroupCommit:
         self.mode = mode
         self._storage = storage
         self._dirty: dict[PartitionLog, list[WritableBuffer] | None] = {}
-        """By log, every batch since its last flush; None where they are not known."""
+        """Every batch since a log's last flush, by log; None if the batches are not known."""
         self._lazy: set[PartitionLog] = set()
-        """Those of them that need no flush for their own sake."""
+        """Logs in ``_dirty`` that need no flush for their own sake."""
         self._journaled: dict[PartitionLog, None] = {}
-        """Logs with bytes that only the journal has brought to the disk."""
+        """Logs with bytes that are on disk only in the journal."""
         self._waits = mode == "commit" and storage.durable
         self._under_way: Flush | None = None
         self._journal = Journal(storage)
 
     @property
     def needs_sync(self) -> bool:
-        """Whether a flush has something to do, and none is under way."""
+        """True if a flush has something to do, and none is running."""
         return self._under_way is None and self.has_unsynced
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something was appended that somebody may wait for, and no flush has begun to cover it."""
+        """True if something was appended for which a caller may wait, and no flush has begun to cover it."""
         return len(self._dirty) > len(self._lazy)
 
     def appended(self, log: PartitionLog, batch: WritableBuffer) -> None:
@@ -157,7 +157,8 @@ class GroupCommit:
             self._dirty[log] = None
 
     def appended_lazily(self, log: PartitionLog, batch: WritableBuffer) -> None:
-        """As `appended`, for what nobody waits for: the next flush takes it along, but it asks for none."""
+        """Call instead of `appended` if no caller waits: the next flush covers the batch, but none is started for
+        it."""
         is_lazy = log not in self._dirty or log in self._lazy
         self.appended(log, batch)
         if is_lazy and log in self._dirty:
@@ -189,9 +190,9 @@ class GroupCommit:
         return self._begin(dirty, journaled, parts, empties_journal=empties_journal)
 
     def complete(self, flush: Flush, error: BaseException | None = None) -> list[PartitionLog]:
-        """Move the watermarks of what is on disk; returns those logs. ``error`` is what `Flush.run` raised.
+        """Move the watermarks of what is on disk; return those logs. ``error`` is what `Flush.run` raised.
 
-        The log whose flush failed is poisoned; those that were not reached stay dirty and are flushed with the next.
+        The log whose flush failed is poisoned; logs that the flush did not reach stay dirty and belong to the next.
         """
         assert flush is self._under_way, "complete what begin() returned"
         self._under_way = None
@@ -229,7 +230,8 @@ class GroupCommit:
         self.complete(flush)
 
     def _may_empty_journal(self) -> bool:
-        """Not while it holds the only good copy of something: then it is kept, unused, for the next start."""
+        """False while the journal holds the only good copy of something: then it is kept, unused, for the next
+        start."""
         if any(log.poisoned for log in self._journaled):
             self._journal.broken = True
         return not self._journal.broken
@@ -244,14 +246,14 @@ class GroupCommit:
         return flush
 
     def _fail(self, flush: Flush, error: BaseException) -> None:
-        """Poison what was being flushed; give back what was not reached."""
+        """Poison what was being flushed; return the rest to the dirty logs."""
         self._lazy.clear()
         unreached = flush.direct[max(flush.reached, 0) :]
         failed: list[PartitionLog] = []
         if flush.reached < 0:
             failed = [entry.log for entry in flush.journaled]
             if self._journal.broken:
-                failed += self._journaled  # their bytes share pages with what could not be flushed
+                failed += self._journaled  # their bytes share pages with those that could not be flushed
         if isinstance(error, OutOfDescriptors):
             self._storage.close_idle_files()
             self._dirty.update(dict.fromkeys(failed))

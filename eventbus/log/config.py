@@ -1,4 +1,4 @@
-"""What a partition's log can be told. Names and defaults are Kafka's topic configs, dots as underscores."""
+"""Configuration of a partition's log. Names and defaults are Kafka's topic configs, with underscores for dots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eventbus.types import TimestampType
 
 
 class LogConfig(msgspec.Struct, frozen=True):
-    """The configs of a topic that its logs obey, described by `eventbus.settings.topics`."""
+    """The topic configs that a log uses, described by `eventbus.settings.topics`."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000

@@ -1,7 +1,7 @@
 """The two indexes of a segment, in Kafka's formats: offset to position, and timestamp to offset.
 
-Both are caches of what the log says. They are loaded when first asked, trusted only as far as the header they point
-at agrees, and rebuilt from the log when it does not. Entries gather in memory and reach the file in handfuls.
+Both are caches of the log. They are loaded on first use, trusted only if the batch header that an entry points at
+agrees, and rebuilt from the log otherwise. Entries gather in memory and are written to the file in groups.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SWAP = sys.byteorder == "little"
 _TIME_ENTRY = Struct(">qI")
 
 LARGEST_RELATIVE_OFFSET = 2**31 - 1
-"""What Kafka's indexes can hold."""
+"""The largest relative offset that Kafka's indexes can hold."""
 
 
 class OffsetIndex:
@@ -36,14 +36,14 @@ class OffsetIndex:
         return len(self._offsets)
 
     def add(self, relative_offset: int, position: int) -> None:
-        """An offset that does not fit is left out: looking it up takes a longer walk."""
+        """Add an entry. An offset that does not fit is left out: looking it up only takes a longer scan."""
         if relative_offset > LARGEST_RELATIVE_OFFSET:
             return
         self._offsets.append(relative_offset)
         self._positions.append(position)
 
     def floor(self, relative_offset: int) -> tuple[int, int] | None:
-        """The last entry at or before an offset, as (relative offset, position)."""
+        """Return the last entry at or before an offset, as (relative offset, position)."""
         slot = bisect_right(self._offsets, relative_offset) - 1
         return (self._offsets[slot], self._positions[slot]) if slot >= 0 else None
 
@@ -66,7 +66,7 @@ class OffsetIndex:
         del self._positions[keep:]
 
     def encode(self, start: int) -> bytes:
-        """The entries from number ``start`` on, as in the file."""
+        """Return the entries from number ``start`` on, as in the file."""
         mixed = array("I", bytes(8 * (len(self) - start)))
         mixed[0::2] = self._offsets[start:]
         mixed[1::2] = self._positions[start:]
@@ -75,7 +75,8 @@ class OffsetIndex:
         return mixed.tobytes()
 
     def decode(self, data: bytes) -> bool:
-        """Replace the entries; False when the bytes cannot be an index. Zeros at the end are Kafka's preallocation."""
+        """Replace the entries; return False if the bytes cannot be an index. Zeros at the end are Kafka's
+        preallocation."""
         mixed = array("I", data[: len(data) // 8 * 8])
         if _SWAP:
             mixed.byteswap()
@@ -101,13 +102,13 @@ class TimeIndex:
         return len(self._timestamps)
 
     def add(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Only a larger timestamp than all before makes an entry."""
+        """Add an entry if the timestamp is larger than all before."""
         if relative_offset <= LARGEST_RELATIVE_OFFSET and (not self._timestamps or timestamp_ms > self._timestamps[-1]):
             self._timestamps.append(timestamp_ms)
             self._offsets.append(relative_offset)
 
     def floor(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The last entry at or before a time, as (timestamp, relative offset)."""
+        """Return the last entry at or before a time, as (timestamp, relative offset)."""
         slot = bisect_right(self._timestamps, timestamp_ms) - 1
         return (self._timestamps[slot], self._offsets[slot]) if slot >= 0 else None
 
@@ -138,7 +139,7 @@ class TimeIndex:
 
 
 class IndexFile:
-    """Where an index is kept. Losing it loses nothing, so no error of the disk gets out of here."""
+    """The file of an index. Nothing depends on it, so disk errors are not raised from here."""
 
     __slots__ = ("_index", "_path", "_storage", "_written")
 
@@ -152,7 +153,7 @@ class IndexFile:
         return self._storage.exists(self._path)
 
     def load(self) -> bool:
-        """Fill the index from the file; False when there is none, or what it holds is no index."""
+        """Fill the index from the file; return False if it does not exist or is not an index."""
         file = self._open(create=False)
         if file is None:
             return False
@@ -166,7 +167,7 @@ class IndexFile:
         return good
 
     def save(self) -> None:
-        """Bring the file up to date with the entries in memory."""
+        """Write the entries that are only in memory to the file."""
         if self._written == len(self._index):
             return
         file = self._open(create=True)
@@ -179,22 +180,22 @@ class IndexFile:
             file.append(self._index.encode(self._written))
             self._written = len(self._index)
         except OSError:
-            pass  # a full disk; the entries stay in memory and are tried again with the next ones
+            pass  # a full disk; the entries stay in memory and are written with the next ones
         finally:
             file.close()
 
     def create(self) -> None:
-        """Make the file, if there is none yet."""
+        """Create the file if it does not exist yet."""
         file = self._open(create=True)
         if file is not None:
             file.close()
 
     def trim(self) -> None:
-        """Entries were cut: those in the file beyond are written over by the next ones."""
+        """Adapt to cut entries: the next entries overwrite theirs in the file."""
         self._written = min(self._written, len(self._index))
 
     def unload(self) -> None:
-        """Forget every entry; `load` reads the file again, and without it the next `save` writes all anew."""
+        """Drop every entry; `load` reads the file again, and without it the next `save` writes all entries."""
         self._index.cut(0)
         self._written = 0
 

@@ -1,6 +1,6 @@
-"""Looking into a log from outside: the lines of ``eventbus log dump``, the report of ``eventbus log verify``.
+"""Read-only inspection of a log: the lines of ``eventbus log dump``, and the report of ``eventbus log verify``.
 
-Nothing here changes a byte. `eventbus.log.repair` does.
+Repairs are in `eventbus.log.repair`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BatchLine(NamedTuple):
     header: BatchHeader
     crc_is_valid: bool
     records: list[ConsumerRecord] | None
-    """The records, where they were asked for and the CRC is right."""
+    """The decoded records, if requested and if the CRC is right."""
 
 
 class OffsetIndexLine(NamedTuple):
@@ -57,7 +57,7 @@ class TimeIndexLine(NamedTuple):
 
 
 class DamageLine(NamedTuple):
-    """Where a file stops making sense."""
+    """The place from which on a file cannot be parsed."""
 
     position: int
     what: str
@@ -81,14 +81,14 @@ class ProducerLine(NamedTuple):
     transaction_start_offset: int
     last_timestamp_ms: int
     batches: tuple[tuple[int, int, int], ...]
-    """The last five, oldest first: first sequence, last sequence, first offset."""
+    """The last five batches, oldest first: first sequence, last sequence, first offset."""
 
 
 Line = BatchLine | OffsetIndexLine | TimeIndexLine | TransactionIndexLine | ProducerLine | DamageLine
 
 
 class PartitionReport(msgspec.Struct):
-    """What `verify` found in one partition."""
+    """The result of `verify` for a partition."""
 
     topic_partition: TopicPartition
     segments_count: int = 0
@@ -98,17 +98,17 @@ class PartitionReport(msgspec.Struct):
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
-    """Below it every byte was on disk once: the durable watermark."""
+    """The durable watermark: below it, every byte has been on disk."""
     damage: str = ""
-    """File, position, offset and what is wrong, of the first damage below the watermark; empty when all is well."""
+    """File, position, offset and cause of the first damage below the watermark; empty if there is none."""
     torn: str = ""
-    """The same for a tail beyond the watermark, as a crash leaves it: the next start cuts it."""
+    """Damage beyond the watermark, as a crash leaves it: the next start cuts it off."""
     index_damage: list[str] = msgspec.field(default_factory=list[str])
-    """Index files that do not agree with the log. They are rebuilt when used."""
+    """Index files that do not agree with the log. They are rebuilt on use."""
 
 
 class Report(msgspec.Struct):
-    """What `verify` found in a directory."""
+    """The result of `verify` for a directory."""
 
     directory: str
     partitions: list[PartitionReport]
@@ -118,12 +118,12 @@ class Report(msgspec.Struct):
 
     @property
     def ok(self) -> bool:
-        """Nothing that was durable is damaged."""
+        """True if nothing that was durable is damaged."""
         return not (self.damage or any(partition.damage for partition in self.partitions))
 
 
 def dump_segment(path: str, *, records: bool = False) -> Iterator[Line]:
-    """The entries of a ``.log``, of an index or a snapshot, in order; `DamageLine` comes last, if at all.
+    """Yield the entries of a ``.log``, an index or a snapshot, in order; a `DamageLine`, if any, comes last.
 
     ``records`` decodes the records of each batch too.
     """
@@ -131,7 +131,7 @@ def dump_segment(path: str, *, records: bool = False) -> Iterator[Line]:
     stem, _, suffix = name.rpartition(".")
     if suffix not in ("log", "index", "timeindex", "txnindex", "snapshot") or not stem.isdecimal():
         raise ConfigError(
-            f"{path} is no segment: name a file like 00000000000000000000.log, .index, .timeindex, .txnindex or "
+            f"{path} is not a segment: name a file like 00000000000000000000.log, .index, .timeindex, .txnindex or "
             ".snapshot"
         )
     storage = FileStorage(directory or ".", read_only=True)
@@ -286,9 +286,9 @@ def _verify_partition(storage: Storage, report: PartitionReport, published_start
 
 
 def _verify_transactions(storage: Storage, segment: Segment, report: PartitionReport, states: ProducerStates) -> None:
-    """Whether the ``.txnindex`` of a segment has every transaction that the log says was aborted.
+    """Report a ``.txnindex`` that lacks a transaction which was aborted according to the log.
 
-    It may have more: compaction takes aborted records before it takes their markers.
+    It may have more than the log: compaction drops aborted records before it drops their markers.
     """
     aborted = TransactionIndex()
     for data in segment.windows(0, segment.base_offset):

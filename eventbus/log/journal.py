@@ -1,17 +1,17 @@
-"""The redo journal: one flush instead of a hundred.
+"""The redo journal: a single flush instead of many.
 
-Flushing many files one by one costs a wait for each. A commit that touches many partitions writes its batches a second
-time, into this one file, and flushes only that; the acknowledgements go out, and the partitions' own files are flushed
-much later, all in one go (a *checkpoint*), after which the journal is emptied. After a crash, before any log is opened,
-the journal is replayed: every batch is written to its place once more. A log only grows, so that changes nothing where
-the bytes had arrived already.
+Flushing many files separately costs a wait for each. A commit that touches many partitions writes its batches a second
+time, into this file, and flushes only that. The acknowledgements are sent, and the partitions' own files are flushed
+much later, all together (a *checkpoint*), after which the journal is emptied. After a crash, before any log is opened,
+the journal is replayed: every batch is written to its place again. A log only grows, so that changes nothing where the
+bytes had already arrived.
 
-A frame is what one commit wrote::
+Each commit writes a frame::
 
     magic      4 bytes  "EBJ1"
     crc        uint32   CRC-32C of everything after it
     length     uint32   bytes of the parts
-    sequence   uint64   one more than the frame before
+    sequence   uint64   the sequence of the previous frame plus 1
     parts:
         path length   uint16    path of the segment's log file
         id length     uint16    id of the topic the path belonged to
@@ -20,18 +20,18 @@ A frame is what one commit wrote::
         position      uint64    where in the file the data belongs
         data
 
-Why a replay may never do harm:
+Why a replay never does harm:
 
-- *Torn frame*: the CRC fails; that frame was never acknowledged, and none was written after it.
-- *Deleted and created again*: the directory's ``partition.metadata`` names another topic id, so old frames do not
-  apply. It is durable before the first frame that names it (a log's first flush is never journaled). A directory whose
-  id was lost in a crash holds nothing that was acknowledged.
+- *Torn frame*: the CRC fails. That frame was never acknowledged, and none was written after it.
+- *Deleted and created again*: the directory's ``partition.metadata`` has another topic id, so old frames do not
+  apply. It is durable before the first frame that contains it (a log's first flush is never journaled). A directory
+  whose id was lost in a crash holds nothing that was acknowledged.
 - *Deleted by retention*: the file is gone, the part is skipped.
-- *Compacted*: another file bears the segment's name. Only what is below the recovery point is compacted, the checkpoint
-  says so durably before that, and a part below the recovery point is skipped: its bytes are in their file since long.
-- *Cut by recovery*: the journal is emptied, durably, before recovery cuts or anybody appends.
+- *Compacted*: another file has the segment's name. Only what is below the recovery point is compacted, the checkpoint
+  is durable before that, and a part below the recovery point is skipped, because its bytes are already in their file.
+- *Cut by recovery*: the journal is emptied, durably, before recovery cuts or anything is appended.
 - *File shorter than a part's position*: bytes that were durable are missing. The part is skipped, so that recovery
-  finds the damage and says so instead of a hole of zeros.
+  finds and reports the damage instead of a hole of zeros.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _CRC_START = 8
 
 
 def part_target(path: str, topic_id: str) -> bytes:
-    """The beginning of every part for one file."""
+    """Return the beginning of every part for a file."""
     name, identity = path.encode(), topic_id.encode()
     return _TARGET.pack(len(name), len(identity)) + name + identity
 
 
 def part_place(size: int, position: int) -> bytes:
-    """What stands between a part's target and its ``size`` bytes of data."""
+    """Return the fields between a part's target and its ``size`` bytes of data."""
     return _PLACE.pack(size, position)
 
 
@@ -76,20 +76,20 @@ class Journal:
         self._named = False
         self._sequence = 0
         self.broken = False
-        """It could not be flushed or cut: it is not used again until the log is reopened."""
+        """The journal could not be flushed or cut: it is not used until the log is reopened."""
 
     @property
     def size_bytes(self) -> int:
         return self._file.size if self._file is not None and not self.broken else 0
 
     def open(self) -> bool:
-        """Make ready for `write`; False when it cannot be used. Its descriptor is held, whatever others are opened."""
+        """Prepare for `write`; return False if the journal cannot be used. Its descriptor is held from now on."""
         if self._file is None and not self.broken:
             try:
                 file = self._storage.open(JOURNAL, create=True)
                 file.hold()
             except OSError:
-                return False  # a full disk, no descriptor: the files are flushed one by one this time
+                return False  # a full disk, or no descriptor: flush each file instead
             assert not file.size, f"{JOURNAL} was not replayed: call replay() first"
             self._file = file
         return not self.broken
@@ -97,8 +97,8 @@ class Journal:
     def write(self, parts: list[Buffer]) -> bool:
         """Add a frame, the concatenation of ``parts``, and flush it.
 
-        False when the disk would not take it: then nothing has happened. Raises `OSError` when the flush failed; then
-        nobody knows what the disk holds.
+        Return False if the frame could not be written: then nothing has happened. Raises `OSError` if the flush failed;
+        then the content of the disk is unknown.
         """
         file = self._file
         assert file is not None
@@ -112,7 +112,7 @@ class Journal:
         return True
 
     def reset(self) -> None:
-        """Empty the journal. Everything in it must be on disk in its own file by now."""
+        """Empty the journal. Everything in it must already be on disk in its own file."""
         if self._file is not None and self.size_bytes:
             self._cut(self._file, 0)
             self._sync(self._file)
@@ -143,11 +143,11 @@ class Journal:
 
 
 def replay(storage: Storage) -> int:
-    """Bring what the journal holds to its place, then empty it; returns the number of frames.
+    """Write the journal's content to its place, then empty the journal; return the number of frames.
 
-    To be done before any log is opened. Bytes are written even where they seem to be there: after a failed flush the
-    kernel shows pages that never reached the disk. Raises `CorruptRecord` when a damaged frame stands before a good
-    one, and `StorageError` when the disk refuses.
+    Call this before any log is opened. Bytes are written even where they seem to be there already: after a failed flush
+    the kernel shows pages that never reached the disk. Raises `CorruptRecord` if a damaged frame precedes a good one,
+    and `StorageError` for disk errors.
     """
     if not storage.durable or not storage.exists(JOURNAL):
         return 0
@@ -158,10 +158,10 @@ def replay(storage: Storage) -> int:
 
 
 def replay_good(storage: Storage, *, dry_run: bool) -> None:
-    """Bring to its place what a damaged journal holds before the damage; with ``dry_run`` only look for damage.
+    """Write to its place what a damaged journal holds before the damage; with ``dry_run`` only look for damage.
 
-    Raises `CorruptRecord` if it is damaged, after that, and leaves the journal unchanged. A journal that is
-    whole is replayed and emptied.
+    Raises `CorruptRecord` afterwards if it is damaged, and leaves the journal unchanged. An undamaged journal is
+    replayed and emptied.
     """
     if not storage.durable or not storage.exists(JOURNAL):
         return
@@ -183,7 +183,7 @@ def _replay(storage: Storage) -> int:
                 targets.apply(body)
                 count += 1
         finally:
-            targets.sync()  # before the damage too: repair moves a damaged journal away
+            targets.sync()  # also before the damage: repair moves a damaged journal away
         if journal.size:
             journal.truncate(0)
             journal.sync()
@@ -193,7 +193,7 @@ def _replay(storage: Storage) -> int:
 
 
 class _Targets:
-    """The segments a replay writes to."""
+    """The segments that a replay writes to."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -220,7 +220,7 @@ class _Targets:
             start += data_length
 
     def _is_settled(self, path: str, data: memoryview) -> bool:
-        """Whether the batches are below the recovery point. All of them are, or none: both are cut by commits."""
+        """True if the batches are below the recovery point. All of them are, or none: both end where commits end."""
         point = self._recovery_points.get(path.rpartition("/")[0], 0)
         return len(data) >= HEADER_BYTES and read_header(data).base_offset < point
 
@@ -231,7 +231,7 @@ class _Targets:
                 file.close()
 
     def _file(self, path: str, topic_id: str) -> File | None:
-        """The file, if it still belongs to the topic the frame was written for."""
+        """Return the file if it still belongs to the topic for which the frame was written."""
         directory = path.rpartition("/")[0]
         if directory not in self._ids:
             self._ids[directory] = read_partition_metadata(self._storage, directory)
@@ -254,7 +254,7 @@ def _encode(parts: list[Buffer], sequence: int) -> bytearray:
 
 
 def _frames(data: bytes, path: str) -> Iterator[memoryview]:
-    """The parts of each good frame in turn, up to the first that is not."""
+    """Yield the parts of each frame, up to the first bad frame."""
     start = 0
     sequence = None
     while (frame := _frame_at(data, start)) is not None and sequence in (None, frame[0] - 1):
@@ -273,7 +273,7 @@ def _frames(data: bytes, path: str) -> Iterator[memoryview]:
 
 
 def _frame_at(data: bytes, start: int) -> tuple[int, memoryview] | None:
-    """(sequence, parts) of the frame at a position, if it is whole."""
+    """Return (sequence, parts) of the frame at a position if it is complete."""
     if len(data) - start < _FRAME.size:
         return None
     magic, crc, length, sequence = _FRAME.unpack_from(data, start)

@@ -24,7 +24,7 @@ IsDeleted = Callable[[str, str], bool]
 
 _NAME_BYTES = 255
 LONG_NAME = 200
-"""From so many characters on the name of a directory may hold only the beginning of its topic's name."""
+"""From this length on, the name of a directory may hold only the beginning of its topic's name."""
 _ID_LENGTH = 22
 _OWN_FILE = re.compile(
     r"\d{20}(\.(cleaned|swap))?\.(log|index|timeindex|txnindex|snapshot)(\.(tmp|deleted))?"
@@ -32,7 +32,7 @@ _OWN_FILE = re.compile(
 )
 """The files that the log creates in the directory of a partition."""
 SIDE_FOLDER = "repair"
-"""`eventbus log repair` keeps what it takes out of the log in ``repair.<id>``."""
+"""`eventbus log repair` keeps what it removes from the log in ``repair.<id>``."""
 
 _logger = logging.getLogger("eventbus.log")
 
@@ -43,7 +43,7 @@ def is_own_file(name: str) -> bool:
 
 
 def remove_file(storage: Storage, path: str) -> None:
-    """Remove a leftover that nothing depends on. One that cannot be removed is logged and stays."""
+    """Remove a leftover that nothing depends on. If it cannot be removed, that is logged and it stays."""
     try:
         storage.remove(path)
     except OSError as error:
@@ -62,7 +62,7 @@ def remove_directory(storage: Storage, directory: str) -> None:
 
 
 def set_aside(storage: Storage, directory: str, why: str) -> bool:
-    """Keep a directory under another name, where no topic finds it. Return False when it cannot be renamed."""
+    """Keep a directory under another name, under which no topic finds it. Return False if it cannot be renamed."""
     try:
         aside = _renamed(storage, directory, STRAY_SUFFIX)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Storage in memory: a tree of byte arrays under the very code that writes files."""
+"""Storage in memory: a tree of byte arrays for the code that otherwise writes files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _logger = logging.getLogger("eventbus.log")
 
 
 class MemoryFile:
-    """A growing array of bytes."""
+    """A file in memory."""
 
     __slots__ = ("data", "rewrites", "size")
 
@@ -21,7 +21,7 @@ class MemoryFile:
         self.data = bytearray()
         self.size = 0
         self.rewrites = 0
-        """How often anything but `append` changed it."""
+        """The number of changes by anything except `append`."""
 
     def append(self, data: Buffer) -> None:
         self.data += data
@@ -55,7 +55,7 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """A tree in memory. Nothing outlives the object, so nothing is ever synced."""
+    """A tree in memory. Nothing outlives the object, so nothing needs to be synced."""
 
     durable = False
 
@@ -66,7 +66,8 @@ class MemoryStorage:
         self._copies: list[Copy] = []
 
     def copy_to(self, to: Storage) -> Copy:
-        """Keep a copy of everything in the directory ``to`` until it is closed. Raises OSError when it cannot begin."""
+        """Maintain a copy of everything in the directory ``to`` until it is closed. Raises OSError if it cannot be
+        begun."""
         copy = Copy(self, to)
         for path in sorted(self._directories):
             to.makedirs(path)
@@ -75,7 +76,7 @@ class MemoryStorage:
         return copy
 
     def files(self) -> dict[str, MemoryFile]:
-        """All that there are now, by their paths."""
+        """All present files, by path."""
         return self._files
 
     def drop(self, copy: Copy) -> None:
@@ -154,27 +155,27 @@ class MemoryStorage:
 
 
 class Copy:
-    """A tree in memory, in a directory too: for readers in other processes.
+    """A copy of a tree in memory in a directory, for readers in other processes.
 
-    It goes through the changes of names that the tree goes through, in their order, and each finds the files as long as
-    they were. So whoever reads a log there meets what readers of a log in files meet: a checkpoint (renamed into its
-    place, see `write_atomic`) speaks of nothing that is not there, and segments are swapped as the cleaner swaps them.
+    Renames and removals are repeated in their order, each after the files were copied up to that moment. So readers see
+    what they would see in a log on disk: a checkpoint (renamed into its place, see `write_atomic`) mentions nothing
+    that is missing, and segments are swapped as the cleaner swaps them.
     """
 
     def __init__(self, source: MemoryStorage, to: Storage) -> None:
         self._source = source
         self._to = to
         self._there: dict[str, tuple[int, int]] = {}
-        """By path: as of which rewrite, and how many bytes."""
+        """The rewrite count and the size that were copied of each file, by path."""
         self.error: OSError | None = None
-        """What ended it before `close`: a full disk. The log itself goes on."""
+        """The error that ended copying before `close`, such as a full disk. The log itself continues."""
 
     def close(self) -> None:
-        """End it; what is there stays."""
+        """Stop copying; existing copies stay."""
         self._source.drop(self)
 
     def catch_up(self) -> None:
-        """Copy what was written since. Raises OSError."""
+        """Copy everything written since the last call. Raises OSError."""
         for path, file in self._source.files().items():
             there, now = self._there.get(path), (file.rewrites, file.size)
             if there != now:
@@ -197,7 +198,7 @@ class Copy:
             self._fail(error)
 
     def rename(self, source: str, target: str) -> None:
-        """Before it is done to the tree."""
+        """Repeat a rename, before the tree does it."""
         try:
             self.catch_up()
             if self._to.exists(source):
@@ -208,7 +209,7 @@ class Copy:
             self._fail(error)
 
     def remove(self, path: str) -> None:
-        """Before it is done to the tree."""
+        """Repeat a removal, before the tree does it."""
         try:
             if path in self._there:
                 self._to.remove(path)

@@ -1,7 +1,7 @@
-"""``partition.metadata``: which topic of its name a partition's directory belongs to.
+"""``partition.metadata``: the id of the topic that a partition's directory belongs to.
 
-Two topics of one name, one deleted and one created after it, differ in their id. What was written for the first must
-never be applied to the second.
+A topic that is deleted and created again has another id. Data of the deleted topic must never be applied to its
+successor.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from eventbus.log.storage import File, Storage, read_whole, write_atomic
 from eventbus.types import TopicPartition
 
 _ID_LENGTH = 22
-"""A UUID in Kafka's text form. Less than that was torn in a crash, before anything here was acknowledged."""
+"""A UUID in Kafka's text form. A shorter id was torn by a crash, before anything in the directory was acknowledged."""
 
 
 def parse_directory(name: str) -> TopicPartition | None:
-    """Return the partition that a directory name stands for; None for other names, such as ``orders-007``."""
+    """Return the partition that a directory name denotes; None for other names, such as ``orders-007``."""
     topic, dash, partition = name.rpartition("-")
     if not dash or not topic or not partition.isdecimal() or str(int(partition)) != partition:
         return None
@@ -22,15 +22,15 @@ def parse_directory(name: str) -> TopicPartition | None:
 
 
 def write_partition_metadata(storage: Storage, directory: str, topic_id: str, *, sync: bool) -> None:
-    """Write the file; what is not synced here must be flushed together with the log's first records."""
+    """Write the file. Without ``sync``, it must be flushed together with the log's first records."""
     write_atomic(storage, _metadata_path(directory), _encode(topic_id), sync=sync)
 
 
 def secure_partition_metadata(storage: Storage, directory: str, topic_id: str) -> None:
-    """Bring the file to the disk for certain, whatever became of an earlier flush.
+    """Make the file durable, whatever happened to an earlier flush.
 
-    Content that is right is written again where it stands: that needs no room on a full disk, and a crash in the middle
-    of it leaves the same bytes.
+    Correct content is written again in place: that needs no space on a full disk, and a crash in the middle of it
+    leaves the same bytes.
     """
     data = _encode(topic_id)
     if read_whole(storage, _metadata_path(directory)) != data:
@@ -46,12 +46,12 @@ def secure_partition_metadata(storage: Storage, directory: str, topic_id: str) -
 
 
 def open_partition_metadata(storage: Storage, directory: str) -> File:
-    """The file, to be flushed with the log's first records."""
+    """Open the file, to be flushed with the log's first records."""
     return storage.open(_metadata_path(directory))
 
 
 def read_partition_metadata(storage: Storage, directory: str) -> str:
-    """The topic id in ``partition.metadata``; empty when there is none that can be read."""
+    """Return the topic id in ``partition.metadata``; empty if it does not exist or cannot be read."""
     data = read_whole(storage, _metadata_path(directory)) or b""
     lines = data.decode("ascii", "replace").split("\n")
     if len(lines) < 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):

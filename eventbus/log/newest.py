@@ -1,4 +1,4 @@
-"""Where each key of a log was last written, and which transactions were aborted: what compaction goes by."""
+"""The last offset of each key of a log, and the log's aborted transactions: the input of compaction."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from eventbus.records.control import ControlType, read_control_type
 from eventbus.records.rewrite import open_batch
 
 MAX_KEYS = 500_000
-"""Keys a cleaning remembers at once, some 60 MB; with more, the rest of the dirty part waits for the next cleaning."""
+"""The most keys that a cleaning holds, some 60 MB; with more, the rest of the dirty part waits for the next
+cleaning."""
 
 _DIGEST_BYTES = 16
 _NEVER = 1 << 62
 
 
 class _Open:
-    """A transaction whose marker has not been met yet."""
+    """A transaction whose marker has not been read yet."""
 
     __slots__ = ("first_offset", "newest")
 
@@ -27,14 +28,14 @@ class _Open:
 
 
 class NewestOffsets:
-    """Where each key was last written by a record that counts, and which transactions were aborted."""
+    """Maps each key to the offset of its last valid record, and holds the aborted transactions."""
 
     def __init__(self, max_keys: int) -> None:
         self._newest: dict[bytes, int] = {}
         self._max_keys = max_keys
         self._pending_count = 0
         self._aborted: dict[int, list[tuple[int, int]]] = {}
-        """By producer id: (first offset, offset of the marker) of each aborted transaction, in order."""
+        """(First offset, offset of the marker) of each aborted transaction, in order, by producer id."""
         self.undecided: dict[int, _Open] = {}
 
     @property
@@ -42,7 +43,7 @@ class NewestOffsets:
         return len(self._newest) + self._pending_count >= self._max_keys
 
     def add(self, batch: RecordBatch, first_offset: int) -> None:
-        """Note the keys of a batch, from ``first_offset`` on."""
+        """Add the keys of a batch, from ``first_offset`` on."""
         header = batch.header
         if header.is_control:
             self.decide(batch)
@@ -64,9 +65,10 @@ class NewestOffsets:
             self._pending_count += len(newest)
 
     def decide(self, marker: RecordBatch) -> None:
-        """Take in what a marker says of its producer's transaction."""
+        """Apply a marker to its producer's transaction."""
         header = marker.header
-        control_type = type_of(marker) if header.records_count else ControlType.COMMIT  # empty: nothing of it is left
+        # Empty: its transaction has no records left.
+        control_type = type_of(marker) if header.records_count else ControlType.COMMIT
         if control_type is None or header.producer_id not in self.undecided:
             return
         transaction = self.undecided.pop(header.producer_id)
@@ -81,7 +83,7 @@ class NewestOffsets:
                 newest[key] = offset
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a transactional batch belongs to an aborted transaction."""
+        """True if a transactional batch belongs to an aborted transaction."""
         ranges = self._aborted.get(header.producer_id)
         if not ranges:
             return False
@@ -89,7 +91,8 @@ class NewestOffsets:
         return number >= 0 and header.base_offset < ranges[number][1]
 
     def newest_offsets(self, keys: Sequence[bytes | None]) -> list[int]:
-        """Where each key was last written; -1 where that was in the part cleaned before, or for no key."""
+        """Return the last offset of each key; -1 for None and for keys whose last record is in the part cleaned
+        before."""
         get = self._newest.get
         return [
             -1 if key is None else get(key if len(key) < _DIGEST_BYTES else _digest(key), -1) for key in keys
@@ -97,12 +100,12 @@ class NewestOffsets:
 
 
 def type_of(marker: RecordBatch) -> ControlType | None:
-    """What a control batch with records says; None for a type that this version does not know."""
+    """Return the type of a control batch with records; None for a type that this version does not know."""
     return read_control_type(marker.columns().keys[0])
 
 
 def _digest(key: bytes) -> bytes:
-    """What stands for a long key. Shorter keys stand for themselves, and are never as long as this."""
+    """Return the digest that replaces a long key. Shorter keys are used directly, and are never as long as a digest."""
     from hashlib import blake2b  # 2 ms of every program, for those that compact
 
     return blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -3,10 +3,10 @@
 ::
 
     log_start_offset <= recovery_point, high_watermark <= log_end_offset
-                        (on disk)       (to be read)      (next to be given out)
+                        (on disk)       (readable)        (the next offset)
 
-Every ``now_ms`` here is wall time. Everything is synchronous and runs on one thread. What must reach the disk is taken
-by `eventbus.log.commit`, which moves ``recovery_point`` and ``high_watermark`` once it is there.
+Every ``now_ms`` here is wall time. Everything is synchronous and runs on one thread. `eventbus.log.commit` flushes what
+was appended, and then moves ``recovery_point`` and ``high_watermark``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from eventbus.records.single import BatchSpan
 from eventbus.types import NO_TIMESTAMP, AbortedTransaction, OffsetAndTimestamp, TimestampType, TopicPartition
 
 LEADER_EPOCH = 0
-"""One writer, one term: the embedded log never changes its leader."""
+"""The leader epoch is constant, because the embedded log never changes its leader."""
 
 _logger = logging.getLogger("eventbus.log")
 
@@ -46,13 +46,14 @@ _MAX_INDEXED = 8
 
 
 class AppendInfo(NamedTuple):
-    """Where a batch landed. ``timestamp_ms`` is the log append time, or -1 where the producer's timestamps stand."""
+    """The offsets of an appended batch. ``timestamp_ms`` is the log append time, or -1 if the producer's timestamps
+    stand."""
 
     base_offset: int
     last_offset: int
     timestamp_ms: int
     duplicate: bool = False
-    """It was there already, from the same producer: these are its first offsets, nothing was stored again."""
+    """The producer's batch was stored before: these are its first offsets, and nothing was stored again."""
 
 
 _NewInfo = Callable[[type[AppendInfo], tuple[int, int, int, bool]], AppendInfo]
@@ -60,7 +61,7 @@ _new_info = cast("_NewInfo", tuple.__new__)  # pyright: ignore[reportUnknownMemb
 
 
 class Unsynced(NamedTuple):
-    """What stands between a log and the disk."""
+    """The parts of a log that are not on disk yet."""
 
     log: PartitionLog
     files: list[File]
@@ -69,11 +70,11 @@ class Unsynced(NamedTuple):
     directories: tuple[str, ...]
     end_offset: int
     caches: list[File]
-    """Of producers and aborted transactions."""
+    """Files of producers and aborted transactions."""
 
 
 class Journaled(NamedTuple):
-    """What a flush writes into the redo journal instead of flushing its file."""
+    """The data that a flush writes into the redo journal instead of flushing its file."""
 
     log: PartitionLog
     file: File
@@ -82,7 +83,7 @@ class Journaled(NamedTuple):
 
 
 class PartitionLog:
-    """Open one with `PartitionLog.open`. Nothing is on disk before the first append."""
+    """The log of a partition; open it with `PartitionLog.open`. Nothing is on disk before the first append."""
 
     def __init__(
         self,
@@ -101,22 +102,22 @@ class PartitionLog:
         self.log_end_offset = recovered.log_end_offset
         self.high_watermark = recovered.log_end_offset
         self.recovery_point = recovered.log_end_offset
-        """Every byte below is in its file on disk: where recovery starts."""
+        """Every byte below is on disk in its file: recovery starts here."""
         self.poisoned = ""
-        """Why nothing may be written any more; empty while all is well."""
+        """The reason why nothing may be written any more; empty normally."""
         self.closed = False
         self.producers = producers
-        """What it remembers of those who wrote, and the aborted transactions."""
+        """The state of the producers that wrote, and the aborted transactions."""
         self._storage = storage
         self._producers = producers.states.producers
         self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._sealed_unsynced: list[Segment] = []
-        # A process that was killed may have left names that are there, but not on disk.
+        # A process that was killed may have left names that exist but are not durable.
         self._unsynced_names = (self.directory, "") if self.segments else ()
         self._metadata: File | None = None
-        """``partition.metadata``, until the first flush has covered it."""
+        """The open ``partition.metadata``, until the first flush has covered it."""
         self._hints: dict[int, int] = {}
-        """Where reads ended: the position of a batch by its first offset."""
+        """Positions at which reads ended, by the first offset of the batch there."""
         self._indexed: list[Segment] = []
         """Sealed segments whose indexes are in memory."""
         self._deleted: list[str] = []
@@ -142,11 +143,11 @@ class PartitionLog:
         clean_shutdown: bool = False,
         topic_id: str = "",
     ) -> PartitionLog:
-        """Open the log in the directory ``topic-partition``, recovering what lies beyond ``recovery_point``.
+        """Open the log in the directory ``topic-partition``, recovering everything beyond ``recovery_point``.
 
         ``recovery_point`` is the published durable watermark (-1: unknown, its checkpoint is damaged): bytes below it
-        are never cut. After a ``clean_shutdown`` that is the whole log, and next to nothing is read. A directory of
-        another ``topic_id`` belongs to another topic of the same name and is put aside.
+        are never cut. After a ``clean_shutdown`` it is the end of the log, and almost nothing is read. A directory with
+        another ``topic_id`` belongs to a deleted topic with this name and is set aside.
         """
         try:
             recovered = recovery.recover(
@@ -164,16 +165,16 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset a read-committed reader may not see yet.
+        """The end of what read-committed readers may read.
 
-        That of the oldest transaction that is open, or whose marker is not below the high watermark yet. The records a
-        transaction began with may have been deleted: it is never below ``log_start_offset``.
+        It is the first offset of the oldest transaction that is open, or whose marker is not below the high watermark
+        yet. The records with which a transaction began may have been deleted: it is never below ``log_start_offset``.
         """
         return max(self.producers.states.last_stable_offset(self.high_watermark), self.log_start_offset)
 
     @property
     def published_offset(self) -> int:
-        """How far readers in other processes may go, which is where `last_stable_offset` is unless a disk refused."""
+        """The end of what other processes may read: `last_stable_offset`, or less after a disk error."""
         return self.producers.published_offset(self.last_stable_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
@@ -181,7 +182,7 @@ class PartitionLog:
         return self.producers.aborted.overlapping(start_offset, end_offset)
 
     def aborted_in(self, batches: Buffer, offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that a reader of ``batches``, from ``offset`` on, has to know."""
+        """The aborted transactions that a reader of ``batches`` from ``offset`` on needs."""
         if self.producers.aborted.last_offset < offset:
             return ()
         position = end_offset = 0
@@ -196,23 +197,23 @@ class PartitionLog:
 
     @property
     def allows_gaps(self) -> bool:
-        """Whether offsets may be missing between batches, because compaction took them."""
+        """True if offsets may be missing between batches, because compaction removed them."""
         return "compact" in self.config.cleanup_policy
 
     @property
     def durable_offset(self) -> int:
-        """Below it every byte is in its file, for as long as the storage lasts."""
+        """Below this offset every byte is in its file, as durable as the storage is."""
         return self.recovery_point if self._storage.durable else self.log_end_offset
 
     def update_config(self, config: LogConfig) -> None:
-        """Obey other configs from the next append on."""
+        """Use other configs from the next append on."""
         self.config = config
         self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         if self._active is not None and self._roll_bytes >= 0:
             self._set_roll_limits(self._active)
 
     def poison(self, why: str) -> None:
-        """Refuse to write from now on: what the disk holds is unknown until the log is opened again."""
+        """Refuse all writes from now on: the content of the disk is unknown until the log is opened again."""
         if not self.poisoned:
             self.poisoned = why
         self._roll_bytes = -1  # sends the next append to the slow path, which refuses
@@ -229,10 +230,10 @@ class PartitionLog:
     def append(self, batch: WritableBuffer, header: BatchHeader | BatchSpan, now_ms: int) -> AppendInfo:
         """Give the batch the next offsets and write it: all of it, or nothing.
 
-        The caller has validated the batch; ``header`` is what it read. A batch with a producer id must be the next of
-        its producer (`eventbus.log.producer_state` has the rules and the errors); one that is there already is answered
-        with its first offsets, and one with a marker ends a transaction. `StorageFull` and `StorageError` leave the log
-        as it was, and the same call may succeed later.
+        The caller has validated the batch; ``header`` is its header. A batch with a producer id must be the next batch
+        of its producer (see `eventbus.log.producer_state` for rules and errors). A duplicate is answered with the first
+        offsets, and a marker ends a transaction. `StorageFull` and `StorageError` leave the log unchanged, and the same
+        call may succeed later.
         """
         producer_id = header.producer_id
         producer = marker = None
@@ -291,7 +292,7 @@ class PartitionLog:
         return AppendInfo(base_offset, base_offset + last_offset_delta, time_ms, duplicate=True)
 
     def _index(self, segment: Segment, last_offset: int, position: int) -> None:
-        """Make an index entry; a segment whose index is full, or soon cannot hold its offsets, is at its end."""
+        """Add an index entry. A segment is full if its index is, or soon cannot hold its offsets."""
         if self.producers.grown(segment.since_index_bytes):
             self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
             self._unsynced_names = self._unsynced_names or (self.directory,)
@@ -300,7 +301,7 @@ class PartitionLog:
             self._roll_bytes = 0
 
     def _undo(self, segment: Segment, error: OSError) -> StorageError:
-        """Cut off what a failed write left behind. If even that fails the end of the file is unknown: poison."""
+        """Cut off the bytes of a failed write. If that fails too, the end of the file is unknown: poison the log."""
         try:
             if not isinstance(error, OutOfDescriptors):  # the file could not even be opened: nothing was written
                 segment.file.truncate(segment.file.size)
@@ -311,7 +312,7 @@ class PartitionLog:
     # -- segments -----------------------------------------------------------------------------------------------------
 
     def _writable(self, size: int, timestamp_ms: int, now_ms: int) -> Segment:
-        """The segment the next batch goes to: the active one, or a new one where a limit is reached."""
+        """Return the segment for the next batch: the active segment, or a new one if a limit is reached."""
         self.raise_if_poisoned()
         if self.closed:
             raise StorageError(f"{self.topic_partition} is closed")
@@ -340,7 +341,8 @@ class PartitionLog:
             self._roll_bytes = 0
 
     def _roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and begin a new one. What is sealed is synced by the next commit, before its ack."""
+        """Seal the active segment and begin a new one. The next commit syncs the sealed segment before
+        acknowledging."""
         sealed = self._active
         segment = self._create(now_ms)
         if sealed is not None:
@@ -351,13 +353,13 @@ class PartitionLog:
         return segment
 
     def _create(self, now_ms: int) -> Segment:
-        """Add an empty segment that starts at the end of the log, with the directory around it if it is the first."""
+        """Add an empty segment at the end of the log; for the first segment, create its directory too."""
         doing = f"creating a segment of {self.topic_partition}"
         try:
             if not self.segments:
                 self._create_directory()
             elif len(self.segments) == 1 and self.recovery_point <= self.segments[0].base_offset:
-                # No flush has covered the first segment. A power cut may keep the name of the second one alone, and
+                # No flush has covered the first segment. After a power cut only the name of the second might exist, and
                 # the log would seem to start there.
                 self._storage.sync_dir(self.directory)
             stem = f"{self.directory}/{self.log_end_offset:020d}"
@@ -372,7 +374,7 @@ class PartitionLog:
         self.segments.append(segment)
         self._active = segment
         self._journal_target = part_target(segment.path, self.topic_id)
-        self._hints.pop(self.log_end_offset, None)  # who waits at the old segment's end goes on in the new one
+        self._hints.pop(self.log_end_offset, None)  # a reader at the end of the old segment continues in the new one
         return segment
 
     def _create_directory(self) -> None:
@@ -394,7 +396,8 @@ class PartitionLog:
     # -- sync ---------------------------------------------------------------------------------------------------------
 
     def begin_sync(self) -> Unsynced:
-        """Everything appended so far that is not in its file on disk; for `complete_sync` or `take_back`."""
+        """Return everything appended so far that is not on disk in its file; pass it to `complete_sync` or
+        `take_back`."""
         files = [segment.file for segment in self._sealed_unsynced]
         if self._active is not None and self.log_end_offset > self.recovery_point:
             files.append(self._active.file)
@@ -411,7 +414,7 @@ class PartitionLog:
         return work
 
     def complete_sync(self, work: Unsynced, *, synced: bool = True) -> None:
-        """What was taken is on disk, each byte in its file: all below the snapshot's end is durable."""
+        """Record that ``work`` is on disk, each byte in its file: all below the snapshot's end is durable."""
         if not synced:
             return
         self.producers.synced(work.caches)
@@ -419,7 +422,7 @@ class PartitionLog:
         self.high_watermark = max(self.high_watermark, work.end_offset)
 
     def take_back(self, work: Unsynced) -> None:
-        """The flush did not get to this log: the next one takes everything again."""
+        """Return work that a flush did not reach: the next flush covers it."""
         self._sealed_unsynced = [
             segment for segment in (*work.sealed, *self._sealed_unsynced) if segment in self.segments
         ]
@@ -428,9 +431,10 @@ class PartitionLog:
         self._unsynced_names = work.directories or self._unsynced_names
 
     def journal(self, batches: list[WritableBuffer], parts: list[Buffer]) -> Journaled | None:
-        """Add the newest ``batches`` to a frame of the redo journal; None where they must be flushed themselves.
+        """Add the newest ``batches`` to a frame of the redo journal; return None if they must be flushed to their own
+        files.
 
-        That is so for whatever has a new name: the journal restores bytes, not files.
+        That is so for new files: the journal restores bytes, not names.
         """
         segment = self._active
         if segment is None or self._unsynced_names or self._sealed_unsynced or self.producers.has_unsynced:
@@ -451,10 +455,10 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, max_offset: int, min_one_batch: bool = True, check_crcs: bool = True
     ) -> Buffer:
-        """Whole batches, the first being the one that contains ``offset``, all starting below ``max_offset``.
+        """Return whole batches that start below ``max_offset``; the first contains ``offset``.
 
-        The first may be larger than ``max_bytes`` with ``min_one_batch``. Their chain of offsets is checked, and with
-        ``check_crcs`` their content; `CorruptRecord` names file and position. Empty when there is nothing to read yet.
+        With ``min_one_batch`` the first may be larger than ``max_bytes``. The chain of offsets is checked, and with
+        ``check_crcs`` the content too; `CorruptRecord` gives file and position. Empty if there is nothing to read yet.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise self._out_of_range(offset)
@@ -484,7 +488,7 @@ class PartitionLog:
         return data
 
     def _locate(self, segment: Segment, offset: int, gaps: bool) -> tuple[int, int]:
-        """By the index; those of few sealed segments are kept in memory."""
+        """Find a batch by the index; only a few sealed segments keep their index in memory."""
         if segment is not self._active and segment not in self._indexed:
             self._indexed.append(segment)
             if len(self._indexed) > _MAX_INDEXED:
@@ -492,7 +496,7 @@ class PartitionLog:
         return segment.locate(offset, gaps=gaps)
 
     def _remember(self, next_offset: int, position: int, segment: Segment) -> None:
-        """A reader goes on where it stopped: spare it the index."""
+        """Save the position for a reader that continues where it stopped, so that it needs no index."""
         hints = self._hints
         if position >= segment.file.size and segment is not self._active:
             return
@@ -501,7 +505,7 @@ class PartitionLog:
         hints[next_offset] = position
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, or None when all are older."""
+        """Return the first record at or after a time, or None if all are older."""
         try:
             for segment in self.segments:
                 found = None
@@ -518,7 +522,7 @@ class PartitionLog:
         return None
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
-        """The first record with the largest timestamp in the log, or None when it is empty."""
+        """Return the first record with the largest timestamp in the log, or None if the log is empty."""
         gaps = self.allows_gaps
         best: OffsetAndTimestamp | None = None
         try:
@@ -549,10 +553,11 @@ class PartitionLog:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     def apply_retention(self, wall_now_ms: int, wall: WallTime | None = None, limit: int = _EVERY_SEGMENT) -> list[int]:
-        """Delete segments that are too old, too many, or wholly below ``log_start_offset``; returns their base offsets.
+        """Delete segments that are too old, too many, or wholly below ``log_start_offset``; return their base offsets.
 
-        Only what readers may see is deleted, oldest first, and no more than ``limit`` at a time. The active segment
-        goes only with everything else, by age; an empty one takes its place, so that no offset is given out twice.
+        Only records that readers may see are deleted, oldest first, and at most ``limit`` segments at a time. The
+        active segment is deleted only with all others, by age; an empty segment replaces it, so that no offset is used
+        twice.
         """
         self._seal_if_ahead(wall_now_ms)
         doomed = len(self._doomed(wall_now_ms, wall, limit))
@@ -562,8 +567,8 @@ class PartitionLog:
             try:
                 self._roll(wall_now_ms)
             except StorageError:
-                # A full disk has no room for a new segment. Deleting the sealed segments makes some; the active segment
-                # goes next time.
+                # A full disk has no space for a new segment. Deleting the sealed segments makes some; the active
+                # segment is deleted the next time.
                 doomed -= 1
                 if not doomed:
                     raise
@@ -603,7 +608,7 @@ class PartitionLog:
                 self._roll(wall_now_ms)
 
     def _doomed(self, wall_now_ms: int, wall: WallTime | None, limit: int) -> list[str]:
-        """Why each of the oldest segments has to go."""
+        """Return the reason for each of the oldest segments that must be deleted."""
         if not self.segments:
             return []
         return retention.doomed_segments(
@@ -619,7 +624,7 @@ class PartitionLog:
         )
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Records below ``offset`` are gone for readers; their segments follow with the next `apply_retention`."""
+        """Hide records below ``offset`` from readers; their segments are deleted by the next `apply_retention`."""
         if offset > self.high_watermark:
             raise OffsetOutOfRange(
                 f"{self.topic_partition}: cannot delete records before {offset}, the high watermark is "
@@ -628,14 +633,14 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, offset)
 
     def next_deadline_ms(self) -> int | None:
-        """When the oldest segment expires by time; None when nothing ever does."""
+        """Return when the oldest segment expires by time; None if it never does."""
         return retention.deadline_ms(self.segments[0], self.config, gaps=self.allows_gaps) if self.segments else None
 
     def _delete_segments(self, count: int) -> list[int]:
-        """Remove the oldest segments one by one, each name durably: a crash must not leave a hole in the log."""
+        """Remove the oldest segments in order, each name durably: a crash must not leave a hole in the log."""
         deleted: list[int] = []
         try:
-            self._storage.sync_dir(self.directory)  # the survivors first
+            self._storage.sync_dir(self.directory)  # the remaining segments first
             self._remove_deleted()
             for segment in self.segments[:count]:
                 self.segments = self.segments[1:]
@@ -654,7 +659,7 @@ class PartitionLog:
         return deleted
 
     def _remove_deleted(self) -> None:
-        """The files of deleted segments; one that cannot be removed holds up those after it, until the next time."""
+        """Remove the files of deleted segments in order; a failure delays the rest until the next time."""
         storage = self._storage
         while self._deleted:
             stem = self._deleted[0]
@@ -669,13 +674,13 @@ class PartitionLog:
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment, lost_markers: Collection[int] = ()) -> None:
-        """Put ``cleaned``, whole and flushed, in the place of neighbours with the same offsets; durable on return.
+        """Replace neighbouring segments by ``cleaned``, which is flushed and has the same offsets; durable on return.
 
-        ``lost_markers`` are the offsets of the markers it does not have any more. Closing the old ones is left to the
-        caller: it gives their blocks back to the file system, which takes a while.
+        ``lost_markers`` are the offsets of markers that the cleaned segment does not have any more. The caller must
+        close the old segments: that returns their blocks to the file system, which takes a while.
 
-        A crash at any point leaves the old ones or the new one (`eventbus.log.swap`). An `OSError` leaves the old
-        ones, or poisons the log, unless only the last flush of one name failed: then the new one is there to stay.
+        A crash at any point leaves the old segments or the new one (`eventbus.log.swap`). An `OSError` leaves the old
+        segments, or poisons the log, unless only the last flush of a name failed: then the new segment is in place.
         """
         storage, stems = self._storage, [segment.stem for segment in old]
         first = self.segments.index(old[0])
@@ -695,7 +700,7 @@ class PartitionLog:
         self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]
-        # Rolled by an append that waits for no flush: what the flush would have covered is in the flushed copy.
+        # Sealed by an append that waits for no flush: the flushed copy has what the flush would have covered.
         self._sealed_unsynced = [segment for segment in self._sealed_unsynced if segment in self.segments]
         self.producers.compacted(old, self.segments, self.log_end_offset, self.recovery_point)
         if len(old) == 1:
@@ -704,7 +709,7 @@ class PartitionLog:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable and let the files go. After a failed flush nothing is written any more."""
+        """Make everything durable and close the files. After a failed flush nothing is written any more."""
         if self.closed:
             return
         work = self.begin_sync()
@@ -745,7 +750,7 @@ class PartitionLog:
             raise storage_error(error, f"deleting {self.topic_partition}") from error
 
     def check(self) -> None:
-        """Every invariant, or AssertionError."""
+        """Check every invariant; raise AssertionError."""
         assert 0 <= self.log_start_offset <= self.high_watermark <= self.log_end_offset, self._bounds()
         assert self.recovery_point <= self.log_end_offset, self._bounds()
         assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark, self._bounds()

@@ -1,20 +1,18 @@
-"""What a partition remembers of the producers that wrote to it: the state behind idempotence and transactions.
+"""The state of a partition's producers, on which idempotence and transactions are based.
 
-A pure machine: `ProducerStates.check` says whether a batch may come next, the other calls fold in what the log holds.
+A pure machine: `ProducerStates.check` decides whether a batch may come next, the other calls apply what is in the log.
 Replaying the log gives the same state, so a snapshot of it is only a cache (`eventbus.log.producers`).
 
-========================  =======================================================================================
-a batch that is           is
-========================  =======================================================================================
-of an unknown producer    accepted with any sequence: its state may have expired, or gone with its records
-of an older epoch         refused: `InvalidProducerEpoch`
-of a newer epoch          accepted if it starts at sequence 0, else refused: `OutOfOrderSequence`
-one of the last five      a duplicate: answered with its first offset, stored once
-next in sequence          accepted; 2147483647 is followed by 0
-anything else             refused: `OutOfOrderSequence`
-not transactional         refused while its producer has a transaction open here: `InvalidTxnState`
-a marker                  accepted from this or a newer epoch, and this or a newer coordinator; it ends the transaction
-========================  =======================================================================================
+========================  ======================================================================================= a
+batch that is           is ========================
+======================================================================================= of an unknown producer
+accepted with any sequence: its state may have expired, or was deleted with its records of an older epoch
+refused: `InvalidProducerEpoch` of a newer epoch          accepted if it starts at sequence 0, else refused:
+`OutOfOrderSequence` one of the last five      a duplicate: answered with its first offset, stored once next in sequence
+accepted; 2147483647 is followed by 0 anything else             refused: `OutOfOrderSequence` not transactional
+refused while its producer has a transaction open here: `InvalidTxnState` a marker                  accepted from this
+or a newer epoch, and this or a newer coordinator; it ends the transaction ========================
+=======================================================================================
 
 KIP-98, KIP-360, KIP-890. A batch with a producer id but sequence -1 (offsets committed inside a transaction) opens or
 continues a transaction and takes no part in sequencing.
@@ -30,19 +28,19 @@ from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.records.sequence import MAX_SEQUENCE, increment_sequence
 
 CACHED_BATCHES = 5
-"""As many batches a producer may have in flight."""
+"""The number of batches that a producer may have in flight."""
 
 ANY_SEQUENCE = -2
-"""Expected of a producer whose sequences are not known."""
+"""The next sequence of a producer whose sequences are not known."""
 
 NO_OFFSET = -1
 
 CachedBatch = tuple[int, int, int, int]
-"""base_sequence, last_sequence, base_offset, timestamp_ms."""
+"""A stored batch: base_sequence, last_sequence, base_offset, timestamp_ms."""
 
 
 class ProducerBatch(Protocol):
-    """The fields of a batch that count here: of its header, or what its builder knows."""
+    """The fields of a batch that matter here, from its header or its builder."""
 
     @property
     def last_offset_delta(self) -> int: ...
@@ -57,18 +55,18 @@ class ProducerBatch(Protocol):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker has ended; ``last_offset`` is the marker's."""
+    """A transaction that a marker has ended; ``last_offset`` is the marker's offset."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     is_aborted: bool
     last_stable_offset: int
-    """Where the oldest transaction begins that was still open then; the offset after the marker if there was none."""
+    """The start of the oldest transaction that was still open then; the offset after the marker if there was none."""
 
 
 class ProducerState:
-    """One producer."""
+    """The state of one producer."""
 
     __slots__ = (
         "batches",
@@ -86,15 +84,15 @@ class ProducerState:
         self.producer_epoch = producer_epoch
         self.next_sequence = ANY_SEQUENCE
         self.batches: list[CachedBatch] = []
-        """The last five, oldest first."""
+        """The last five batches, oldest first."""
         self.in_transaction = False
         self.transaction_start_offset = NO_OFFSET
         self.coordinator_epoch = -1
         self.last_timestamp_ms = -1
         self.is_active = True
-        """It wrote since the last sweep for idle producers."""
+        """The producer wrote since the last sweep for idle producers."""
         self.idle_since_ms = -1
-        """Since when, if it is not active: by the wall clock of the sweep, not by its records."""
+        """The start of the idle time, by the wall clock of the sweep, not by record timestamps."""
 
     def __repr__(self) -> str:
         batches = " ".join(f"{base}..{last}@{offset}" for base, last, offset, _ in self.batches)
@@ -107,11 +105,11 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        """-1 when none is known."""
+        """The last sequence; -1 if none is known."""
         return self.batches[-1][1] if self.batches else -1
 
     def appended(self, base_sequence: int, last_offset_delta: int, base_offset: int, timestamp_ms: int) -> None:
-        """A batch of this epoch was stored. The hot path: no call in it."""
+        """Add a stored batch of this epoch. This is the hot path, so it makes no calls."""
         last_sequence = base_sequence + last_offset_delta
         if last_sequence < MAX_SEQUENCE:  # a comparison is cheaper than the masks
             self.next_sequence = last_sequence + 1
@@ -126,7 +124,7 @@ class ProducerState:
         self.is_active = True
 
     def raise_epoch(self, producer_epoch: int) -> None:
-        """A new epoch begins: its sequences start over."""
+        """Begin a new epoch, in which sequences start over."""
         self.producer_epoch = producer_epoch
         self.batches = []
         self.next_sequence = 0
@@ -139,18 +137,18 @@ class ProducerStates:
         self.producers: dict[int, ProducerState] = {}
         self._where = where
         self._open: dict[int, int] = {}
-        """Where each open transaction begins, by producer id. They are opened in the order of their offsets."""
+        """The start of each open transaction, by producer id, in the order of offsets."""
         self._undecided: list[tuple[int, int]] = []
-        """(first offset, marker's offset) of ended transactions whose marker may not have been read yet."""
+        """(First offset, offset of the marker) of ended transactions whose marker may not be readable yet."""
 
     def __repr__(self) -> str:
-        """One line, sorted: equal for equal states."""
+        """A single sorted line, equal for equal states."""
         return "; ".join(f"{producer_id}: {self.producers[producer_id]!r}" for producer_id in sorted(self.producers))
 
     # -- may it come next ---------------------------------------------------------------------------------------------
 
     def check(self, batch: ProducerBatch) -> CachedBatch | None:
-        """The batch that this one duplicates, None when it may be appended. Raises as the table above says."""
+        """Return the batch that this batch duplicates, or None if it may be appended. Raises as in the table above."""
         producer = self.producers.get(batch.producer_id)
         if producer is None:
             return None
@@ -174,7 +172,7 @@ class ProducerStates:
         return None
 
     def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
-        """Raises InvalidProducerEpoch or TransactionCoordinatorFenced when the marker comes too late."""
+        """Raise InvalidProducerEpoch or TransactionCoordinatorFenced if the marker comes too late."""
         producer = self.producers.get(producer_id)
         if producer is None:
             return
@@ -203,7 +201,7 @@ class ProducerStates:
     # -- what the log holds -------------------------------------------------------------------------------------------
 
     def append(self, batch: ProducerBatch, base_offset: int, timestamp_ms: int) -> None:
-        """Fold in a batch that the log has taken, at live append and at replay alike."""
+        """Apply a batch that was appended, both live and during replay."""
         producer_id = batch.producer_id
         producer = self.producers.get(producer_id)
         if producer is None:
@@ -223,7 +221,7 @@ class ProducerStates:
     def append_marker(
         self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp_ms: int
     ) -> CompletedTransaction | None:
-        """Fold in a marker; returns the transaction it ended, if there was one."""
+        """Apply a marker; return the transaction it ended, if there was one."""
         producer = self.producers.get(producer_id)
         if producer is None:
             producer = self.producers[producer_id] = ProducerState(producer_epoch)
@@ -244,7 +242,8 @@ class ProducerStates:
     # -- what readers may see -----------------------------------------------------------------------------------------
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The first offset of the oldest transaction that is open, or whose marker is not below the watermark."""
+        """Return the first offset of the oldest transaction that is open, or whose marker is not below the
+        watermark."""
         undecided = self._undecided
         if undecided:
             if undecided[-1][1] < high_watermark:
@@ -256,16 +255,16 @@ class ProducerStates:
 
     @property
     def has_open(self) -> bool:
-        """Whether any transaction is open."""
+        """True if any transaction is open."""
         return bool(self._open)
 
     # -- forgetting, restoring ----------------------------------------------------------------------------------------
 
     def expire(self, wall_now_ms: int, expiration_ms: int, wall: WallTime | None = None) -> int:
-        """Forget who wrote nothing for so long and has no transaction open; returns how many.
+        """Forget producers that were idle for ``expiration_ms`` and have no open transaction; return how many.
 
         Idle time counts from the sweep after a producer's last batch, so records with old timestamps do not end it
-        early. A snapshot keeps it; where there is none, it counts from the opening.
+        early. A snapshot preserves it; without a snapshot it counts from the opening.
         """
         expired: list[int] = []
         for producer_id, producer in self.producers.items():
@@ -283,13 +282,13 @@ class ProducerStates:
         return len(expired)
 
     def restore(self, producer_id: int, producer: ProducerState) -> None:
-        """Put back one producer of a snapshot. Give those with open transactions in the order of their offsets."""
+        """Restore one producer of a snapshot. Call this for open transactions in the order of their offsets."""
         self.producers[producer_id] = producer
         if producer.in_transaction:
             self._open[producer_id] = producer.transaction_start_offset
 
     def settle(self, wall_now_ms: int) -> None:
-        """Recovery is done: every marker in the log may be read, and no producer has written since.
+        """End recovery: every marker in the log may be read, and no producer has written since.
 
         A producer that wrote after the snapshot, or that was active when it was taken, is idle from now on.
         """
@@ -300,7 +299,7 @@ class ProducerStates:
                 producer.idle_since_ms = wall_now_ms
 
     def check_consistency(self) -> None:
-        """Every invariant, or AssertionError."""
+        """Check every invariant; raise AssertionError."""
         opened = {
             producer_id: producer.transaction_start_offset
             for producer_id, producer in self.producers.items()

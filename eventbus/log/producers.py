@@ -1,9 +1,9 @@
-"""The producers of a partition and its aborted transactions, kept beside the log.
+"""The producers of a partition and its aborted transactions, stored next to the log.
 
-Everything here can be made anew from the log, and is, where a file is missing or wrong. The files only save the
-reading: ``.snapshot`` (`eventbus.log.snapshot`) is written when a segment ends, at close, and every few MiB in between,
-so that a start has little to look through; ``.txnindex`` (`eventbus.log.transaction_index`) at every aborted
-transaction, because readers in other processes go by it. They may not read on before it is on disk.
+All of it can be rebuilt from the log, and is rebuilt if a file is missing or wrong. The files only save reading:
+``.snapshot`` (`eventbus.log.snapshot`) is written when a segment is sealed, at close, and every few MiB in between, so
+that a start has little to read. ``.txnindex`` (`eventbus.log.transaction_index`) is written at every aborted
+transaction, because readers in other processes use it. They may not read on before it is on disk.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from eventbus.records.control import EndTransactionMarker, marker_of
 from eventbus.records.crc import crc32c
 
 SNAPSHOT_BYTES = 4 << 20
-"""A snapshot is taken after so much of log: what a start reads through takes some 50 ms."""
+"""A snapshot is taken after this much log, which a start reads in about 50 ms."""
 _TURN_BYTES = 4 << 10
-"""A batch that begins a transaction, and a marker, each count as so much log: a start takes ten times as long over them
-as over another batch, and there may be a hundred partitions of them."""
+"""A marker, and a batch that begins a transaction, each count as this much log: a start needs ten times as long for
+them as for another batch, and there may be a hundred partitions of them."""
 _REPLAY_RATIO = 32
-"""Bytes that a start has read count so many times if there are producers: all of them may be markers."""
+"""If there are producers, bytes that a start has read count this many times, because all of them may be markers."""
 _SNAPSHOT_RATIO = 16
-"""And after so many times its own size."""
+"""A snapshot is also taken only after this many times its own size."""
 _KEPT_SNAPSHOTS = 2
 _NEVER = 1 << 62
 _PRODUCER = struct.Struct(">8xi31xq").unpack_from
-"""batch_length, producer_id."""
+"""Reads batch_length and producer_id from a header."""
 
 _logger = logging.getLogger("eventbus.log")
 
 
 class LogProducers:
-    """What a `PartitionLog` knows of its producers. ``states`` and ``aborted`` are the truth, the rest keeps files."""
+    """The producers of a `PartitionLog`. ``states`` and ``aborted`` are authoritative, the rest maintains files."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self.states = ProducerStates(directory)
@@ -60,15 +60,16 @@ class LogProducers:
         self._snapshot_size_bytes = 0
         self._unsnapped_bytes = 0
         self._files: dict[str, File] = {}
-        """Open by path: the ``.txnindex`` written to last, and files that are not on disk yet."""
+        """Open files by path: the ``.txnindex`` written last, and files that are not on disk yet."""
         self._unsynced: list[File] = []
         self._unsaved_offset = _NEVER
-        """Where the first transaction begins whose entry could not be written."""
+        """The start of the first transaction whose entry could not be written."""
 
     # -- append -------------------------------------------------------------------------------------------------------
 
     def check(self, batch: WritableBuffer, header: ProducerBatch) -> CachedBatch | EndTransactionMarker | None:
-        """May the batch come next? The stored batch that it duplicates, the marker in it, or None. Raises if not."""
+        """Return the stored batch that ``batch`` duplicates, the marker in it, or None. Raises if it may not be
+        appended."""
         if isinstance(header, BatchHeader) and header.is_control:
             marker = marker_of(RecordBatch(batch, 0, header._replace(base_offset=0)))
             if marker is not None:
@@ -84,7 +85,7 @@ class LogProducers:
         timestamp_ms: int,
         segment: Segment,
     ) -> bool:
-        """Fold in a batch that was appended to ``segment``; True when a new file came to be for it."""
+        """Apply a batch that was appended to ``segment``; return True if a new file was created for it."""
         self._unsnapped_bytes += _TURN_BYTES
         if marker is None:
             self.states.append(header, base_offset, timestamp_ms)
@@ -99,7 +100,7 @@ class LogProducers:
         return self._save(entry, segment)
 
     def _save(self, entry: AbortedEntry, segment: Segment) -> bool:
-        """Write an entry through. A disk that refuses is tried again with the next flush."""
+        """Write an entry to its file. After a disk error the next flush tries again."""
         path = segment.stem + SUFFIX
         file = self._files.get(path)
         is_new = file is None
@@ -122,18 +123,18 @@ class LogProducers:
     # -- what readers may see -----------------------------------------------------------------------------------------
 
     def published_offset(self, last_stable_offset: int) -> int:
-        """How far readers in other processes may go: not into a transaction they could not know to be aborted."""
+        """Return the end of what other processes may read: before any transaction they could not know to be aborted."""
         return min(last_stable_offset, self._unsaved_offset)
 
     # -- flushes ------------------------------------------------------------------------------------------------------
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether a file has to be flushed before its entries count."""
+        """True if a file has to be flushed before its entries count."""
         return bool(self._unsynced) or self._unsaved_offset != _NEVER
 
     def begin_sync(self, segments: Sequence[Segment]) -> list[File]:
-        """The files to be flushed with the log; for `take_back`, or `synced`."""
+        """Return the files to flush with the log; pass them to `take_back` or `synced`."""
         if self._unsaved_offset != _NEVER:
             with contextlib.suppress(OSError):
                 self.settle_files(segments)
@@ -141,29 +142,30 @@ class LogProducers:
         return files
 
     def take_back(self, files: list[File]) -> None:
-        """The flush did not get to these."""
+        """Return files that a flush did not reach."""
         known = self._files.values()
         self._unsynced = [file for file in (*files, *self._unsynced) if file in known]
 
     def synced(self, files: list[File]) -> None:
-        """These are on disk."""
+        """Record that these files are on disk."""
         for path in [path for path, file in self._files.items() if file in files and file not in self._unsynced]:
             self._close_file(path)
 
     def drop_segment(self, segment: Segment, end_offset: int) -> None:
-        """A segment goes, and with it what it said of aborted transactions: those whose marker is before its end.
+        """Drop a deleted segment's aborted transactions: those whose marker is before its end.
 
-        What the next one says stays, also where records were deleted by request: file and memory must say the same.
+        The entries of the next segment stay, also where records were deleted by request: file and memory must agree.
         """
         self._close_file(segment.stem + SUFFIX)
         self.aborted.drop_before(end_offset)
 
     def before_compaction(self, old: Sequence[Segment], end_offset: int, lost_markers: Collection[int]) -> None:
-        """The ``old`` segments, up to ``end_offset``, are about to become one, without the markers at these offsets.
+        """Prepare for merging the ``old`` segments, up to ``end_offset``, into one without the markers at these
+        offsets.
 
-        Snapshots from below go: who went on from one of them might know of a transaction whose end is not in the log
-        any more. What the one segment will say of aborted transactions is written before it is there, so that nobody
-        ever reads it without. Raises `OSError`.
+        Snapshots from below are removed: recovery from such a snapshot might have a transaction open whose end is not
+        in the log any more. The aborted transactions of the merged segment are written before it appears, so that no
+        reader finds it without them. Raises `OSError`.
         """
         first_offset = old[0].base_offset
         has_aborted = bool(self.aborted.overlapping(first_offset, end_offset))
@@ -184,10 +186,10 @@ class LogProducers:
     def compacted(
         self, old: Sequence[Segment], segments: Sequence[Segment], log_end_offset: int, recovery_point: int
     ) -> None:
-        """The ``old`` segments are one now: what they said of aborted transactions is said there."""
+        """Record that the ``old`` segments were merged: their aborted transactions are in the merged segment's file."""
         for segment in old[1:]:
             self._close_file(segment.stem + SUFFIX)
-            with contextlib.suppress(OSError):  # else the next start removes it
+            with contextlib.suppress(OSError):  # otherwise the next start removes it
                 self._storage.remove(segment.stem + SUFFIX)
         if not self._snapshots:
             self.take_snapshot(segments, log_end_offset, recovery_point)
@@ -200,21 +202,21 @@ class LogProducers:
                 self._unsynced.remove(file)
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files that are open."""
         for path in [*self._files]:
             self._close_file(path)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def grown(self, size_bytes: int) -> bool:
-        """Count what was appended; True when a snapshot is due."""
+        """Count what was appended; return True if a snapshot is due."""
         self._unsnapped_bytes += size_bytes
         return self._unsnapped_bytes > max(SNAPSHOT_BYTES, _SNAPSHOT_RATIO * self._snapshot_size_bytes)
 
     def take_snapshot(self, segments: Sequence[Segment], log_end_offset: int, recovery_point: int) -> None:
-        """Write down the state at the end of the log; the next flush brings it to the disk, if there is one.
+        """Write the state at the end of the log; the next flush, if there is one, makes it durable.
 
-        No error comes out of here: it saves work, no more.
+        Errors are not raised, because a snapshot only saves work.
         """
         self._unsnapped_bytes = 0
         if self._unsaved_offset != _NEVER:
@@ -238,7 +240,7 @@ class LogProducers:
         self._prune(recovery_point)
 
     def _prune(self, recovery_point: int) -> None:
-        """Keep the newest two that no crash can take, and the newest four of the others."""
+        """Keep the newest two that no crash can remove, and the newest four of the others."""
         durable = [
             offset
             for offset in self._snapshots
@@ -253,7 +255,7 @@ class LogProducers:
                 self._snapshots.remove(offset)
 
     def _remove_snapshots(self, offsets: Sequence[int]) -> None:
-        """Raises `OSError`."""
+        """Remove the snapshots at these offsets. Raises `OSError`."""
         for offset in list(offsets):
             path = self._snapshot_path(offset)
             self._close_file(path)
@@ -277,9 +279,9 @@ class LogProducers:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self, segments: Sequence[Segment], log_end_offset: int, wall_now_ms: int) -> None:
-        """Know again what the log says, which ends at ``log_end_offset`` and was made whole before.
+        """Rebuild the state from the log, which ends at ``log_end_offset`` and was recovered before.
 
-        Raises `Damage` for bytes that are no log, and `OSError`.
+        Raises `Damage` for bytes that are not batches, and `OSError`.
         """
         if not self._storage.exists(self._directory):
             return
@@ -293,7 +295,7 @@ class LogProducers:
                 self.states.restore(producer_id, producer)
             known = self._load_aborted(told, segments)
         scanned_bytes = 0
-        if not known:  # the snapshot and a .txnindex differ: the log tells who is right
+        if not known:  # the snapshot and a .txnindex differ: the log decides
             witness = ProducerStates(self._directory)
             scanned_bytes = _scan(segments, segments[0].base_offset, witness, self.aborted)
         scanned_bytes += _scan(segments, start_offset, self.states, self.aborted if known else TransactionIndex())
@@ -304,16 +306,16 @@ class LogProducers:
             if not is_full(error):
                 raise
             # A full disk must not keep the log closed. The next flush tries again, and until it succeeds readers in
-            # other processes go no further than the first aborted transaction.
+            # other processes read no further than the first aborted transaction.
             _logger.warning("%s: aborted transactions not written: %s", self._directory, error)
             self._unsaved_offset = segments[0].base_offset if segments else _NEVER
-        if not known:  # they vouch for files that are others now
+        if not known:  # they refer to files with other content now
             self._remove_snapshots(self._snapshots)
         if self.grown(scanned_bytes * (_REPLAY_RATIO if self.states.producers else 1)) or not known:
             self.take_snapshot(segments, log_end_offset, log_end_offset)
 
     def _remove_beyond(self, segments: Sequence[Segment], log_end_offset: int) -> None:
-        """Snapshots of a state the log no longer reaches must never meet other records at their offset."""
+        """Remove snapshots beyond the log's end, which must never be combined with other records at their offset."""
         storage = self._storage
         first_offset = segments[0].base_offset if segments else _NEVER
         removed = False
@@ -330,7 +332,7 @@ class LogProducers:
             storage.sync_dir(self._directory)
 
     def _newest_snapshot(self, segments: Sequence[Segment]) -> tuple[int, Snapshot] | None:
-        """The newest that can be used; those that cannot are removed."""
+        """Return the newest usable snapshot; remove the unusable ones."""
         while self._snapshots:
             offset = self._snapshots[-1]
             data = read_whole(self._storage, self._snapshot_path(offset)) or b""
@@ -346,7 +348,7 @@ class LogProducers:
         return None
 
     def _load_aborted(self, told: Snapshot, segments: Sequence[Segment]) -> bool:
-        """Take over what the ``.txnindex`` files held at the snapshot; False when one differs."""
+        """Load the ``.txnindex`` files as they were at the snapshot; return False if one differs."""
         stems = {segment.base_offset: segment.stem for segment in segments}
         for base_offset, count, crc in told.segments:
             if base_offset < segments[0].base_offset:
@@ -363,7 +365,7 @@ class LogProducers:
         return True
 
     def settle_files(self, segments: Sequence[Segment]) -> None:
-        """Make every ``.txnindex`` say what is known here. Raises `OSError`."""
+        """Make every ``.txnindex`` agree with the state in memory. Raises `OSError`."""
         storage = self._storage
         wanted = {
             f"{segment.base_offset:020d}{SUFFIX}": encode_entries(self.aborted.between(segment.base_offset, end_offset))
@@ -394,12 +396,12 @@ def _entry(completed: CompletedTransaction) -> AbortedEntry:
 
 
 def _with_ends(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
-    """Each segment with the base offset of the one after it."""
+    """Yield each segment with the base offset of the next."""
     return zip(segments, [*(segment.base_offset for segment in segments[1:]), _NEVER], strict=False)
 
 
 def _starts_batch(segments: Sequence[Segment], offset: int) -> bool:
-    """Whether a batch starts at an offset, or the log, or one of its segments, ends there."""
+    """True if a batch starts at the offset, or the log or a segment ends there."""
     number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     if number < 0 or segments[number].base_offset == offset:
         return number >= 0
@@ -407,7 +409,7 @@ def _starts_batch(segments: Sequence[Segment], offset: int) -> bool:
 
 
 def _scan(segments: Sequence[Segment], start_offset: int, states: ProducerStates, aborted: TransactionIndex) -> int:
-    """Fold in every batch from ``start_offset`` on; returns how many bytes were read. Raises `Damage`, `OSError`."""
+    """Apply every batch from ``start_offset`` on; return the number of bytes read. Raises `Damage`, `OSError`."""
     scanned_bytes = 0
     for segment, end_offset in _with_ends(segments):
         if end_offset <= start_offset:
@@ -422,7 +424,7 @@ def _scan(segments: Sequence[Segment], start_offset: int, states: ProducerStates
 
 
 def replay(data: Buffer, states: ProducerStates, aborted: TransactionIndex) -> None:
-    """Fold in whole batches, as they were folded in when they were appended. Raises `CorruptRecord`."""
+    """Apply whole batches as they were applied when they were appended. Raises `CorruptRecord`."""
     position, size = 0, len(data)
     while position < size:
         length, producer_id = _PRODUCER(data, position)

@@ -1,6 +1,6 @@
-"""Reading a log from another process, while its owner writes: for Spark's executors and for tools.
+"""Read a log from another process, while its owner writes: for Spark's executors and for tools.
 
-A `LogReader` takes no lock and writes nothing. It goes as far as the owner has published
+A `LogReader` takes no lock and writes nothing. It reads as far as the owner has published
 (``last-stable-offset-checkpoint``), never as far as the files happen to reach.
 """
 
@@ -40,15 +40,15 @@ class LogReader:
             raise ConfigError(f"there is no log in {self._storage.root}: name the directory of a file:// URL")
 
     def topics(self) -> list[str]:
-        """The topics that hold, or held, records; internal ones too."""
+        """Return the topics that have, or had, records; internal topics too."""
         return sorted({topic for topic, _ in self._topic_partitions()})
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic that hold, or held, records."""
+        """Return the partitions of a topic that have, or had, records."""
         return sorted(partition for name, partition in self._topic_partitions() if name == topic)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """By partition: the first offset, and the offset after the last stable record."""
+        """Return, for each partition, the first offset, and the offset after the last stable record."""
         stable = self._published(checkpoints.LAST_STABLE_OFFSETS)
         starts = self._published(checkpoints.LOG_START_OFFSETS)
         return {
@@ -57,7 +57,8 @@ class LogReader:
         }
 
     def topic_id(self, topic: str) -> str:
-        """Which topic of that name it is: one that is made anew has another id. Empty before its first record."""
+        """Return the topic's id, which differs after the topic is deleted and created again. Empty before its first
+        record."""
         try:
             for partition in self.partitions(topic):
                 if found := read_partition_metadata(self._storage, f"{topic}-{partition}"):
@@ -76,12 +77,13 @@ class LogReader:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> Iterator[bytes]:
-        """Whole committed batches with the offsets from ``start`` to before ``end``, about ``max_bytes`` at a time.
+        """Yield whole committed batches with the offsets from ``start`` to before ``end``, about ``max_bytes`` at a
+        time.
 
-        The first and the last batch may reach over the range, and batches of markers may be among them: decoding
-        leaves those out. Every CRC is checked. Never goes beyond the last stable offset, and leaves out what was
-        aborted unless ``isolation`` asks for it: then `aborted` tells which it is. Raises `OffsetOutOfRange` when
-        retention was faster, `CorruptRecord` for damage.
+        The first and the last batch may exceed the range, and batches of markers may be among them; decoding skips
+        those. Every CRC is checked. Never reads beyond the last stable offset, and leaves out aborted records unless
+        ``isolation`` includes them: then `aborted` returns which they are. Raises `OffsetOutOfRange` for records that
+        retention deleted, and `CorruptRecord` for damage.
         """
         where = TopicPartition(topic, partition)
         first, stable = self._bounds_of(where)
@@ -101,11 +103,11 @@ class LogReader:
                         yield data
 
     def aborted(self, topic: str, partition: int, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with offsets from ``start`` to before ``end``. Raises as `read`."""
+        """Return the aborted transactions with offsets from ``start`` to before ``end``. Raises as `read`."""
         return self._aborted(TopicPartition(topic, partition), start, end)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first stable record at or after a time; None when all are older."""
+        """Return the first stable record at or after a time; None if all are older."""
         where = TopicPartition(topic, partition)
         first, stable = self._bounds_of(where)
         for base_offset in self._base_offsets(where):
@@ -122,7 +124,7 @@ class LogReader:
     def _read_segment(
         self, where: TopicPartition, segment: Segment, offset: int, end: int, max_bytes: int
     ) -> Iterator[tuple[bytes, int]]:
-        """The part of a range that lies in one segment: (batches, offset after them)."""
+        """Yield (batches, offset after them) for the part of a range in one segment."""
         try:
             position, base_offset = segment.locate(offset)
             if position >= segment.size_bytes:
@@ -141,17 +143,17 @@ class LogReader:
     # -- aborted transactions -----------------------------------------------------------------------------------------
 
     def _aborted(self, where: TopicPartition, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """As `_read_aborted`. Its owner may be compacting meanwhile: then looking again helps."""
+        """Call `_read_aborted` again after an error, because the log's owner may be compacting meanwhile."""
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(CorruptRecord):
                 return self._read_aborted(where, start, end)
         return self._read_aborted(where, start, end)
 
     def _read_aborted(self, where: TopicPartition, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with offsets from ``start`` to before ``end``, told by the ``.txnindex`` files.
+        """Return the aborted transactions with offsets from ``start`` to before ``end``, from the ``.txnindex`` files.
 
-        They have no checksum: what the newest snapshot knows of them is checked by its own, what came later by the
-        marker in the log.
+        The files have no checksum. Entries that the newest snapshot contains are checked by the snapshot's, later ones
+        by the marker in the log.
         """
         index = TransactionIndex()
         known = {segment.base_offset: segment for segment in self._indexed_segments(where)}
@@ -168,8 +170,8 @@ class LogReader:
                     if entry.last_offset >= start and entry.first_offset < end and not self._agrees(where, entry):
                         entries = None
                         break
-                    entry = entry._replace(last_stable_offset=0)  # nothing in the log tells it: search on
-                if entry.last_offset > index.last_offset:  # not those of a segment that is being merged into another
+                    entry = entry._replace(last_stable_offset=0)  # not recorded in the log: search on
+                if entry.last_offset > index.last_offset:  # skip those of a segment that is being merged into another
                     index.add(entry)
             if entries is None and base_offset in self._base_offsets(where):
                 raise CorruptRecord(
@@ -182,7 +184,7 @@ class LogReader:
         return index.overlapping(start, end)
 
     def _indexed_segments(self, where: TopicPartition) -> list[IndexedSegment]:
-        """What the newest good snapshot says of the ``.txnindex`` files."""
+        """Return the state of the ``.txnindex`` files in the newest good snapshot."""
         try:
             names = self._storage.listdir(str(where))
         except FileNotFoundError:
@@ -194,7 +196,7 @@ class LogReader:
         return []
 
     def _agrees(self, where: TopicPartition, entry: AbortedEntry) -> bool:
-        """Whether the log has the first batch and the marker of an aborted transaction where an entry says."""
+        """True if the log has the first batch and the marker of an aborted transaction where the entry says."""
         end = self._batch_at(where, entry.last_offset)
         if end is None or end.header.base_offset != entry.last_offset:
             return False
@@ -215,7 +217,7 @@ class LogReader:
         )
 
     def _batch_at(self, where: TopicPartition, offset: int) -> RecordBatch | None:
-        """The batch that holds an offset."""
+        """Return the batch that contains an offset."""
         with contextlib.closing(self._open(where, offset)) as segment:
             try:
                 position, base_offset = segment.locate(offset)
@@ -235,7 +237,7 @@ class LogReader:
     def _first_at(
         self, where: TopicPartition, segment: Segment, timestamp_ms: int, first: int, stable: int
     ) -> OffsetAndTimestamp | None:
-        """The search in one segment. Beyond the stable offset its owner may be writing: nothing there is damage."""
+        """Search one segment. Its owner may be writing beyond the stable offset, so nothing there counts as damage."""
         try:
             with contextlib.suppress(Damage):
                 if segment.largest_timestamp_ms() < timestamp_ms:
@@ -249,7 +251,7 @@ class LogReader:
             raise storage_error(error, f"searching {where} by time") from error
 
     def _open(self, where: TopicPartition, offset: int) -> Segment:
-        """The segment with an offset; its owner may be rolling and deleting meanwhile."""
+        """Open the segment that contains an offset; its owner may be rolling and deleting meanwhile."""
         for _ in range(_ATTEMPTS):
             base_offsets = self._base_offsets(where)
             number = bisect_right(base_offsets, offset) - 1
@@ -257,7 +259,7 @@ class LogReader:
                 raise self._deleted(where, offset, base_offsets[0] if base_offsets else self._bounds_of(where)[0])
             with contextlib.suppress(FileNotFoundError):
                 segment = self._segment(where, base_offsets[number])
-                while not segment.size_bytes and number:  # begun on a full disk; the log went on in the one before
+                while not segment.size_bytes and number:  # empty since a full disk: the one before was continued
                     segment.close()
                     number -= 1
                     segment = self._segment(where, base_offsets[number])
@@ -266,7 +268,8 @@ class LogReader:
 
     def _segment(self, where: TopicPartition, base_offset: int) -> Segment:
         stem = stem_of(str(where), base_offset)
-        with contextlib.suppress(FileNotFoundError):  # compacted, and about to take over: others may be gone already
+        # A .swap file is compacted and about to be swapped in: the segments it replaces may be gone already.
+        with contextlib.suppress(FileNotFoundError):
             return Segment(self._storage, stem + SWAP, base_offset, 0, _INDEX_INTERVAL_BYTES, create=False)
         return Segment(self._storage, stem, base_offset, 0, _INDEX_INTERVAL_BYTES, create=False)
 

@@ -1,9 +1,9 @@
-"""Opening a partition's directory: what is there, what is whole, what has to go.
+"""Open a partition's directory: find its segments, check them, and remove what a crash left incomplete.
 
 Below the published durable watermark (``recovery_point``) nothing is read and nothing is ever cut: damage there is an
 error for a human. Beyond it a crash may have left anything. The scan keeps the longest chain of whole batches, cuts
-what follows with a warning, and writes what it keeps once more: after a failed flush the kernel holds pages that are
-right in memory, marked clean, and not on disk, so only a new write brings them there.
+what follows with a warning, and writes what it keeps again. After a failed flush the kernel holds pages that are right
+in memory, marked clean, and not on disk, so only a new write brings them there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eventbus.types import TopicPartition
 _logger = logging.getLogger("eventbus.log")
 
 UNKNOWN = -1
-"""A recovery point whose checkpoint is damaged: nobody knows what was durable, so nothing valid may be cut."""
+"""The recovery point if its checkpoint is damaged: what was durable is unknown, so nothing valid may be cut."""
 
 _CHUNK_BYTES = 1 << 20
 _SEARCH_LIMIT_BYTES = 16 << 20
@@ -34,7 +34,7 @@ _EVERYTHING = 1 << 62
 
 
 class Recovered(NamedTuple):
-    """A directory made whole."""
+    """The result of a recovery."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -52,7 +52,7 @@ def recover(
     clean_shutdown: bool,
     topic_id: str,
 ) -> Recovered:
-    """Find the segments of a partition and the end of its log. See `PartitionLog.open` for the arguments."""
+    """Recover a partition's segments and the end of its log. See `PartitionLog.open` for the arguments."""
     directory = str(topic_partition)
     if storage.exists(directory):
         stored_id = read_partition_metadata(storage, directory)
@@ -85,14 +85,15 @@ def recover(
     except Damage as damage:
         raise corrupt_record(storage, topic_partition, damage) from damage
     if log_start_offset > log_end_offset:
-        # Only without fsync: records were deleted by request up to an offset whose tail was lost. Never reuse offsets.
+        # Possible only without fsync: records were deleted by request up to an offset whose tail was lost. Never reuse
+        # offsets.
         task.drop_all()
         return Recovered([], log_start_offset, log_start_offset, topic_id)
     return Recovered(segments, max(log_start_offset, segments[0].base_offset), log_end_offset, topic_id)
 
 
 class _Recovery:
-    """One partition being recovered; ``segments`` is mended in place."""
+    """Recovers one partition; ``segments`` is changed in place."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class _Recovery:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.segments = segments
-        # Compaction leaves gaps, but only in what was durable: beyond the watermark a gap is what a crash lost.
+        # Compaction leaves gaps, but only in what was durable: beyond the watermark a gap is a loss in a crash.
         self.gaps = "compact" in config.cleanup_policy and recovery_point == UNKNOWN
         self.recovery_point = max(recovery_point, segments[0].base_offset)
         self.watermark = _EVERYTHING if clean_shutdown or recovery_point == UNKNOWN else self.recovery_point
@@ -116,7 +117,7 @@ class _Recovery:
         self.clean_shutdown = clean_shutdown
 
     def run(self) -> int:
-        """The end of the log."""
+        """Return the end of the log."""
         segments = self.segments
         empty = [segment for segment in segments[1:] if not segment.file.size]
         for segment in empty:
@@ -143,9 +144,10 @@ class _Recovery:
         return next_offset
 
     def _settle_empty(self, empty: list[Segment], end_offset: int) -> None:
-        """Keep the empty segment that goes on from the end of the log; remove those beyond.
+        """Keep the empty segment that starts at the end of the log; remove those beyond.
 
-        Those before it stay, unused: a roll on a full disk leaves them, and the log goes on in the segment before.
+        Earlier empty segments stay, unused: a roll on a full disk leaves them, and the log continues in the segment
+        before.
         """
         first_beyond = len(self.segments)
         for segment in empty:
@@ -157,11 +159,11 @@ class _Recovery:
         self._drop_from(first_beyond, "never begun")
 
     def drop_all(self) -> None:
-        """Begin anew, because every record was deleted by request."""
+        """Drop all segments, because every record was deleted by request."""
         self._drop_from(0, "every record below the log start offset was deleted by request")
 
     def _scan(self, segment: Segment, *, resume: bool) -> int:
-        """Check a segment; the first one only from its last trustworthy index entry below the watermark on."""
+        """Check a segment; the first segment only from its last trustworthy index entry below the watermark on."""
         below = (self.recovery_point if not self.clean_shutdown else _EVERYTHING) if resume else 0
         position, offset = segment.resume(below)
         scan = segment.scan(position, offset, check_crcs=True, gaps=self.gaps)
@@ -172,7 +174,7 @@ class _Recovery:
         return scan.next_offset
 
     def _cut(self, segment: Segment, damage: Damage) -> None:
-        """Remove a torn tail; refuse where that would take something that was durable."""
+        """Remove a torn tail; refuse if that would remove something that was durable."""
         last = segment is self.segments[-1]
         torn_off = last and not self.clean_shutdown and not _valid_batch_after(segment, damage.position)
         if damage.offset < self.watermark and not (self.unknown and torn_off):
@@ -189,7 +191,7 @@ class _Recovery:
             raise Damage(segment.path, segment.file.size, offset, "the segment that follows does not join")
 
     def _drop_from(self, number: int, why: str) -> None:
-        """Remove segments that do not join what is before them."""
+        """Remove segments that do not continue the chain."""
         if number == len(self.segments):
             return
         for segment in reversed(self.segments[number:]):
@@ -202,7 +204,7 @@ class _Recovery:
             self.storage.sync_dir(str(self.topic_partition))
 
     def _write_again(self, segment: Segment, end_offset: int, *, cut: bool) -> None:
-        """Bring the tail that is kept, and the cut, to the disk for certain (see the module's text)."""
+        """Write the kept tail again and make it, and the cut, durable (see the module's docstring)."""
         position = segment.file.size
         if self.recovery_point < end_offset:
             position, _ = segment.locate(self.recovery_point, gaps=self.gaps)
@@ -217,13 +219,13 @@ class _Recovery:
         self.storage.sync_dir("")
 
     def _read_first_timestamp(self, segment: Segment) -> None:
-        """Rolling by time counts from the first batch of the active segment."""
+        """Read the first timestamp of the active segment, from which rolling by time counts."""
         if segment.file.size:
             segment.first_timestamp_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
 
 
 def _valid_batch_after(segment: Segment, position: int) -> bool:
-    """Whether a whole, valid batch stands somewhere behind damage: then it is a hole, not a torn end."""
+    """True if a whole, valid batch follows the damage: then it is a hole, not a torn end."""
     data = segment.file.pread(position, _SEARCH_LIMIT_BYTES)
     magic = data.find(2, 17)
     while magic >= 0:
@@ -235,7 +237,7 @@ def _valid_batch_after(segment: Segment, position: int) -> bool:
 
 
 def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
-    """The segments in a directory by offset; left-over files are removed."""
+    """Return the segments in a directory by offset; leftover files are removed."""
     if not storage.exists(directory):
         return []
     names = storage.listdir(directory)
@@ -262,7 +264,7 @@ def remove_segment(storage: Storage, stem: str) -> None:
 
 
 def missing_offsets(segments: Sequence[Segment], published_start: int | None) -> str:
-    """Which offsets are missing before the first segment; empty when none are, or when no start was published.
+    """Return which offsets are missing before the first segment; empty if none are, or if no start was published.
 
     Retention publishes the new log start offset before it deletes a segment, so a first segment beyond the published
     offset was not deleted by the log.
@@ -277,7 +279,7 @@ def missing_offsets(segments: Sequence[Segment], published_start: int | None) ->
 
 
 def corrupt_record(storage: Storage, topic_partition: TopicPartition, damage: Damage) -> CorruptRecord:
-    """The error for damage where none may be: what, where, and what a human can do."""
+    """Return the error for damage where none may be, with what to do."""
     return CorruptRecord(
         f"{topic_partition} is damaged: {storage.describe()}/{damage.path} at position {damage.position} "
         f"(offset {damage.offset}): {damage.what}. These bytes were on disk once, so nothing was changed. Restore the "

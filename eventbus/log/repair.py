@@ -1,16 +1,16 @@
 """Repair a damaged log: give up the bytes that are lost, and nothing else.
 
-What is lost keeps its offsets: a batch without records takes their place, as after compaction. So everything before and
-after the damage stays readable, no offset is given out twice, and what groups have committed stays right.
+Lost records keep their offsets: a batch without records takes their place, as after compaction. So everything before
+and after the damage stays readable, no offset is used twice, and committed offsets of groups stay right.
 
 Markers of transactions may be among what is lost. A transaction without its marker would stay open, or be aborted at
-the next start, and committed records would disappear. So repair determines the outcome and writes the marker again, in
-the place of the lost bytes. These sources are used, in this order:
+the next start, and committed records would disappear. So repair determines the outcome and writes the marker again,
+where the lost bytes were. These sources are used, in this order:
 
-1. ``.txnindex`` has an entry for every marker that aborted a transaction.
-2. The next marker of the producer after the damage ends the transaction, unless (1) shows that it ended a later one.
-3. The coordinator (``__transaction_state``) has recorded the last transaction of every transactional id.
-4. Unknown: it is committed. Repair must not hide committed records, and the plan names the transaction.
+1. ``.txnindex`` has an entry for every marker that aborted a transaction. 2. The next marker of the producer after the
+damage ends the transaction, unless (1) shows that it ended a later one. 3. The coordinator (``__transaction_state``)
+has recorded the last transaction of every transactional id. 4. Unknown: it is committed. Repair must not hide committed
+records, and the plan names the transaction.
 
 `plan` reads, `execute` writes. What is cut is copied to a side folder first, durably. A segment is replaced by a single
 rename, so a crash leaves the damaged segment or the repaired one, and repair can be started again.
@@ -56,7 +56,7 @@ class KnownTransaction(NamedTuple):
 
 
 class MarkerAgain(msgspec.Struct):
-    """A marker to be written into the place of lost bytes."""
+    """A marker to write where the bytes were lost."""
 
     producer_id: int
     producer_epoch: int
@@ -65,7 +65,7 @@ class MarkerAgain(msgspec.Struct):
 
 
 class Hole(msgspec.Struct):
-    """Bytes of a segment that are lost, and the offsets that go with them."""
+    """Lost bytes of a segment, and the offsets lost with them."""
 
     path: str
     position: int
@@ -103,9 +103,9 @@ class PartitionPlan(msgspec.Struct):
     transactions: list[str] = msgspec.field(default_factory=list[str])
     """One sentence for each transaction that has lost something."""
     leftovers: list[str] = msgspec.field(default_factory=list[str])
-    """Swap files that replace nothing."""
+    """Swap files that replace no segment."""
     missing: str = ""
-    """Offsets that are missing before the first segment; there is nothing to be done about them."""
+    """Offsets that are missing before the first segment; repair cannot restore them."""
 
     @property
     def lost_offsets(self) -> int:
@@ -230,7 +230,8 @@ class _Analysis:
         return self._plan
 
     def _segments(self) -> list[Segment]:
-        """The segments by offset, without those that an unfinished compaction has replaced, and without empty ones."""
+        """Return the segments by offset, without those that an unfinished compaction has replaced, and without empty
+        ones."""
         storage, directory = self._storage, self._directory
         names = storage.listdir(directory) if storage.exists(directory) else []
         stems = {int(name[:-4]): name[:-4] for name in names if name.endswith(".log") and name[:-4].isdecimal()}
@@ -261,7 +262,8 @@ class _Analysis:
     # -- the batches --------------------------------------------------------------------------------------------------
 
     def _scan(self, segment: Segment, offset: int, end_offset: int | None) -> int:
-        """Go over a segment that should hold the offsets from ``offset`` to before ``end_offset`` (None: the last)."""
+        """Scan a segment that should hold the offsets from ``offset`` to before ``end_offset`` (None: the last
+        segment)."""
         file, position = segment.file, 0
         limit = _NEVER if end_offset is None else end_offset
         while position < file.size:
@@ -326,7 +328,7 @@ class _Analysis:
                 f"{lost.last_offset} of {self._directory} are lost; its other records stay as they are"
             )
         if hole.end_offset == hole.first_offset or (lost is not None and not lost.is_control):
-            return  # no marker is among what is lost
+            return  # no marker is lost
         open_there: dict[int, _Open] = {}
         for producer_id, state in [*self._states.producers.items()]:
             if not state.in_transaction or (lost is not None and lost.producer_id != producer_id):
@@ -343,7 +345,7 @@ class _Analysis:
             self._pending.append((hole, open_there))
 
     def _decide_rest(self) -> None:
-        """Settle by the coordinator's records what no batch after the hole has settled."""
+        """Settle the transactions that no batch after the hole has settled, by the coordinator's records."""
         for hole, open_there in self._pending:
             for producer_id, transaction in open_there.items():
                 known = self._transactions.get(producer_id)
@@ -406,10 +408,10 @@ def _batch_at(file: File, position: int) -> tuple[BatchHeader, bytes] | None:
 
 
 def _next_batch(file: File, position: int, offset: int, limit: int) -> tuple[int, int] | None:
-    """(position, offset) of the next valid batch after the damage that goes on at ``offset`` or after it.
+    """Return (position, offset) of the next valid batch after the damage, with an offset of at least ``offset``.
 
-    Where the damaged batch still has its length, the next one is looked for right after it: the value of a record may
-    hold the bytes of a batch, too.
+    If the damaged batch still has its length, the search starts right after it: the value of a record may contain the
+    bytes of a batch.
     """
     lost = _header_at(file, position)
     if lost is not None and lost.base_offset == offset:
@@ -435,7 +437,7 @@ def _next_batch(file: File, position: int, offset: int, limit: int) -> tuple[int
 
 
 def _finish_swaps(storage: Storage, directory: str) -> None:
-    """Finish what can be finished; the rest becomes part of the plan."""
+    """Finish interrupted swaps if possible; the rest becomes part of the plan."""
     names = storage.listdir(directory)
     swaps = [name for name in names if name.endswith(SWAP + ".log")]
     if swaps and not any(examine_swap(storage, directory, int(name[:20]), names).damage for name in swaps):
@@ -465,7 +467,7 @@ def _repair_partition(storage: Storage, partition: PartitionPlan, side: str) -> 
         return
     checkpoints.forget_coordinator_state(storage, directory)
     first_offset = min(hole.first_offset for hole in partition.holes)
-    for name in storage.listdir(directory):  # snapshots beyond may vouch for what the log does not hold any more
+    for name in storage.listdir(directory):  # snapshots beyond may contain state that the log does not hold any more
         stem = name.removesuffix(SNAPSHOT_SUFFIX)
         if stem != name and stem.isdecimal() and int(stem) > first_offset:
             storage.remove(f"{directory}/{name}")

@@ -29,7 +29,7 @@ class Reserve:
         self._is_filled = not storage.durable
 
     def fill(self) -> None:
-        """Take the blocks, unless they are taken. On a full disk no partial file remains."""
+        """Allocate the blocks unless they are allocated. On a full disk no partial file remains."""
         if self._is_filled:
             return
         try:
@@ -45,9 +45,9 @@ class Reserve:
                 self._storage.remove(RESERVE)
 
     def spend(self, work: Callable[[], _Result]) -> _Result:
-        """Do ``work``, if need be with the room that the reserve gives back.
+        """Do ``work``, if necessary with the space that the reserve releases.
 
-        ``work`` changes nothing when it raises.
+        ``work`` must change nothing if it raises.
         """
         try:
             return work()

@@ -1,4 +1,4 @@
-"""Which segments of a log have to go: too old, too many, or wholly below its start offset.
+"""Find the segments of a log that must be deleted: too old, too many, or wholly below its start offset.
 
 https://kafka.apache.org/documentation/#topicconfigs (retention.ms, retention.bytes, cleanup.policy)
 """
@@ -25,11 +25,10 @@ def doomed_segments(
     gaps: bool,
     limit: int,
 ) -> list[str]:
-    """Return why each of the oldest segments has to go at a wall time, one reason a segment, up to ``limit``.
+    """Return a reason for each of the oldest segments that must be deleted, up to ``limit``.
 
-    ``wall`` dates timestamps that lie in the future.
-
-    Only what readers may see goes. The last segment goes only with all others, and by age.
+    ``wall`` dates timestamps that lie in the future. Only records that readers may see are deleted. The last segment is
+    deleted only with all others, and by age.
     """
     by_policy = "delete" in config.cleanup_policy
     excess = -1
@@ -58,7 +57,7 @@ def doomed_segments(
 
 
 def deadline_ms(oldest: Segment, config: LogConfig, *, gaps: bool) -> int | None:
-    """When the oldest segment expires; None when it never does."""
+    """Return when the oldest segment expires; None if it never does."""
     if config.retention_ms < 0 or "delete" not in config.cleanup_policy:
         return None
     newest_ms = _newest_ms(oldest, gaps)
@@ -95,9 +94,9 @@ def newest_timestamp_ms(
 
 
 def _newest_ms(segment: Segment, gaps: bool) -> int | None:
-    """The newest record's time, or the segment's own where records have none; None where it cannot be told."""
+    """Return the newest record's time, or the segment's own if records have none; None if it cannot be read."""
     try:
         timestamp_ms = segment.largest_timestamp_ms(gaps=gaps)
     except (Damage, OSError):
-        return None  # never delete what cannot be read: somebody may want to repair it
+        return None  # never delete unreadable data: a user may want to repair it
     return segment.created_ms if timestamp_ms == NO_TIMESTAMP else timestamp_ms

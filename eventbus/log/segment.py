@@ -19,14 +19,16 @@ _COPIED_BYTES = 16_384
 _NEVER = 1 << 62
 _SAVE_ENTRIES = 64
 _SAVE_BYTES = 4 << 20
-"""Index entries reach their file after so many, or so many bytes of log: what a restart looks through once more."""
+"""Index entries are written to their file after this many entries or bytes of log, which a restart has to scan
+again."""
 _CUT_OFF = "the file ends inside a batch"
 _SCAN = struct.Struct(">qi4xBI2xi8xq14xi").unpack_from
-"""base_offset, batch_length, magic, crc, last_offset_delta, max_timestamp, records_count."""
+"""Reads base_offset, batch_length, magic, crc, last_offset_delta, max_timestamp, records_count."""
 
 
 class Damage(Exception):
-    """Bytes that are no log, found at a place. The partition's log knows whose they are and says it in full."""
+    """Raised for bytes that are not valid batches. `corrupt_record` turns it into an error with the partition's
+    name."""
 
     def __init__(self, path: str, position: int, offset: int, what: str) -> None:
         super().__init__(what)
@@ -37,7 +39,7 @@ class Damage(Exception):
 
 
 class Scan(NamedTuple):
-    """What a scan found: good batches up to ``position``; ``damage`` says why it ended before the end of the file."""
+    """The result of a scan: good batches up to ``position``; ``damage`` is why it ended before the end of the file."""
 
     position: int
     next_offset: int
@@ -100,7 +102,7 @@ class Segment:
     # -- indexes ------------------------------------------------------------------------------------------------------
 
     def index_batch(self, last_offset: int, position: int) -> int:
-        """Make an entry for the batch at ``position``; returns the number of entries in the fuller index, in bytes."""
+        """Add an entry for the batch at ``position``; return the size of the fuller index, in bytes."""
         self.offset_index.add(last_offset - self.base_offset, position)
         self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
         self.since_index_bytes = 0
@@ -111,20 +113,20 @@ class Segment:
         return count * 12
 
     def save_indexes(self) -> None:
-        """Write what the index files lack. They are caches: no error comes out of here."""
+        """Write the entries that the index files lack. They are caches, so errors are not raised."""
         self._offset_file.save()
         self._time_file.save()
 
     def finish_indexes(self) -> None:
-        """The segment grows no more: its largest timestamp becomes the last time entry, as Kafka writes it."""
+        """Complete the indexes of a sealed segment: as in Kafka, its largest timestamp becomes the last time entry."""
         if self.max_timestamp_ms != NO_TIMESTAMP:
             self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
         self.save_indexes()
         if self.time_index and not self.offset_index:
-            self._offset_file.create()  # Kafka's tools look for it beside the time index, entries or not
+            self._offset_file.create()  # Kafka's tools expect it next to the time index, even without entries
 
     def load_indexes(self) -> None:
-        """Read the index files, or the log itself where they are missing or cannot be right."""
+        """Read the index files, or the log itself if they are missing or cannot be right."""
         if self._indexes_loaded:
             return
         self._indexes_loaded = True
@@ -138,21 +140,21 @@ class Segment:
             self.rebuild_indexes()
 
     def unload_indexes(self) -> None:
-        """Give back the memory of the indexes; they are read again when asked for."""
+        """Free the memory of the indexes; they are read again on the next use."""
         self._indexes_loaded = False
         self._offset_file.unload()
         self._time_file.unload()
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the headers in the log."""
+        """Rebuild both indexes from the headers in the log."""
         self._indexes_loaded = True
         self.forget_indexes()
         self.scan(0, self.base_offset, check_crcs=False, gaps=True)
 
     def resume(self, below: int) -> tuple[int, int]:
-        """Make ready for a scan from the last indexed batch that ends below an offset: (position, base offset).
+        """Prepare for a scan from the last indexed batch that ends below an offset; return (position, base offset).
 
-        What the indexes say beyond is forgotten, for a crash may have left anything there; all of it, where they
+        Later index entries are dropped, because a crash may have left anything there; all of them are, if the indexes
         cannot be trusted.
         """
         good = self._offset_file.load() and self._time_file.load()
@@ -178,7 +180,7 @@ class Segment:
         return position, base_offset
 
     def index_faults(self) -> list[str]:
-        """The index files that do not agree with the log, entry by entry."""
+        """Return the index files that do not agree with the log, entry by entry."""
         faults: list[str] = []
         if self._offset_file.exists() and not (
             self._offset_file.load() and all(map(self._agrees, self.offset_index.entries()))
@@ -197,14 +199,14 @@ class Segment:
         self.max_timestamp_offset = self.base_offset
 
     def _agrees(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch an entry points at ends with the entry's offset."""
+        """True if the batch that an entry points at ends with the entry's offset."""
         _, next_offset, _ = batch_bounds(self.file.pread(entry[1], HEADER_BYTES))
         return next_offset == self.base_offset + entry[0] + 1
 
     def floor(self, offset: int) -> tuple[int, int]:
-        """(position, base offset) of an indexed batch at or before an offset; the segment's start when there is none.
+        """Return (position, base offset) of an indexed batch at or before an offset, or of the segment's start.
 
-        The entry is checked against the log; indexes that lie are rebuilt.
+        The entry is checked against the log; wrong indexes are rebuilt.
         """
         self.load_indexes()
         for _ in range(2):
@@ -220,7 +222,7 @@ class Segment:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def locate(self, offset: int, *, gaps: bool = False) -> tuple[int, int]:
-        """(position, base offset) of the batch that contains an offset, or of the first one after it."""
+        """Return (position, base offset) of the batch that contains an offset, or of the first batch after it."""
         position, base_offset = self.floor(offset)
         while position < self.file.size:
             window = self.file.pread(position, self._index_interval_bytes + _SEARCH_BYTES)
@@ -238,7 +240,7 @@ class Segment:
     def read(
         self, position: int, offset: int, max_bytes: int, max_offset: int, *, one: bool, check_crcs: bool, gaps: bool
     ) -> tuple[Buffer, int]:
-        """Whole batches from ``position``, where the one at ``offset`` starts: (the batches, offset after them).
+        """Return whole batches from ``position``, where the batch at ``offset`` starts, and the offset after them.
 
         ``one`` returns the first batch even if it is larger than ``max_bytes``.
         """
@@ -261,7 +263,8 @@ class Segment:
         return data[:end] if end < _COPIED_BYTES else memoryview(data)[:end], walked.next_offset
 
     def windows(self, position: int, offset: int) -> Iterator[Buffer]:
-        """All batches from ``position`` on, where the one at ``offset`` starts, a MiB at a time; CRCs are checked."""
+        """Yield all batches from ``position``, where the batch at ``offset`` starts, a MiB at a time; CRCs are
+        checked."""
         while position < self.file.size:
             data, offset = self.read(position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=True)
             position += len(data)
@@ -270,10 +273,10 @@ class Segment:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def largest_timestamp_ms(self, *, gaps: bool = False) -> int:
-        """The largest timestamp in the segment, -1 when no record has one.
+        """Return the largest timestamp in the segment, -1 if no record has one.
 
-        The last time entry may be missing or wrong, so it is checked against the log and the batches after it are
-        looked at. That is done once.
+        The last time entry may be missing or wrong, so it is checked against the log, and the batches after it are
+        scanned. That is done once.
         """
         if not self._newest_known:
             self.load_indexes()
@@ -291,7 +294,7 @@ class Segment:
         return self.max_timestamp_ms
 
     def first_at(self, timestamp_ms: int, start_offset: int, *, gaps: bool = False) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, from ``start_offset`` on."""
+        """Return the first record at or after a time, from ``start_offset`` on."""
         self.load_indexes()
         entry = self.time_index.floor(timestamp_ms)
         offset = self.base_offset
@@ -317,9 +320,9 @@ class Segment:
         return None
 
     def newest_record(self, start_offset: int, *, gaps: bool = False) -> OffsetAndTimestamp | None:
-        """The first record with the largest timestamp, from ``start_offset`` on.
+        """Return the first record with the largest timestamp, from ``start_offset`` on.
 
-        The largest timestamp of the segment may be that of a marker, or of records that compaction took.
+        The largest timestamp of the segment may be that of a marker, or of records that compaction removed.
         """
         found = self.first_at(self.largest_timestamp_ms(gaps=gaps), start_offset, gaps=gaps)
         if found is not None:
@@ -339,7 +342,7 @@ class Segment:
             position += len(data)
 
     def _points_at_batch(self, entry: tuple[int, int]) -> bool:
-        """Whether a time entry speaks of a batch that is there."""
+        """True if a time entry matches an existing batch."""
         try:
             position, _ = self.locate(self.base_offset + entry[1], gaps=True)
         except Damage:
@@ -347,7 +350,7 @@ class Segment:
         return self._has_timestamp(position, entry)
 
     def _has_timestamp(self, position: int, entry: tuple[int, int]) -> bool:
-        """Whether the batch at ``position`` is the one a time entry speaks of."""
+        """True if the batch at ``position`` matches a time entry."""
         header = self.file.pread(position, HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return False
@@ -359,7 +362,7 @@ class Segment:
     def scan(
         self, position: int, next_offset: int, *, check_crcs: bool, gaps: bool = False, index: bool = True
     ) -> Scan:
-        """Go over every batch from ``position`` on, noting the largest timestamp and, with ``index``, index entries."""
+        """Scan every batch from ``position`` on for the largest timestamp and, with ``index``, for index entries."""
         size = self.file.size
         batches_count = records_count = 0
         damage = ""
@@ -383,7 +386,7 @@ class Segment:
     def _scan_window(
         self, window: bytes, start: int, next_offset: int, check_crcs: bool, gaps: bool, index: bool
     ) -> Scan:
-        """The inner loop of `scan`: one microsecond a batch, so no calls but the CRC's."""
+        """The inner loop of `scan`: it takes a microsecond per batch, so it calls nothing but the CRC function."""
         view = memoryview(window)
         end = len(view)
         position = batches_count = records_count = 0

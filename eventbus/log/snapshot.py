@@ -1,4 +1,4 @@
-"""A snapshot of a partition's producers: what every record below an offset has made of them.
+"""A snapshot of a partition's producers: the state after every record below an offset.
 
 ``<offset>.snapshot`` is Kafka's file, big-endian::
 
@@ -6,8 +6,8 @@
         producer_id int64 | producer_epoch int16 | last_sequence int32 | last_offset int64 | offset_delta int32
         timestamp int64 | coordinator_epoch int32 | current_txn_first_offset int64
 
-Kafka keeps one batch of each producer and ignores what follows. There, inside the CRC, stand all five, and what the
-``.txnindex`` files of the segments held, for they have no checksum of their own::
+Kafka stores one batch of each producer and ignores what follows. All five batches are stored there, inside the CRC, and
+the content of the segments' ``.txnindex`` files, which have no checksum::
 
     "ebu2" | per producer, as above: idle_since int64 (-1: it is active) | next_sequence int32 | count int8, then per
     batch, oldest first:
@@ -46,14 +46,14 @@ class IndexedSegment(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot file says."""
+    """The content of a snapshot file."""
 
     producers: dict[int, ProducerState]
     segments: list[IndexedSegment]
 
 
 def encode_snapshot(states: ProducerStates, segments: Iterable[IndexedSegment] = ()) -> bytes:
-    """The bytes of the file. Producers with open transactions stand in the order of these."""
+    """Return the bytes of the file. Producers with open transactions are in the order of their transactions."""
     producers = sorted(states.producers.items(), key=lambda item: (item[1].transaction_start_offset, item[0]))
     kafkas = [_COUNT.pack(len(producers))]
     ours = [_MARK]
@@ -82,7 +82,7 @@ def encode_snapshot(states: ProducerStates, segments: Iterable[IndexedSegment] =
 
 
 def decode_snapshot(data: bytes) -> Snapshot | None:
-    """What the file says; None when it is damaged, of another version, or without our part."""
+    """Decode a file; return None if it is damaged, has another version, or lacks our part."""
     if len(data) < _HEAD.size:
         return None
     version, crc = _HEAD.unpack_from(data)

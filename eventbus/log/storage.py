@@ -1,11 +1,11 @@
-"""The storage seam: about a dozen calls under which everything durable happens.
+"""The storage interface: about a dozen calls, through which all durable I/O happens.
 
-`FileStorage` is a directory, `MemoryStorage` a tree in memory; the code above them is the same. Two more live in
-`eventbus.testing.storage`: one crashes, one fails. Paths are relative and POSIX
+`FileStorage` is a directory, `MemoryStorage` a tree in memory; the code above them is the same. Two test storages are
+in `eventbus.testing.storage`: one crashes, one fails. Paths are relative and POSIX
 (``"flights-0/00000000000000000000.log"``).
 
-This is the only module of the lower floors that touches the operating system. It raises `OSError`; the floor above
-turns that into our own errors (`storage_error`).
+This is the only module of the lower layers that calls the operating system. It raises `OSError`; the layer above turns
+that into our own errors (`storage_error`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_FILE = ".lock"
 _LOCK_ATTEMPTS = 3
 _WRITE_BYTES = 32_768
-"""At most so much per system call: Linux takes larger writes into larger pieces of memory, and a MiB at once cost two
-to six times as much as in such pieces (ext4, 6.18)."""
+"""The most bytes per system call: Linux allocates larger blocks of memory for larger writes, and a MiB at once cost
+two to six times as much as in such pieces (ext4, 6.18)."""
 
 
 class OutOfDescriptors(OSError):
@@ -46,23 +46,23 @@ class NoInodes(OSError):
 
 
 class File(Protocol):
-    """One open file. All calls come from one thread, but for `sync`: it may run in a worker while others append."""
+    """An open file. All calls come from one thread, except `sync`, which may run in a worker during appends."""
 
     @property
     def size(self) -> int:
-        """Bytes in the file; what a failed `append` left behind does not count."""
+        """The bytes in the file, without those of a failed `append`."""
         ...
 
     def append(self, data: Buffer) -> None:
-        """Write all of ``data`` at the end, or raise. After an error bytes may stand beyond `size`: truncate to it."""
+        """Write all of ``data`` at the end, or raise. After an error, bytes may follow `size`: truncate to it."""
         ...
 
     def pread(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``position``; fewer only at the end of the file."""
+        """Return up to ``length`` bytes from ``position``; fewer only at the end of the file."""
         ...
 
     def pwrite(self, position: int, data: Buffer) -> None:
-        """Write over what is there. Recovery alone does this: a log only grows."""
+        """Overwrite existing bytes. Only recovery does this: a log only grows."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -72,24 +72,24 @@ class File(Protocol):
         ...
 
     def hold(self) -> None:
-        """Keep the file open until `release`: a worker thread is about to `sync` it, this makes that cheaper."""
+        """Keep the file open until `release`, because a worker thread is about to `sync` it, which is cheaper then."""
         ...
 
     def release(self) -> None: ...
 
     def idle(self) -> None:
-        """Keep a descriptor only between `hold` and `release` from now on: the file is still flushed, not read."""
+        """Keep a descriptor only between `hold` and `release` from now on: the file is still flushed, but not read."""
         ...
 
     def close(self) -> None: ...
 
 
 class Storage(Protocol):
-    """A directory tree."""
+    """A directory tree on disk or in memory."""
 
     @property
     def durable(self) -> bool:
-        """Whether anything here outlives the process; where not, nobody needs to sync."""
+        """True if the content outlives the process; otherwise syncing is unnecessary."""
         ...
 
     def open(self, path: str, create: bool = False) -> File: ...
@@ -97,13 +97,13 @@ class Storage(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, sorted. The root is ``""``."""
+        """Return the names in a directory, sorted. The root is ``""``."""
         ...
 
     def makedirs(self, path: str) -> None: ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces a file of the target's name."""
+        """Rename atomically, replacing a file with the target's name."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -115,11 +115,11 @@ class Storage(Protocol):
         ...
 
     def unique_id(self) -> str:
-        """An identity no other call ever gets: 22 characters, Kafka's text form of a UUID."""
+        """Return a unique id: 22 characters, Kafka's text form of a UUID."""
         ...
 
     def lock(self) -> None:
-        """Become the only writer, or raise `LogLocked` naming the one that is."""
+        """Become the only writer. Raises `LogLocked` with the present writer."""
         ...
 
     def unlock(self) -> None: ...
@@ -144,23 +144,23 @@ def is_full(error: OSError) -> bool:
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
-    """Our name for an error of the operating system. ``doing`` says what failed, with the path in it."""
+    """Return our error for an error of the operating system. ``doing`` is what failed, with the path in it."""
     if isinstance(error, NoInodes):
         return StorageFull(
             f"{doing}: the file system has no free inodes, though it has {error.free_bytes:,} free bytes. Delete some "
-            "files: writing goes on by itself, nothing acknowledged is lost"
+            "files: writing continues automatically, nothing acknowledged is lost"
         )
     if is_full(error):
         return StorageFull(
-            f"{doing}: the disk is full. Free some space: writing goes on by itself, nothing acknowledged is lost"
+            f"{doing}: the disk is full. Free some space: writing continues automatically, nothing acknowledged is lost"
         )
     return StorageError(f"{doing}: {error.strerror or error}. Check the disk, its permissions and `ulimit`, then retry")
 
 
 def write_atomic(storage: Storage, path: str, data: bytes, *, sync: bool, sync_name: bool = True) -> None:
-    """Replace a small file: a reader meets the old content or the new one, never a mixture.
+    """Replace a small file: a reader sees the old content or the new content, never a mixture.
 
-    With ``sync`` so does a crash of the machine, and with ``sync_name`` it meets the new content. Without ``sync`` a
+    With ``sync`` this also holds after a power cut, and with ``sync_name`` the new content is there. Without ``sync`` a
     crash may leave anything: for files that can be lost.
     """
     temporary = path + ".tmp"
@@ -179,7 +179,7 @@ def write_atomic(storage: Storage, path: str, data: bytes, *, sync: bool, sync_n
 
 
 def read_whole(storage: Storage, path: str) -> bytes | None:
-    """The content of a small file, or None when there is none."""
+    """Return the content of a small file, or None if it does not exist."""
     try:
         file = storage.open(path)
     except FileNotFoundError:
@@ -214,10 +214,10 @@ if sys.platform == "win32":  # pragma: no cover
     _fdatasync = os.fsync
 
     def _open_root(path: str) -> int | None:
-        """Windows opens no directories, and refuses to rename one that has open files."""
+        """Return None: Windows opens no directories, and refuses to rename a directory that has open files."""
 
     def _sync_directory(path: str, dir_fd: int | None) -> None:
-        """NTFS journals names by itself."""
+        """Do nothing: NTFS journals names."""
 
     def _try_lock(fd: int) -> None:
         import msvcrt
@@ -270,7 +270,7 @@ else:
 class FileStorage:
     """A directory of the operating system.
 
-    Any number of files may be open: descriptors are kept for those used lately, and reopened behind the scenes.
+    Any number of files may be open: only recently used ones keep a descriptor, the others are reopened as needed.
 
     `lock` opens the directory itself, and from then on every file is reached relative to that descriptor. So the
     directory that was locked is the one that is written to, even if its path leads somewhere else by now: it was
@@ -281,7 +281,7 @@ class FileStorage:
     durable = True
 
     def __init__(self, root: str, *, read_only: bool = False, max_open_files: int | None = None) -> None:
-        self._lock_fd = -1  # before what may fail: `__del__` looks at it
+        self._lock_fd = -1  # before anything that may fail, because `__del__` reads it
         self._root_fd: int | None = None
         self.root = os.path.abspath(root)
         self.read_only = read_only
@@ -293,7 +293,7 @@ class FileStorage:
         watch_forks(self)
 
     def __del__(self) -> None:
-        """Who drops a log without closing it loses nothing but its descriptors: they, and the lock, go with it."""
+        """Close the descriptors of a log that was dropped without being closed, which releases its lock."""
         self._close_locks()
 
     def open(self, path: str, create: bool = False) -> _File:
@@ -337,7 +337,7 @@ class FileStorage:
         os.unlink(self._path(path), dir_fd=self._root_fd)
 
     def remove_tree(self, path: str) -> None:
-        if stat.S_ISLNK(self._mode(path)):  # what it leads to is not in this directory
+        if stat.S_ISLNK(self._mode(path)):  # its target is not in this directory
             self.remove(path)
             return
         for name in self.listdir(path):
@@ -367,7 +367,8 @@ class FileStorage:
                 os.makedirs(self.root, mode=0o700, exist_ok=True)
                 self._real_root = os.path.realpath(self.root)
                 self._take_locks()
-                # The path may lead elsewhere since the directory was opened: its former owner deleted it, say.
+                # The path may lead elsewhere since the directory was opened, for instance if its former owner deleted
+                # it.
                 if self._leads_to_root():
                     return
                 self._close_locks()
@@ -384,8 +385,8 @@ class FileStorage:
     def _take_locks(self) -> None:
         """Lock the directory, then the lock file in it. Raises LogLocked.
 
-        The lock of the directory is the one that counts: users delete lock files. The file names the holder. It is
-        locked as well, for file systems that lock no directories (NFS) and for releases that lock only the file.
+        The lock of the directory is the one that counts: users delete lock files. The lock file names the holder. It is
+        locked as well, for file systems that cannot lock directories (NFS) and for releases that lock only the file.
         """
         self._root_fd = _open_root(self.root)
         if self._root_fd is not None:
@@ -394,7 +395,7 @@ class FileStorage:
             except BlockingIOError as error:
                 raise self._locked_by_another() from error
             except OSError:
-                pass  # this file system cannot: the lock of the file has to do
+                pass  # this file system cannot lock directories: the lock of the file must suffice
         try:
             self._lock_fd = self._sign_lock_file()
         except BlockingIOError as error:
@@ -411,7 +412,7 @@ class FileStorage:
             except OSError as error:  # Windows and some network file systems report a held lock as EACCES
                 raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process") from error
             holder = f"pid={os.getpid()} host={socket.gethostname()}\n".encode()
-            with contextlib.suppress(OSError):  # a full disk: who holds the lock is a courtesy
+            with contextlib.suppress(OSError):  # a full disk: the holder's name is only a courtesy
                 _pwrite(fd, holder, 0)
                 os.ftruncate(fd, len(holder))
         except BaseException:
@@ -431,7 +432,7 @@ class FileStorage:
         )
 
     def unlock(self) -> None:
-        """Let go of the directory and of every descriptor."""
+        """Release the directory and every descriptor."""
         for file in [*self._open_files]:
             file.close()
         self._close_locks()  # the file stays: removing it would let two holders lock two files of one name
@@ -464,7 +465,7 @@ class FileStorage:
                 "and another process has locked a new file. Stop one of them and run `eventbus log verify`."
             )
         except OSError:
-            pass  # a full disk, no descriptor: the directory itself is locked, and the next check tries again
+            pass  # a full disk, or no descriptor: the directory itself is locked, and the next check tries again
         return ""
 
     def _leads_to_root(self) -> bool:
@@ -493,7 +494,7 @@ class FileStorage:
         return self.root
 
     def _path(self, path: str) -> str:
-        """The path to give to the operating system, together with ``_root_fd``."""
+        """Return the path to pass to the operating system, together with ``_root_fd``."""
         if self._root_fd is not None:
             return path or "."
         return f"{self._real_root}/{path}" if path else self._real_root
@@ -509,7 +510,7 @@ class FileStorage:
             raise self._out_of_inodes(error) or error from None
 
     def _out_of_inodes(self, error: OSError) -> NoInodes | None:
-        """Tell a file that finds no inode from bytes that find no room: the operating system reports both alike."""
+        """Distinguish a lack of inodes from a lack of space: the operating system reports both alike."""
         if error.errno != errno.ENOSPC or sys.platform == "win32":
             return None
         status = os.statvfs(self.root if self._root_fd is None else self._root_fd)
@@ -537,11 +538,11 @@ class FileStorage:
 
     @property
     def has_too_many_open(self) -> bool:
-        """True while held files make more descriptors than are to be kept."""
+        """True while held files keep more descriptors open than intended."""
         return len(self._open_files) > self._max_open_files
 
     def _opened(self, file: _File) -> None:
-        """Remember an open descriptor; close one that was not used lately when there are too many (second chance)."""
+        """Register an open descriptor; if there are too many, close one that was not used lately (second chance)."""
         files = self._open_files
         files.append(file)
         if len(files) <= self._max_open_files:
@@ -562,7 +563,7 @@ class FileStorage:
             self._open_files.remove(file)
 
     def after_fork_in_child(self) -> None:
-        """The parent's files are the parent's: close the child's copies, so that the lock ends with the parent."""
+        """Close the child's copies of the parent's files, so that the lock ends with the parent."""
         for file in self._open_files:
             file.let_go()
         self._open_files = []
@@ -573,7 +574,7 @@ class FileStorage:
 
 
 class _File:
-    """A file by its path, with a descriptor that comes and goes."""
+    """A file, whose descriptor is opened and closed as needed."""
 
     __slots__ = ("_fd", "_is_idle", "_storage", "closed", "holds", "path", "size", "used")
 
@@ -584,7 +585,7 @@ class _File:
         self.closed = False
         self.used = True
         self._is_idle = False
-        self._fd = -1  # before what may fail: `__del__` looks at it
+        self._fd = -1  # before anything that may fail, because `__del__` reads it
         self._fd = storage._open_fd(path, create)  # pyright: ignore[reportPrivateUsage]
         self.size = os.fstat(self._fd).st_size
         storage._opened(self)  # pyright: ignore[reportPrivateUsage]
@@ -611,7 +612,7 @@ class _File:
         data = _pread(fd, length, position)
         if len(data) == length or not data:
             return data
-        parts = [data]  # a signal, a network file system, or more than 2 GiB asked for
+        parts = [data]  # a signal, a network file system, or more than 2 GiB requested
         got = len(data)
         while data and got < length:
             data = _pread(fd, length - got, position + got)
@@ -629,7 +630,7 @@ class _File:
         self.size = size
 
     def sync(self) -> None:
-        """Runs in a worker thread, so it uses its own descriptor unless this one is held open."""
+        """Flush the file. Runs in a worker thread, so it uses a separate descriptor unless the file is held open."""
         if self.holds:
             _fdatasync(self._fd)
             return
@@ -669,7 +670,7 @@ class _File:
             self.let_go()
 
     def let_go(self) -> None:
-        """Close the descriptor. The kernel keeps a write-back error for whoever syncs the file next (Linux 4.16)."""
+        """Close the descriptor. The kernel reports a write-back error to the next sync of the file (Linux 4.16)."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -683,7 +684,8 @@ class _File:
         return self._fd
 
     def _write_rest(self, fd: int, data: Buffer, position: int, written: int) -> None:
-        """The kernel may take a part of what it is given: a nearly full disk does, before it says so."""
+        """Write the remaining bytes: the kernel may write less than requested, as a nearly full disk does before it
+        fails."""
         view = memoryview(data)
         while written < len(view):
             count = _pwrite(fd, view[written : written + _WRITE_BYTES], position + written)

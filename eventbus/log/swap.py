@@ -1,15 +1,15 @@
-"""Putting a cleaned segment in the place of those it was made from, so that no crash and no reader meets a mixture.
+"""Replace segments by a cleaned segment, so that neither a crash nor a reader finds a mixture.
 
 ::
 
     00000000000000000000.cleaned.log    being written; worth nothing until it is flushed
-    00000000000000000000.swap.log       whole and flushed; those it stands for are being removed
+    00000000000000000000.swap.log       whole and flushed; the segments it replaces are being removed
     00000000000000000000.log            in place
 
-One segment for one is a single rename, and a rename is atomic. One for several cannot be: ``.swap`` is the point of
-no return. Until that name is on disk the old segments are untouched; from then on whoever finds it finishes the swap,
-recovery as well as, for its own eyes, a reader in another process. The cleaned segment takes every offset of those it
-stands for, with batches without records where nothing was left, so its own content says which ones those are.
+Replacing a single segment is a rename, and a rename is atomic. Replacing several cannot be: ``.swap`` is the point of
+no return. Until that name is on disk the old segments are untouched. From then on any process that finds it finishes
+the swap: recovery on disk, a reader in another process only in its own view. The cleaned segment covers every offset of
+the segments it replaces, with batches without records where nothing was left, so its content shows which they are.
 
 Segments are cleaned oldest first, each swap durable before the next begins: a tombstone must never be gone while a
 value it deletes is still there.
@@ -31,14 +31,14 @@ _CACHES = (".index", ".timeindex")
 
 
 def stem_of(directory: str, base_offset: int) -> str:
-    """The path of a segment's files, up to their suffix."""
+    """Return the path of a segment's files, without suffix."""
     return f"{directory}/{base_offset:020d}"
 
 
 def commit_swap(storage: Storage, cleaned: str, old: Sequence[str]) -> None:
-    """The cleaned segment takes over for the ``old`` ones (stems, all of them): the first step, and for one the last.
+    """Commit a cleaned segment in place of all ``old`` segments (stems). For a single segment this is the only step.
 
-    An `OSError` before the rename leaves everything as it was; one after it is that of a flush of names.
+    An `OSError` before the rename leaves everything unchanged; a later `OSError` comes from flushing names.
     """
     target = old[0] if len(old) == 1 else old[0] + SWAP
     storage.rename(cleaned + ".log", target + ".log")
@@ -46,20 +46,20 @@ def commit_swap(storage: Storage, cleaned: str, old: Sequence[str]) -> None:
 
 
 def finish_swap(storage: Storage, directory: str, first: str, others: Sequence[str]) -> None:
-    """After `commit_swap` of several: remove the others, then give the cleaned one its name. Can be done twice."""
+    """Complete a `commit_swap` of several segments: remove the rest, then rename the cleaned segment. Can be repeated."""
     storage.sync_dir(directory)
     for stem in others:
         remove_files(storage, stem)
-    storage.sync_dir(directory)  # first: without a .swap beside it, a segment that is left over would count
+    storage.sync_dir(directory)  # first: without a .swap next to it, a segment that is left over would count
     storage.rename(f"{first}{SWAP}.log", first + ".log")
     _move_caches(storage, first + SWAP, first)
     storage.sync_dir(directory)
 
 
 def recover_swaps(storage: Storage, directory: str) -> None:
-    """Finish the swaps that a crash interrupted, and remove what was never committed.
+    """Finish the swaps that a crash interrupted, and remove uncommitted ones.
 
-    Raises `Damage` when a committed segment is not whole: then nothing was changed.
+    Raises `Damage` if a committed segment is not complete: then nothing was changed.
     """
     if not storage.exists(directory):
         return
@@ -82,7 +82,7 @@ class Swap(NamedTuple):
     position: int
     end_offset: int
     damage: str
-    """Why it replaces nothing; empty when it is whole and has the offsets of the segments it replaces."""
+    """The reason why it replaces nothing; empty if it is complete and has the offsets of the segments it replaces."""
     offsets: list[int]
     """Base offsets of the segments in the directory."""
 
@@ -109,7 +109,7 @@ def _recover(storage: Storage, directory: str, base_offset: int, names: Sequence
 
 
 def _misfit(storage: Storage, directory: str, base_offset: int, end_offset: int, offsets: Sequence[int]) -> str:
-    """Why a swap file with these offsets is not what compaction left there; empty when it is.
+    """Return why a swap file with these offsets cannot come from a compaction; empty if it can.
 
     A committed swap has all offsets of the segments it replaces. The first of these keeps its name until the very end,
     and the segment that follows begins where the swap file ends. That one may be missing only if a crash took its name;
@@ -131,14 +131,14 @@ def _misfit(storage: Storage, directory: str, base_offset: int, end_offset: int,
 
 
 def remove_files(storage: Storage, stem: str) -> None:
-    """Remove a segment's files, the log first; those that are not there are no matter."""
+    """Remove a segment's files, the log first; missing files are ignored."""
     for suffix in (".log", *_CACHES):
         with contextlib.suppress(FileNotFoundError):
             storage.remove(stem + suffix)
 
 
 def _move_caches(storage: Storage, source: str, target: str) -> None:
-    """The indexes follow their log. Whoever meets one of them with the other's sees that it lies, and makes it anew."""
+    """Move the index files with their log. An index that does not match its segment is detected and rebuilt."""
     for suffix in _CACHES:
         try:
             storage.rename(source + suffix, target + suffix)

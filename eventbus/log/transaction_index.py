@@ -1,12 +1,13 @@
-"""The aborted transactions of a partition: what a read-committed reader needs beside the batches.
+"""The aborted transactions of a partition, which read-committed readers need.
 
 In memory they are sorted by the offset of their marker. On disk each segment has those whose marker it holds, in
-``.txnindex``, Kafka's format; a segment without any has no such file. 34 bytes an entry, big-endian::
+``.txnindex``, Kafka's format; a segment without any has no file. 34 bytes an entry, big-endian::
 
     version int16 (0) | producer_id int64 | first_offset int64 | last_offset int64 | last_stable_offset int64
 
-``last_stable_offset`` is where the oldest transaction began that was open when this one ended: whatever ends later
-began there or behind it. So a search may stop at the first entry whose ``last_stable_offset`` is beyond its range.
+``last_stable_offset`` is the start of the oldest transaction that was open when this one ended: transactions that end
+later began at that offset or after it. So a search may stop at the first entry whose ``last_stable_offset`` is beyond
+its range.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class AbortedEntry(NamedTuple):
-    """One entry."""
+    """An aborted transaction, as stored in ``.txnindex``."""
 
     producer_id: int
     first_offset: int
@@ -54,11 +55,11 @@ class TransactionIndex:
 
     @property
     def last_offset(self) -> int:
-        """The newest marker's, -1 when there is none."""
+        """The offset of the newest marker, -1 if there is none."""
         return self._last_offsets[-1] if self._last_offsets else -1
 
     def add(self, entry: AbortedEntry) -> None:
-        """The newest one."""
+        """Add the newest aborted transaction."""
         self._producer_ids.append(entry.producer_id)
         self._first_offsets.append(entry.first_offset)
         self._last_offsets.append(entry.last_offset)
@@ -78,22 +79,24 @@ class TransactionIndex:
         return tuple(found)
 
     def is_complete(self, end_offset: int) -> bool:
-        """Whether no transaction that is not in yet can begin before ``end_offset``."""
+        """True if no transaction that is added later can begin before ``end_offset``."""
         return bool(self._stable_offsets) and self._stable_offsets[-1] >= end_offset
 
     def between(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
-        """The entries whose marker stands from ``start_offset`` to before ``end_offset``: those of one segment."""
+        """Return the entries whose marker is at ``start_offset`` or later and before ``end_offset``: those of a
+        segment."""
         start, end = (bisect_left(self._last_offsets, offset) for offset in (start_offset, end_offset))
         return list(self._entries(start, end))
 
     def drop_before(self, offset: int) -> None:
-        """Forget what ended before ``offset``: its records are gone."""
+        """Forget transactions that ended before ``offset``: their records are gone."""
         keep = bisect_left(self._last_offsets, offset)
         for column in (self._producer_ids, self._first_offsets, self._last_offsets, self._stable_offsets):
             del column[:keep]
 
     def remove(self, last_offsets: Collection[int]) -> None:
-        """Forget the transactions with these markers: compaction took them, and everything they aborted before."""
+        """Forget the transactions with these markers: compaction removed them, and before that everything they
+        aborted."""
         kept = [entry for entry in self if entry.last_offset not in last_offsets]
         self.__init__(kept)
 
@@ -103,12 +106,12 @@ class TransactionIndex:
 
 
 def encode_entries(entries: Iterable[AbortedEntry]) -> bytes:
-    """As in the file."""
+    """Encode entries as in the file."""
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
 def decode_entries(data: bytes) -> list[AbortedEntry] | None:
-    """The entries in a file's bytes; None when they cannot be entries of one segment."""
+    """Decode a file; return None if the bytes cannot be the entries of a segment."""
     if len(data) % ENTRY_BYTES:
         return None
     entries: list[AbortedEntry] = []

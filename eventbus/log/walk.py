@@ -1,8 +1,8 @@
-"""Walking over batch headers without making objects of them: what reading and recovery do most.
+"""Iterate over batch headers without creating objects: the most frequent operation of reading and recovery.
 
-The CRC of a batch does not cover its first 17 bytes (base offset, length, leader epoch, magic), so the walk checks
-them by their neighbours: each batch starts at the offset, and at the byte, where the one before it ends. A leader
-epoch may be anything; nothing here depends on it.
+The CRC of a batch does not cover its first 17 bytes (base offset, length, leader epoch, magic), so the walk checks them
+by their neighbours: each batch starts at the offset, and at the byte, where the batch before it ends. A leader epoch
+may be anything; nothing here depends on it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from eventbus.log.storage import Buffer
 from eventbus.records.crc import crc32c
 
 _CHAIN = struct.Struct(">qi4xBI2xi").unpack_from
-"""base_offset, batch_length, magic, crc, last_offset_delta."""
+"""Reads base_offset, batch_length, magic, crc, last_offset_delta."""
 
 _HEADER_BYTES = 61
 _LENGTH_END = 12
-"""``batch_length`` counts the bytes after itself: position + 12 + batch_length is the next batch."""
+"""``batch_length`` counts the bytes after itself: the next batch is at position + 12 + batch_length."""
 _CRC_START = 21
 _LEAST_LENGTH = _HEADER_BYTES - _LENGTH_END
 
 
 class Walked(NamedTuple):
-    """How far a walk came."""
+    """The result of a walk."""
 
     position: int
-    """Just after the last whole batch, in the buffer."""
+    """The end of the last whole batch, in the buffer."""
     next_offset: int
     damage: str
-    """What is wrong with the batch at ``position``; empty when it is merely incomplete, or the walk was done."""
+    """The fault of the batch at ``position``; empty if it is merely incomplete, or if the walk was completed."""
 
 
 def walk(
     buffer: Buffer, position: int, next_offset: int, max_offset: int, *, check_crcs: bool, gaps: bool = False
 ) -> Walked:
-    """Go over whole batches from ``position``, the first of which starts at ``next_offset``.
+    """Walk over whole batches from ``position``, the first of which starts at ``next_offset``.
 
     Ends before the first batch that starts at ``max_offset`` or later, or is incomplete, or damaged. ``gaps`` allows
     offsets to be missing between batches, as compaction leaves them.
@@ -66,7 +66,7 @@ def walk(
 
 
 def skip_to(buffer: Buffer, offset: int, next_offset: int, *, gaps: bool = False) -> Walked:
-    """Where the batch starts that contains ``offset``, or the first one after it; headers are checked on the way."""
+    """Find the batch that contains ``offset``, or the first batch after it; the headers before it are checked."""
     view = memoryview(buffer)
     end = len(view)
     position = 0
@@ -87,7 +87,7 @@ def skip_to(buffer: Buffer, offset: int, next_offset: int, *, gaps: bool = False
 
 
 def batch_bounds(header: Buffer) -> tuple[int, int, int]:
-    """(base offset, next offset, size in bytes) of the header at the start of ``header``; (-1, -1, 0) if it is none."""
+    """Return (base offset, next offset, size in bytes) of the header in ``header``; (-1, -1, 0) if it is not valid."""
     if len(header) < _HEADER_BYTES:
         return -1, -1, 0
     base_offset, length, magic, _, delta = _CHAIN(header, 0)

@@ -13,10 +13,10 @@ _logger = logging.getLogger("eventbus.broker")
 class WallTime:
     """Derive wall time from the monotonic ``now_ms`` of a call.
 
-    Calls on the broker carry the monotonic clock, because sessions and timeouts must not move when the system clock
-    is set. What outlives the process cannot be measured by it: it means nothing after a restart, and it stands still
-    while the machine sleeps. So stored timestamps are wall time. `compare` measures the difference between the two
-    clocks at opening and at every tick; a timestamp follows a clock that was set at most one tick later.
+    Calls on the broker carry the monotonic clock, because sessions and timeouts must not move when the system clock is
+    set. Data that outlives the process cannot be dated by it: the monotonic clock means nothing after a restart, and
+    stops while the machine sleeps. So stored timestamps are wall time. `compare` measures the difference between the
+    two clocks at opening and at every tick; a timestamp follows a clock that was set at most one tick later.
     """
 
     __slots__ = ("_ahead_ms", "_expected_ms", "_set_back_at_ms")
@@ -43,7 +43,7 @@ class WallTime:
         )
 
     def at(self, now_ms: int) -> int:
-        """The wall time at a monotonic time."""
+        """Return the wall time at a monotonic time."""
         return now_ms + self._ahead_ms
 
     @property

@@ -407,7 +407,7 @@ def test_the_protocol_is_cooperative_only_if_all_are() -> None:
 def test_wrong_assignors_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"unknown assignor 'stiky'.*sticky"):
         make_assignors(["stiky"])
-    with pytest.raises(ConfigError, match="is no assignor: it has no name"):
+    with pytest.raises(ConfigError, match="is not an assignor: it has no name"):
         make_assignors([object()])
     with pytest.raises(ConfigError, match="a group needs one"):
         make_assignors([])

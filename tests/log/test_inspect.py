@@ -81,7 +81,7 @@ def test_a_dump_goes_on_after_a_wrong_crc_and_ends_where_nothing_makes_sense(log
 
 
 def test_what_is_no_segment_is_refused_by_name(tmp_path):
-    with pytest.raises(ConfigError, match="is no segment: name a file like"):
+    with pytest.raises(ConfigError, match="is not a segment: name a file like"):
         dump_segment(str(tmp_path / "notes.txt"))
     with pytest.raises(ConfigError, match="there is no file"):
         dump_segment(str(tmp_path / f"{STEM}.log"))
