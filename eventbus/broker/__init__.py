@@ -1,4 +1,4 @@
-"""One synchronous object that owns topics, logs and coordinators. Nothing inside awaits, so every call is atomic."""
+"""A synchronous object that owns topics, logs and coordinators. Nothing inside awaits, so every call is atomic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "collision_warning",
 ]
 
-# Each is imported when it is asked for: a client of a Kafka needs descriptions, and no broker.
+# Names are imported on first use: a client of a Kafka cluster needs the descriptions, but no broker.
 _HOMES = {
     "broker": ("Broker",),
     "configs": ("CONFIG_KEYS", "ConfigEntry"),

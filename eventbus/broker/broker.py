@@ -1,6 +1,6 @@
-"""The broker: one synchronous object that owns all topics, logs and coordinators of a storage.
+"""The broker: a synchronous object that owns all topics, logs and coordinators of a storage.
 
-Nothing inside awaits, so every method is atomic on the event loop and no locks exist. The engine drives it, for a bus
+Nothing inside awaits, so every method is atomic on the event loop and no locks exist. The engine calls it, for a bus
 and for a server, and does the waiting: for a flush (`begin_sync`, `Flush.run` in a thread, `complete_sync`), for
 records (`on_advance`), for time (`tick`, `next_deadline_ms`).
 """
@@ -59,20 +59,19 @@ MAX_TIMESTAMP = -3
 _logger = logging.getLogger("eventbus.broker")
 _METADATA = TopicPartition(CLUSTER_METADATA, 0)
 _METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""Kafka's, too: the UUID 1."""
+"""The topic id that Kafka uses too: the UUID 1."""
 _METADATA_CONFIG = LogConfig(cleanup_policy=())
-"""Kept whole: no retention, no compaction, so a gap between offsets is damage."""
+"""Kept completely: no retention, no compaction, so a gap between offsets is damage."""
 _NO_OFFSET = OffsetAndTimestamp(-1, -1)
 _FIRST_RETENTION_MS = 30_000
-"""Kafka's ``log.initial.task.delay.ms``."""
+"""Kafka's default for ``log.initial.task.delay.ms``."""
 
 
-def _nobody(topic_partition: TopicPartition) -> None:
-    """Nobody waits."""
+def _nobody(topic_partition: TopicPartition) -> None: ...
 
 
 class Broker:
-    """Open one with `Broker.open`."""
+    """All topics, logs and coordinators of a storage; open it with `Broker.open`."""
 
     def __init__(
         self,
@@ -98,9 +97,9 @@ class Broker:
         self._metadata = ShardLog(TopicsShard(), metadata.log, writes.append_metadata, storage=logs.storage)
         self._metadata.load()
         self.topic_admin = TopicAdmin(logs, self._metadata, config, new_topic_id)
-        """Looks at topics and their configs, and checks changes without making them."""
+        """Reads topics and their configs, and checks changes without making them."""
         self.security = SecurityAdmin(self._metadata, logs, new_topic_id)
-        """ACLs, credentials and quotas; what comes over the wire is bound by them."""
+        """ACLs, credentials and quotas, which apply to requests from the network."""
         self._known_topics = self.topic_admin.topics
         offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
         count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
@@ -136,7 +135,7 @@ class Broker:
         self._closed = False
         self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
         self.missed_clean_up = False
-        """True if the previous process ended without its last `clean_up`: the first tick makes up for it."""
+        """True if the previous process ended without its last `clean_up`: the first tick does it instead."""
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._next_publication_ms = now_ms + config.publication_interval_ms
         self._now_ms = now_ms
@@ -151,10 +150,10 @@ class Broker:
         new_id: Callable[[], bytes],
         wall_now_ms: int | None = None,
     ) -> Broker:
-        """Take the storage, recover every log in it, and replay what the internal topics tell.
+        """Lock the storage, recover every log in it, and replay the internal topics.
 
-        ``now_ms`` is the monotonic clock, ``wall_now_ms`` the system's; None: one clock is both. ``new_id`` gives 16
-        random bytes. Raises LogLocked (somebody else has it), CorruptRecord (damage where a flush had promised none:
+        ``now_ms`` is the monotonic clock, ``wall_now_ms`` the system's (None: ``now_ms`` is both). ``new_id`` returns
+        16 random bytes. Raises LogLocked (another process uses the storage), CorruptRecord (damage to flushed data;
         nothing was changed), ConfigError, InvalidConfig.
         """
 
@@ -175,7 +174,7 @@ class Broker:
         return broker
 
     def _open_logs(self, now_ms: int) -> None:
-        """Open what is on disk; partitions nothing was written to are opened when somebody asks for them."""
+        """Open the partitions on disk. Partitions that were never written to are opened on first use."""
         deleted = self._metadata.shard.deleted
         self._logs.finish_deletions(self._is_deleted)
         for topic_partition in self._logs.written_partitions():
@@ -187,7 +186,7 @@ class Broker:
                     self._open_partition(topic_partition, self._wall.at(now_ms))
                 except CorruptRecord as error:
                     if topic_partition.topic in INTERNAL_TOPICS:
-                        raise  # offsets or transactions that are missing would look like none at all
+                        raise  # missing offsets or transactions would look as if there had been none
                     self._logs.take_offline(topic_partition, error)
             elif topic_partition.topic in deleted:
                 self._logs.remove_stray(topic_partition)
@@ -200,7 +199,8 @@ class Broker:
         try:
             self._finish_deletion(deleted, self._wall.at(now_ms))
         except StorageFull as error:
-            # A full disk must not keep the log closed. `create_topics` forgets them before the name is used again.
+            # A full disk must not keep the log closed. `create_topics` deletes the offsets before the name is used
+            # again.
             _logger.warning("the offsets that groups have in deleted topics are kept for now: %s", error)
         self._logs.forget_recovery()
         self.transactions.recover(now_ms)
@@ -216,7 +216,7 @@ class Broker:
         return name in deleted or (len(name) >= LONG_NAME and any(each.startswith(name) for each in deleted))
 
     def close(self, now_ms: int) -> None:
-        """Flush, publish, let go. Raises StorageError when the last flush failed."""
+        """Flush, publish the checkpoints, and close the storage. Raises StorageError if the last flush failed."""
         if not self._closed:
             self._closed = True
             self._metadata.close()
@@ -234,7 +234,8 @@ class Broker:
     def create_topics(
         self, specs: Sequence[TopicSpec], now_ms: int, validate_only: bool = False
     ) -> dict[str, TopicDescription | KafkaError]:
-        """Create each topic, or say why not. They are on disk on return. ``validate_only`` changes nothing."""
+        """Create topics; return a description or an error for each. They are on disk on return. ``validate_only``
+        changes nothing."""
         self._check_open()
         used_before = self._metadata.shard.deleted & {spec.name for spec in specs}
         if used_before and not validate_only:
@@ -257,48 +258,51 @@ class Broker:
         return results
 
     def _poison(self, topic: str) -> None:
-        """Nobody knows whether the disk has it that the topic is gone: what is stored there now might be lost."""
+        """Poison a deleted topic's partitions. It is unknown whether the deletion is on disk, so new records could
+        be lost."""
         for topic_partition, partition in self._partitions.items():
             if topic_partition.topic == topic:
                 partition.log.poison("its topic was deleted, and whether that reached the disk is unknown")
 
     def _finish_deletion(self, topics: Set[str], now_ms: int) -> None:
-        """Remove what topics that are gone from the metadata left behind. Can be done twice; on disk on return.
+        """Delete everything that belongs to topics that were removed from the metadata. Repeatable; on disk on return.
 
-        Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
+        Even after a crash or a full disk in the middle, a new topic with the name must not get an old offset or record.
         """
         known = (*self._partitions, *self._logs.offline)
         doomed = [topic_partition for topic_partition in known if topic_partition.topic in topics]
-        self._logs.delete(doomed)  # first: on a full disk, forgetting the offsets may need the room
+        self._logs.delete(doomed)  # first: on a full disk, deleting the offsets may need the space
         for topic_partition in doomed:
             self.on_advance(topic_partition)
         self._logs.sync_files(self.groups.forget_topics(topics, now_ms))
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
-        """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to another one."""
+        """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to a different
+        partition."""
         self._check_open()
         self.topic_admin.add_partitions(name, total_count, now_ms)
 
     def alter_configs(
         self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
     ) -> TopicDescription:
-        """Set and unset configs of a topic, all or none; they act from the next call on."""
+        """Set and unset configs of a topic, all or none; they take effect with the next call."""
         self._check_open()
         return self.topic_admin.alter_configs(name, set, delete, now_ms)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicDescription]:
-        """The named topics, or all. Raises UnknownTopicOrPartition."""
+        """Describe the named topics, or all. Raises UnknownTopicOrPartition."""
         return self.topic_admin.describe(names)
 
     def list_topics(self) -> list[str]:
-        """All names, internal ones too."""
+        """Return the names of all topics, including internal ones."""
         return sorted(self._known_topics)
 
     def has_topic(self, name: str) -> bool:
         return name in self._known_topics
 
     def partition_count(self, topic: str) -> int:
-        """Raises UnknownTopicOrPartition, naming the nearest topic; with ``auto_create_topics`` creates it instead."""
+        """Return the partition count. An unknown topic is created with ``auto_create_topics``, else
+        UnknownTopicOrPartition."""
         state = self._known_topics.get(topic)
         if state is not None:
             return state.partitions
@@ -310,17 +314,18 @@ class Broker:
         return len(created.partitions)
 
     def partitions_of(self, topic: str) -> int:
-        """Partitions of ``topic``, 0 when there is none: a look that creates nothing."""
+        """Return the partition count, or 0 if the topic does not exist. Never creates it."""
         state = self._known_topics.get(topic)
         return 0 if state is None else state.partitions
 
     def topic_id(self, topic: str) -> str:
-        """What tells a topic from a later one of the same name; empty when there is none."""
+        """Return the topic's id, which differs after the topic is deleted and created again; empty if it does not
+        exist."""
         state = self._known_topics.get(topic)
         return "" if state is None else state.topic_id
 
     def max_message_bytes(self, topic: str) -> int:
-        """The largest batch the topic takes. Raises UnknownTopicOrPartition."""
+        """Return the size of the largest batch that the topic accepts. Raises UnknownTopicOrPartition."""
         return self.topic_admin.log_config(topic).max_message_bytes
 
     # records ---------------------------------------------------------------------------------------------------------
@@ -335,17 +340,17 @@ class Broker:
         trusted: bool = False,
         sender: Sender | None = None,
     ) -> AppendInfo:
-        """Append one batch. Ack it when `is_durable` says so for its last offset, a duplicate too.
+        """Append one batch. Acknowledge it, a duplicate too, when `is_durable` is true for its last offset.
 
         ``trusted``: our own producer built it, so its bytes are not checked. ``sender``: the request that it came with,
-        whose producer it must be of. The batch is changed (offsets, perhaps timestamps) and must not be touched
+        whose producer the batch must have. The batch is changed (offsets, perhaps timestamps) and must not be used
         afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptRecord,
         StorageError, and for a batch with a producer id OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, and
         as `Transactions.admit`; nothing is stored then.
         """
         if not trusted:
             if topic_partition not in self._partitions:
-                self._open_partition(topic_partition, wall_now_ms)  # an unknown topic is said before a bad batch
+                self._open_partition(topic_partition, wall_now_ms)  # an unknown topic is reported before a bad batch
             header = check_batch(batch, topic_partition)
             if sender is not None and header.producer_id >= 0:
                 producer = self._partitions[topic_partition].log.producers.states.producers.get(header.producer_id)
@@ -362,7 +367,7 @@ class Broker:
     def append_built(
         self, topic_partition: TopicPartition, batch: WritableBuffer, span: BatchHeader | BatchSpan, wall_now_ms: int
     ) -> AppendInfo:
-        """`produce` for a batch that this process built, ``span`` being what its builder knows of it."""
+        """Append a batch that this process built, like `produce`. ``span`` holds the fields that its builder knows."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
             partition = self._open_partition(topic_partition, wall_now_ms)
@@ -389,9 +394,9 @@ class Broker:
         return info
 
     def _verify_transaction(self, log: PartitionLog, span: BatchHeader | BatchSpan) -> None:
-        """A transaction may begin in a partition only while the coordinator has it there (KIP-890).
+        """Check that the coordinator has added the partition before a transaction begins there (KIP-890).
 
-        Or nobody would ever end it. Raises what `Transactions.verify` does, and first what the log would.
+        Otherwise the transaction would never be ended. Raises as `Transactions.verify`, and before that as the log.
         """
         states = log.producers.states
         producer = states.producers.get(span.producer_id)
@@ -409,9 +414,9 @@ class Broker:
         *,
         min_one_batch: bool = True,
     ) -> FetchData:
-        """Whole batches from the one that holds ``offset`` on, up to the high watermark or last stable offset.
+        """Return whole batches from the batch that contains ``offset`` up to the high watermark or last stable offset.
 
-        Never waits: no records when there are none yet. With ``min_one_batch`` the first may be larger than
+        Never waits: returns no records if there are none yet. With ``min_one_batch`` the first may be larger than
         ``max_bytes``. Raises UnknownTopicOrPartition, OffsetOutOfRange, CorruptRecord.
         """
         partition = self._partitions.get(topic_partition)
@@ -435,10 +440,11 @@ class Broker:
         at: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> OffsetAndTimestamp:
-        """Where reading may begin: -1 the end, -2 the start, -3 the largest timestamp, else a time in ms.
+        """Return an offset: ``at`` is -1 for the end, -2 for the start, -3 for the largest timestamp, else a time in
+        ms.
 
-        By time: the first record at or after it. No such record: offset -1. The end is what a reader of this isolation
-        may see.
+        By time, it is the first record at or after it, or offset -1. The end is what a reader with ``isolation`` may
+        see.
         """
         log = self._log(topic_partition)
         end = log.last_stable_offset if isolation else log.high_watermark
@@ -458,17 +464,17 @@ class Broker:
         return _NO_OFFSET if found is None or found.offset >= end else found
 
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
-        """Where reading may begin."""
+        """Return the first offset that can be read."""
         return self._log(topic_partition).log_start_offset
 
     def end_offset(self, topic_partition: TopicPartition) -> int:
-        """The offset the next record gets, whether or not those before it may be read yet."""
+        """Return the offset that the next record gets, whether or not those before it may be read yet."""
         return self._log(topic_partition).log_end_offset
 
     def delete_records(self, topic_partition: TopicPartition, before_offset: int, now_ms: int) -> int:
-        """Readers begin at ``before_offset`` from now on (-1: the high watermark); returns where the log begins.
+        """Hide records below ``before_offset`` (-1: the high watermark) from readers; return where the log begins.
 
-        On disk on return; the bytes follow with the next retention. Below the present start nothing changes. Raises
+        On disk on return; the next retention frees the space. Below the present start nothing changes. Raises
         OffsetOutOfRange beyond the high watermark, PolicyViolation where old records are only compacted, InvalidTopic
         for an internal topic, UnknownTopicOrPartition, StorageError.
         """
@@ -493,7 +499,7 @@ class Broker:
         return log.log_start_offset
 
     def describe_producers(self, topic_partition: TopicPartition) -> list[ProducerDescription]:
-        """What the partition remembers of those who wrote to it, by producer id."""
+        """Return the partition's state of its producers, by producer id."""
         producers = self._log(topic_partition).producers.states.producers
         return [
             ProducerDescription(
@@ -511,20 +517,21 @@ class Broker:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether a flush has something to do, and none is under way."""
+        """True if a flush has something to do, and none is running."""
         return self._logs.commit.needs_sync
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something was appended that no flush has begun to cover."""
+        """True if something was appended that no flush has begun to cover."""
         return self._logs.commit.has_unsynced
 
     def begin_sync(self) -> Flush:
-        """Snapshot what was appended; its `Flush.run` may be called from a worker thread. One at a time."""
+        """Snapshot what was appended; its `Flush.run` may be called from a worker thread. Only one flush runs at a
+        time."""
         return self._logs.commit.begin()
 
     def complete_sync(self, flush: Flush, error: BaseException | None = None) -> None:
-        """Move the watermarks the flush covers. With the ``error`` it raised its log is poisoned, for good."""
+        """Move the watermarks that the flush covers. An ``error`` that it raised poisons its log permanently."""
         for log in self._logs.commit.complete(flush, error):
             partition = self._partitions.get(log.topic_partition)
             if not self._advances_at_append and partition is not None and partition.log is log:
@@ -533,7 +540,7 @@ class Broker:
             self.transactions.finish_prepared(self._now_ms)
 
     def _flush_now(self) -> None:
-        """Flush until nothing is left to flush. Blocks: for the opening, when nobody else uses the loop."""
+        """Flush until nothing is left to flush. Blocks: used while opening, when nothing else runs on the loop."""
         if self._advances_at_append:
             return
         while self.needs_sync:
@@ -544,14 +551,14 @@ class Broker:
                 self.complete_sync(flush, error)
                 raise storage_error(error, f"flushing {self._logs.storage.describe()}") from error
             except BaseException as error:
-                self.complete_sync(flush, error)  # interrupted: whoever closes the log must find no flush under way
+                self.complete_sync(flush, error)  # interrupted: closing the log requires that no flush is running
                 raise
             self.complete_sync(flush)
 
     def is_durable(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Whether the record at ``offset`` is as safe as the fsync setting promises.
+        """True if the record at ``offset`` is as safe as the fsync setting promises.
 
-        Raises LogPoisoned when it never will be, UnknownTopicOrPartition when its topic was deleted meanwhile.
+        Raises LogPoisoned if it never will be, UnknownTopicOrPartition if its topic was deleted meanwhile.
         """
         log = self._log(topic_partition)
         if offset < log.high_watermark:
@@ -566,7 +573,7 @@ class Broker:
 
     @property
     def trouble(self) -> str:
-        """One line about what an operator should look at; empty when all is well."""
+        """A line about what an operator should check; empty if there is nothing."""
         return " ".join(filter(None, (self._poisoned(), self._logs.check_root(), self._offline())))
 
     def _offline(self) -> str:
@@ -587,41 +594,42 @@ class Broker:
         )
 
     def check_healthy(self) -> None:
-        """Raises LogPoisoned when a flush of any log failed."""
+        """Raise LogPoisoned if a flush of any log has failed."""
         for partition in self._partitions.values():
             partition.log.raise_if_poisoned()
 
     def publish_checkpoints(self, now_ms: int) -> None:
-        """Tell readers in other processes how far they may read, and the next start where to begin its recovery."""
+        """Publish how far readers in other processes may read, and where the next start begins its recovery."""
         self._next_checkpoint_ms = now_ms + self.config.checkpoint_interval_ms
         self._next_publication_ms = self._publication_after(now_ms)
         self._logs.check_root()
         self._logs.publish()
 
     def _publication_after(self, now_ms: int) -> int:
-        """It costs a look at every partition: with very many of them it is as rare as the checkpoints."""
+        """Return when to publish next. That visits every partition, so with very many of them it is as rare as
+        checkpoints."""
         return now_ms + max(self.config.publication_interval_ms, len(self._partitions) // 10)
 
     # compaction ------------------------------------------------------------------------------------------------------
 
     def next_cleaning(self, wall_now_ms: int) -> Cleaning | None:
-        """The compaction that is due, of the log that needs it most; None when none is, or one is under way.
+        """Return the due compaction of the log that needs it most; None if none is due, or one is running.
 
-        Carry out `run_cleaning`, then `complete_cleaning`.
+        Run `run_cleaning`, then `complete_cleaning`.
         """
         self._check_open()
         return self._cleaner.next(wall_now_ms)
 
     def run_cleaning(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
-        """Compact, a few milliseconds between two yields: None lets others run, a function is to be called first.
+        """Compact, a few milliseconds between yields: None lets other work run, a function must be called first.
 
-        That is a flush, and the one thing that may run in another thread. Close it if it is not run to its end. What
-        it raises is for `complete_cleaning`.
+        The function is a flush, and may run in another thread. Close the generator if it is not run to its end. Pass
+        what it raises to `complete_cleaning`.
         """
         return self._cleaner.run(cleaning)
 
     def complete_cleaning(self, cleaning: Cleaning, error: BaseException | None = None) -> None:
-        """Take note of what came of it. An error is logged, and nothing is lost by it: the log stays as it was."""
+        """Record the result of a cleaning. An error is logged, and loses nothing: the log is unchanged."""
         self._cleaner.complete(cleaning, error)
 
     def clean_now(self, wall_now_ms: int) -> None:
@@ -632,10 +640,10 @@ class Broker:
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int, wall_now_ms: int | None = None) -> None:
-        """Do what is due: sessions, transactions' timeouts, retention, checkpoints.
+        """Do everything that is due: sessions, transactions' timeouts, retention, checkpoints.
 
-        What is due is decided by the monotonic ``now_ms``, how old stored data is by the system's ``wall_now_ms``
-        (None: one clock is both). Calling too often is cheap, too late is harmless.
+        The monotonic ``now_ms`` decides what is due, the system's ``wall_now_ms`` how old stored data is (None:
+        ``now_ms`` is both). Calling too often is cheap, too late is harmless.
         """
         self._now_ms = now_ms
         self._wall.compare(now_ms, now_ms if wall_now_ms is None else wall_now_ms)
@@ -664,21 +672,21 @@ class Broker:
     def clean_up(self, now_ms: int) -> bool:
         """Delete what is past its retention: records, offsets, groups, transactional ids and producers.
 
-        Return True if there are more segments to delete: call it again when others had their turn.
+        Return True if there are more segments to delete: call it again after other work.
 
-        `tick` does each of these at its interval. A process that ends before the first of them is due would never do
-        it, and a directory that only such processes use would grow without end. So it is done before the log is
-        closed, and at the first tick after a process that did not close it. Not at each opening: a clock that is wrong
-        when the machine starts has mostly been set by the time the log is closed.
+        `tick` does each of these at its interval. A process that ends before the first interval has passed would never
+        do it, and a directory that only such processes use would grow without end. So it is done before the log is
+        closed, and at the first tick after a process that did not close it. It is not done at each opening: a clock
+        that is wrong when the machine starts has usually been set by the time the log is closed.
         """
         self.missed_clean_up = False
-        # The members of a process have left just before its close: their groups are still worth a look for a while.
+        # The members of a process have left just before its close: their groups are worth keeping for a while.
         self.groups.expire_offsets(now_ms, self.config.offsets_retention_check_interval_ms)
         self.transactions.expire(now_ms)
         return self._apply_retention(now_ms)
 
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         if self.missed_clean_up:
             return self._now_ms
         return min(
@@ -700,7 +708,7 @@ class Broker:
             raise StorageError(f"{self._logs.storage.describe()} was closed: open it again")
 
     def check(self) -> None:
-        """Every invariant of every log and shard, or AssertionError. Reads everything."""
+        """Check every invariant of every log and shard; raise AssertionError. Reads everything."""
         for topic_partition, partition in self._partitions.items():
             assert partition.log.topic_partition == topic_partition
             assert topic_partition == _METADATA or self._unknown(topic_partition) is None, (

@@ -1,6 +1,6 @@
-"""Which log is to be compacted next, and how far each one is. Part of the broker.
+"""Choose the log to compact next, and record how far each log is clean. Part of the broker.
 
-A log's clean part is remembered in ``cleaner-offset-checkpoint``. Lost, it costs one cleaning of everything.
+The end of a log's clean part is stored in ``cleaner-offset-checkpoint``. Losing it costs one cleaning of everything.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _logger = logging.getLogger("eventbus.broker")
 
 
 class LogCleaner:
-    """Plans cleanings, one at a time, and keeps the score. `Cleaning.run` is for whoever drives the broker."""
+    """Plans cleanings, one at a time, and records their results. The engine runs `Cleaning.run`."""
 
     def __init__(self, logs: Logs, wall: WallTime) -> None:
         self._logs = logs
         self._wall = wall
         self._under_way: Cleaning | None = None
         self._damaged: set[PartitionLog] = set()
-        """Not tried again before the next start: a person has to look first."""
+        """Not tried again before the next start, because a person has to check the damage first."""
 
     def next(self, wall_now_ms: int) -> Cleaning | None:
-        """A cleaning of the log with the largest dirty part, of those that are due; None when none is.
+        """Return a cleaning of the due log with the largest dirty part; None if no log is due.
 
-        Due is a log whose dirty part is above ``min.cleanable.dirty.ratio``, or holds a record older than
+        A log is due if its dirty part is above ``min.cleanable.dirty.ratio``, or holds a record older than
         ``max.compaction.lag.ms`` (KIP-354).
         """
         if self._under_way is not None:
@@ -55,7 +55,7 @@ class LogCleaner:
         return self._begin(log, plan, wall_now_ms)
 
     def run(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
-        """`Cleaning.run`, with what has to be on disk first."""
+        """Run `Cleaning.run`, after what it depends on is on disk."""
 
         def before_swap() -> None:
             forget_coordinator_state(self._logs.storage, cleaning.log.directory)
@@ -64,7 +64,7 @@ class LogCleaner:
         return cleaning.run(before_swap)
 
     def clean_now(self, wall_now_ms: int) -> None:
-        """Clean whatever may be cleaned, however little of it is dirty. Blocks. Raises the first error."""
+        """Clean everything that may be cleaned, however little of it is dirty. Blocks. Raises the first error."""
         for log in self._compacted():
             plan = self._plan(log, wall_now_ms)
             if plan is None or not plan.segments:
@@ -78,7 +78,7 @@ class LogCleaner:
             self.complete(cleaning)
 
     def complete(self, cleaning: Cleaning, error: BaseException | None = None) -> None:
-        """Take note of what came of a cleaning: ``error`` is what its `Cleaning.run` raised. Nothing is lost by one."""
+        """Record the result of a cleaning: ``error`` is what its `Cleaning.run` raised. An error loses nothing."""
         assert cleaning is self._under_way, "complete what next() returned"
         self._under_way = None
         log = cleaning.log

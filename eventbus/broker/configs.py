@@ -1,4 +1,4 @@
-"""The configs of topics: checked, described, and as the settings of a partition's log."""
+"""The configs of topics: checked, described, and converted to the settings of a partition's log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from eventbus.suggest import nearest
 from eventbus.types import TimestampType
 
 ConfigSource = Literal["default", "broker", "topic"]
-"""Where a value comes from: Kafka's default, the broker's ``log_defaults``, or the topic's own config."""
+"""The source of a value: Kafka's default, the broker's ``log_defaults``, or the topic's own config."""
 ConfigValue = bool | int | float | str | tuple[str, ...]
 
 CONFIG_KEYS: dict[str, Setting] = {row.name: row for row in ROWS}
-"""The rows of topics, by name."""
+"""The definitions of topic configs, by name."""
 
 _SETTABLE = {**CONFIG_KEYS, INTERNAL_SEGMENT_BYTES.name: INTERNAL_SEGMENT_BYTES}
 
@@ -30,13 +30,13 @@ class ConfigEntry(NamedTuple):
     source: ConfigSource
     type: Kind = "string"
     no_effect: str = ""
-    """Empty when the log acts on it, else why it does not, or not fully."""
+    """Empty if the log uses the value, else the reason why it does not, or not fully."""
 
 
 def normalise(configs: Mapping[str, object]) -> dict[str, str]:
-    """Kafka's text of each value. Raises InvalidConfig for an unknown key or a bad value.
+    """Return Kafka's text for each value. Raises InvalidConfig for an unknown key or a bad value.
 
-    Takes Python's own values too: ``{"retention.ms": 1000, "preallocate": True, "cleanup.policy": ["compact"]}``.
+    Accepts Python's own types too: ``{"retention.ms": 1000, "preallocate": True, "cleanup.policy": ["compact"]}``.
     """
     checked: dict[str, str] = {}
     for name, given in configs.items():
@@ -47,7 +47,7 @@ def normalise(configs: Mapping[str, object]) -> dict[str, str]:
 
 
 def config_key(name: str) -> Setting:
-    """Raises InvalidConfig, naming the nearest key."""
+    """Return the definition of a key. Raises InvalidConfig with the nearest key."""
     key = _SETTABLE.get(name)
     if key is not None:
         return key
@@ -60,7 +60,7 @@ def config_key(name: str) -> Setting:
 
 
 def parse(key: Setting, text: str) -> ConfigValue:
-    """The value of ``text``. Raises InvalidConfig, naming key, value and what is allowed."""
+    """Parse ``text``. Raises InvalidConfig with key, value and what is allowed."""
     try:
         return key.read(text)
     except ValueError as error:
@@ -68,21 +68,21 @@ def parse(key: Setting, text: str) -> ConfigValue:
 
 
 def check_together(configs: Mapping[str, str]) -> None:
-    """Rules between keys, on a topic's effective configs. Raises InvalidConfig."""
+    """Check rules between keys, on a topic's effective configs. Raises InvalidConfig."""
     shortest, longest = int(configs["min.compaction.lag.ms"]), int(configs["max.compaction.lag.ms"])
     if shortest > longest:
         raise InvalidConfig(
-            f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}: lower the one, raise the other"
+            f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}: change one of them"
         )
 
 
 def effective(topic: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
-    """All configs of a topic: Kafka's defaults, then the broker's, then its own."""
+    """Return all configs of a topic: Kafka's defaults, overridden by the broker's, then by the topic's."""
     return {**{name: key.default for name, key in CONFIG_KEYS.items()}, **broker, **topic}
 
 
 def describe(topic: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, ConfigEntry]:
-    """All configs of a topic, with their defaults, where each comes from and whether it has an effect."""
+    """Describe all configs of a topic, with defaults, sources and whether they have an effect."""
     entries: dict[str, ConfigEntry] = {}
     for name, value in effective(topic, broker).items():
         key = _SETTABLE[name]
@@ -92,18 +92,18 @@ def describe(topic: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, C
 
 
 def no_effect(name: str, value: str) -> str:
-    """Empty when the log acts on this value, else why it does not."""
+    """Return why the log does not use this value; empty if it does."""
     return _SETTABLE[name].no_effect
 
 
 def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig:
-    """What the partition logs of a topic go by. Values were checked when they were set."""
+    """Return the settings of a topic's partition logs. Values were checked when they were set."""
     configs = effective(topic, broker)
     values: dict[str, Any] = {field: key.read(configs[key.name]) for field, key in _FIELDS.items()}
     append_time = values["timestamp_type"] == "LogAppendTime"
     values["timestamp_type"] = TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME
     if "compact" in values["cleanup_policy"]:
-        # The active segment is never cleaned, so it must end in time: KIP-354.
+        # The active segment is never cleaned, so it must be rolled in time: KIP-354.
         values["segment_ms"] = min(values["segment_ms"], values["max_compaction_lag_ms"])
     if INTERNAL_SEGMENT_BYTES.name in configs:
         values["segment_bytes"] = int(configs[INTERNAL_SEGMENT_BYTES.name])

@@ -1,4 +1,4 @@
-"""What the broker is asked for, and how it describes what it holds."""
+"""Requests to the broker, and descriptions of its topics and partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eventbus.records.batch import Buffer
 
 BROKER_ID = 1
-"""The one node. Not 0: clients have mistaken that for "no leader known"."""
+"""The id of the only node. It is not 0, because clients have mistaken 0 for "no leader known"."""
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
@@ -26,11 +26,11 @@ class TopicSpec(msgspec.Struct, frozen=True):
     configs: dict[str, Any] = {}
     """Kafka's topic configs; values as text, or as Python's own int, bool or list."""
     assignments: tuple[tuple[int, ...], ...] = ()
-    """The brokers of each partition, in place of `partitions` and `replication_factor`; those say -1 or the same."""
+    """The brokers of each partition. If given, `partitions` and `replication_factor` must be -1 or agree."""
 
 
 class PartitionDescription(msgspec.Struct, frozen=True):
-    """One partition, as it stands now."""
+    """The present state of one partition."""
 
     partition: int
     leader: int
@@ -44,7 +44,7 @@ class PartitionDescription(msgspec.Struct, frozen=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
-    """One topic, as it stands now."""
+    """The present state of one topic."""
 
     name: str
     topic_id: str
@@ -52,31 +52,31 @@ class TopicDescription(msgspec.Struct, frozen=True):
     configs: dict[str, ConfigEntry]
     is_internal: bool = False
     warnings: tuple[str, ...] = ()
-    """Said once, when the topic is created: the name collides with another one, a config has no effect here."""
+    """Reported once, when the topic is created: its name collides with another name, or a config has no effect here."""
 
     @property
     def replication_factor(self) -> int:
-        """How many brokers hold a partition; where they differ, as while a partition moves, the fewest."""
+        """The number of brokers that hold a partition; the smallest if they differ, as while a partition moves."""
         return min((len(one.replicas) for one in self.partitions), default=1)
 
 
 class FetchData(msgspec.Struct, frozen=True, gc=False):
-    """What a fetch found: whole batches back to back, starting with the one that holds the offset asked for."""
+    """The result of a fetch: whole batches back to back, starting with the batch that contains the requested offset."""
 
     records: Buffer
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Of a read-committed fetch: the aborted transactions with records in it. Give them to `fetched_records`."""
+    """After a read-committed fetch, the aborted transactions with records in it. Pass them to `fetched_records`."""
 
 
 class OffsetCommitResult(NamedTuple):
-    """What became of a commit. The accepted offsets are safe once the record at ``last_offset`` is durable."""
+    """The result of a commit. The accepted offsets are safe once the record at ``last_offset`` is durable."""
 
     topic_partition: TopicPartition
-    """The partition of ``__consumer_offsets`` that keeps the group."""
+    """The partition of ``__consumer_offsets`` that stores the group."""
     last_offset: int
-    """The last record stored there for this commit; -1 when none was."""
+    """The last record stored there for this commit; -1 if none was."""
     errors: dict[TopicPartition, KafkaError]
     """The partitions whose offset was refused; the others are committed."""

@@ -31,16 +31,15 @@ GroupsLog = ShardLog[GroupsShard]
 _logger = logging.getLogger("eventbus.groups")
 
 
-def _nobody(group: str) -> None:
-    """Nobody waits."""
+def _nobody(group: str) -> None: ...
 
 
 class Groups:
-    """The group coordinator: who reads what, and how far they came. `Broker.groups`.
+    """The group coordinator: assigns partitions to members and stores their offsets. `Broker.groups`.
 
     Times are ``now_ms`` of the monotonic clock, which never jumps; ``wall`` dates what is stored. Replies are called at
-    once or by a later call, in order, never inside one another: what a reply asks for is carried out at once, and
-    answered after it has returned.
+    once or during a later call, in order, and never nested: a request made by a reply is executed at once, and answered
+    after the reply has returned.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class Groups:
         wall: WallTime,
         now_ms: int,
     ) -> None:
-        """``open_shard`` gives the shard of a partition at a wall time, with what is stored replayed; ``refuse`` the
-        error for a partition that does not exist; ``check_open`` raises when the broker is closed; ``new_shard`` makes
-        an empty shard."""
+        """``open_shard`` returns the shard of a partition at a wall time, with stored records replayed; ``refuse``
+        the error for a partition that does not exist; ``check_open`` raises if the broker is closed; ``new_shard``
+        creates an empty shard."""
         self.on_rebalance: Callable[[str], None] = _nobody
-        """Called with a group that began to prepare a rebalance: its members in this process join again at once,
-        without waiting for their next heartbeat to tell them."""
+        """Called when a group begins to prepare a rebalance, so that its members in this process join again at once,
+        without waiting for their next heartbeat."""
         self._shards: dict[int, GroupsLog] = {}
         self._partition_count = partition_count
         self._open_shard = open_shard
@@ -79,7 +78,7 @@ class Groups:
         return " ".join(repr(shard_log.shard) for _, shard_log in sorted(self._shards.items()))
 
     def load(self, number: int, now_ms: int) -> GroupsLog:
-        """The shard of a partition, opened if need be. Loaded sessions begin anew."""
+        """Return the shard of a partition, opened if necessary. Loaded sessions start now."""
         shard_log = self._shards.get(number)
         if shard_log is None:
             shard_log = self._shards[number] = self._open_shard(number, self._wall.at(now_ms))
@@ -88,14 +87,14 @@ class Groups:
         return shard_log
 
     def partition_of(self, group: str) -> TopicPartition:
-        """The partition of ``__consumer_offsets`` that keeps the group; the topic is created if need be."""
+        """Return the partition of ``__consumer_offsets`` that stores the group; the topic is created if necessary."""
         check_group(group)
         self._check_open()
         return self._of(group, self._now_ms).log.topic_partition
 
     def last_record_of(self, group: str) -> tuple[TopicPartition, int] | None:
-        """Where the last record stands that may tell of the group: once it is durable, all that was decided of the
-        group is. None: nothing was."""
+        """Return the position of the last record that may concern the group: once it is durable, so is every
+        decision about the group. None if the group has no records."""
         shard_log = self._held(group)
         return None if shard_log is None else (shard_log.log.topic_partition, shard_log.log.log_end_offset - 1)
 
@@ -108,11 +107,11 @@ class Groups:
     # membership ------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroup, now_ms: int, reply: JoinReply) -> None:
-        """Take part in the group's next generation; ``reply`` is told the generation, or why not.
+        """Join the group's next generation; ``reply`` is called with the generation or an error.
 
-        A join of a member that is parked already replaces it: the earlier one is told RebalanceInProgress. Errors told:
-        InvalidGroupId, InvalidSessionTimeout, InconsistentGroupProtocol, UnknownMemberId, FencedInstanceId,
-        MemberIdRequired (join again with its ``member_id``), GroupMaxSizeReached, InvalidRequest, StorageError.
+        It replaces a parked join of the member, which is answered with RebalanceInProgress. Errors: InvalidGroupId,
+        InvalidSessionTimeout, InconsistentGroupProtocol, UnknownMemberId, FencedInstanceId, MemberIdRequired (join
+        again with its ``member_id``), GroupMaxSizeReached, InvalidRequest, StorageError.
         """
         self._check_open()
         try:
@@ -134,16 +133,18 @@ class Groups:
         protocol_type: str | None = None,
         protocol_name: str | None = None,
     ) -> None:
-        """Fetch what the leader assigned; the leader gives all ``assignments``, by member id, the others none.
+        """Fetch the member's assignment. The leader passes ``assignments`` for all members, by member id, the others
+        none.
 
-        Errors told: UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress (join again),
-        InconsistentGroupProtocol, StorageError (sync again).
+        Errors passed to ``reply``: UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress (join
+        again), InconsistentGroupProtocol, StorageError (sync again).
         """
         self._check_open()
         shard_log = self._held(group.group)
         try:
             if shard_log is None:
-                decision = self._new_shard().sync(group, assignments, reply, now_ms)  # no shard, no group: it raises
+                # Without a shard there is no group: it raises.
+                decision = self._new_shard().sync(group, assignments, reply, now_ms)
                 return
             decision = shard_log.shard.sync(group, assignments, reply, now_ms, protocol_type, protocol_name)
         except KafkaError as error:
@@ -152,13 +153,16 @@ class Groups:
             self._carry_out(shard_log, decision, now_ms)
 
     def heartbeat(self, group: GroupMetadata, now_ms: int) -> None:
-        """The member is alive. Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId."""
+        """Renew the member's session. Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress,
+        FencedInstanceId."""
         shard_log = self._held(group.group)
         (self._new_shard() if shard_log is None else shard_log.shard).heartbeat(group, now_ms)
 
     def consumer_heartbeat(self, request: ConsumerHeartbeat, now_ms: int) -> ConsumerHeartbeatResult:
-        """A member of the consumer protocol joins, stays or leaves (KIP-848); see `ConsumerGroups.heartbeat` for what
-        it raises, and InvalidGroupId, StorageError."""
+        """Handle the heartbeat with which a member of the consumer protocol joins, stays or leaves (KIP-848).
+
+        Raises as `ConsumerGroups.heartbeat`, and InvalidGroupId, StorageError.
+        """
         self._check_open()
         check_group(request.group)
         shard_log = self._of(request.group, now_ms)
@@ -171,8 +175,10 @@ class Groups:
     def leave(
         self, group: str, members: Sequence[tuple[str, str | None]], now_ms: int, reason: str = ""
     ) -> list[KafkaError | None]:
-        """Remove members, each given as (member id, group instance id); an empty id means the static member of the
-        instance id, whoever it is. Returns an error or None for each. Raises StorageError."""
+        """Remove members, each given as (member id, group instance id); return an error or None for each.
+
+        An empty member id means the present member of the instance id. Raises StorageError.
+        """
         self._check_open()
         shard_log = self._held(group)
         if shard_log is None:
@@ -186,14 +192,14 @@ class Groups:
         return errors
 
     def drop_clients(self, now_ms: int) -> None:
-        """Every dynamic member is gone: they lived in a process that died. Static ones keep their place until their
+        """Remove every dynamic member, because their process died. Static members keep their place until their
         session ends."""
-        for shard_log in list(self._shards.values()):  # a reply may open another
+        for shard_log in list(self._shards.values()):  # a reply may open another shard
             for decision in shard_log.shard.drop_clients(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
 
     def _carry_out(self, shard_log: GroupsLog, decision: Decision[Turn], now_ms: int) -> KafkaError | None:
-        """Store, then say. When storing fails, everybody who would have been answered is told so instead."""
+        """Store the records, then send the replies. If storing fails, all replies get the error instead."""
         turn = decision.reply
         failed: KafkaError | None = None
         try:
@@ -215,7 +221,8 @@ class Groups:
         self._say_all()
 
     def _say_all(self) -> None:
-        """In order, never nested: who is called may call here again. An error of one does not silence the others."""
+        """Call the replies in order, never nested, because a reply may call here again. An error does not stop the
+        others."""
         if self._is_saying:
             return
         self._is_saying = True
@@ -233,9 +240,10 @@ class Groups:
     # committed offsets -----------------------------------------------------------------------------------------------
 
     def commit_offsets(self, group: GroupMetadata | str, offsets: NewOffsets, now_ms: int) -> OffsetCommitResult:
-        """Store the next offset to read per partition; one that does not exist is refused, the others are stored.
+        """Store the next offset to read of each partition; partitions that do not exist are refused, the others are
+        stored.
 
-        A group's name alone stands for nobody in particular: for groups without members. Raises, with nothing stored:
+        A group's name alone commits without a member: for groups that have none. Raises, with nothing stored:
         UnknownMemberId, IllegalGeneration, FencedInstanceId, RebalanceInProgress, InvalidGroupId, StorageError.
         """
         member = GroupMetadata(group) if isinstance(group, str) else group
@@ -252,9 +260,9 @@ class Groups:
         offsets: NewOffsets,
         now_ms: int,
     ) -> OffsetCommitResult:
-        """As `commit_offsets`, as part of the producer's open transaction: they count once it is committed.
+        """Store offsets as part of the producer's open transaction: they count once it is committed.
 
-        Called by `Transactions`, which knows whether the producer may.
+        Called by `Transactions`, which checks whether the producer may.
         """
         shard_log, existing, errors = self._prepare_commit(group, offsets, now_ms)
         decision = shard_log.shard.commit_in_transaction(group, existing, now_ms)
@@ -265,7 +273,7 @@ class Groups:
     def _prepare_commit(
         self, member: GroupMetadata, offsets: NewOffsets, now_ms: int
     ) -> tuple[GroupsLog, NewOffsets, CommitErrors]:
-        """The shard, what names a partition that exists, and an error for each that does not."""
+        """Return the shard, the offsets of partitions that exist, and an error for each partition that does not."""
         self._check_open()
         check_group(member.group)
         errors: CommitErrors = {}
@@ -284,8 +292,11 @@ class Groups:
         coordinator_epoch: int,
         now_ms: int,
     ) -> AppendInfo | None:
-        """Write the marker into a partition of ``__consumer_offsets``; the producer's pending offsets count from here
-        on, or are dropped. Called by `Transactions`."""
+        """Write the marker into a partition of ``__consumer_offsets``; the producer's pending offsets are applied or
+        dropped.
+
+        Called by `Transactions`.
+        """
         shard_log = self.load(topic_partition.partition, now_ms)
         return shard_log.end_transaction(producer, committed, coordinator_epoch, self._wall.at(now_ms))
 
@@ -296,7 +307,8 @@ class Groups:
         *,
         require_stable: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group committed, of all partitions or the given ones; absent where it committed nothing.
+        """Return committed offsets of the group, of all partitions or the given ones; partitions without a commit are
+        absent.
 
         With ``require_stable`` raises UnstableOffsetCommit while an open transaction may change one of them (KIP-447).
         """
@@ -308,37 +320,38 @@ class Groups:
     def look_up_offsets(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit]:
-        """As `fetch_offsets`, as they are stored, and with ``require_stable`` the error for each that may change."""
+        """Return stored commits; with ``require_stable``, an error for each partition whose offset may change."""
         shard_log = self._held(group)
         if shard_log is None:
             return {}
         return shard_log.shard.look_up(group, topic_partitions, require_stable=require_stable)
 
     def check_fetch(self, group: str, member_id: str | None, member_epoch: int) -> None:
-        """See `GroupsShard.check_fetch`."""
+        """Check that a member may fetch offsets, see `GroupsShard.check_fetch`."""
         shard_log = self._held(group)
         if shard_log is not None:
             shard_log.shard.check_fetch(group, member_id, member_epoch)
 
     def speaks_consumer_protocol(self, group: str, member_id: str) -> bool:
-        """Whether that is a member of the consumer protocol (KIP-848): older requests are refused to it."""
+        """True for a member of the consumer protocol (KIP-848), to which older requests are refused."""
         shard_log = self._held(group)
         return shard_log is not None and shard_log.shard.speaks_consumer_protocol(group, member_id)
 
     def delete_offsets(self, group: str, topic_partitions: Iterable[TopicPartition], now_ms: int) -> int:
-        """Forget some offsets of a group, so that it starts over there; returns how many it had.
+        """Delete some offsets of a group, so that it starts over there; return how many it had.
 
-        Raises GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup (members that are no consumers); nothing is
-        forgotten then.
+        Raises GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup (members that are not consumers); nothing is
+        deleted then.
         """
         self._check_open()
         shard_log = self._held(group)
         if shard_log is None:
-            return self._new_shard().delete_offsets(group, topic_partitions).reply  # no shard, no group: it raises
+            # Without a shard there is no group: it raises.
+            return self._new_shard().delete_offsets(group, topic_partitions).reply
         return shard_log.execute(shard_log.shard.delete_offsets(group, topic_partitions), self._wall.at(now_ms))
 
     def forget_topics(self, topics: Container[str], wall_now_ms: int) -> list[PartitionLog]:
-        """Forget every group's offsets of some topics; returns the logs this was written to."""
+        """Delete every group's offsets of some topics; return the logs this was written to."""
         return [
             shard_log.log
             for shard_log in self._shards.values()
@@ -348,51 +361,51 @@ class Groups:
     # groups ----------------------------------------------------------------------------------------------------------
 
     def list(self, states: Collection[str] = ()) -> list[GroupListing]:
-        """Every group, by name; of some states only, if given, named as Kafka does."""
+        """List every group, by name; only those in some states, named as in Kafka, if given."""
         return sorted(listing for shard_log in self._shards.values() for listing in shard_log.shard.list(states))
 
     def rebalances(self) -> dict[str, dict[str, int]]:
-        """How many each group has begun since the log was opened, by cause; of groups that still are."""
+        """The number of rebalances that each existing group has begun since the log was opened, by cause."""
         for group in [group for group in self._begun if not self.is_known(group)]:
             del self._begun[group]
         return {group: dict(causes) for group, causes in sorted(self._begun.items())}
 
     def is_known(self, group: str) -> bool:
-        """Whether it has members, offsets, or a generation that is stored."""
+        """True if the group has members, offsets, or a stored generation."""
         shard_log = self._held(group)
         return shard_log is not None and group in shard_log.shard.names
 
     def describe(self, groups: Sequence[str]) -> list[GroupDescription]:
-        """Each group as it stands. An unknown one is Dead and empty, as in Kafka."""
+        """Describe each group. An unknown group is Dead and empty, as in Kafka."""
         held = [(group, self._held(group)) for group in groups]
         return [(self._new_shard() if log is None else log.shard).describe(group) for group, log in held]
 
     def describe_consumers(self, group: str) -> ConsumerGroupDescription:
-        """A group of the consumer protocol. Raises GroupIdNotFound."""
+        """Describe a group of the consumer protocol. Raises GroupIdNotFound."""
         shard_log = self._held(group)
         return (self._new_shard() if shard_log is None else shard_log.shard).describe_consumers(group)
 
     def delete(self, group: str, now_ms: int) -> int:
-        """Forget a group; returns how many offsets it had. Raises GroupIdNotFound, NonEmptyGroup."""
+        """Delete a group; return how many offsets it had. Raises GroupIdNotFound, NonEmptyGroup."""
         self._check_open()
         shard_log = self._held(group)
         if shard_log is None:
-            return self._new_shard().delete_group(group).reply  # no shard, no group: it raises
+            return self._new_shard().delete_group(group).reply  # without a shard there is no group: it raises
         return shard_log.execute(shard_log.shard.delete_group(group), self._wall.at(now_ms))
 
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: sessions and rebalances that ran out, offsets that expired."""
+        """Do everything that is due: expired sessions, rebalances that timed out, expired offsets."""
         self._now_ms = now_ms
-        for shard_log in list(self._shards.values()):  # a reply may open another
+        for shard_log in list(self._shards.values()):  # a reply may open another shard
             for decision in shard_log.shard.tick(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
         if now_ms >= self._next_retention_ms:
             self.expire_offsets(now_ms)
 
     def expire_offsets(self, now_ms: int, empty_for_ms: int = 0) -> None:
-        """Forget the offsets and groups that are past ``offsets_retention_ms``; see `GroupsShard.expire_offsets`."""
+        """Delete the offsets and groups that are past ``offsets_retention_ms``; see `GroupsShard.expire_offsets`."""
         self._next_retention_ms = now_ms + self._retention_check_interval_ms
         for shard_log in self._shards.values():
             self._expire_offsets_of(shard_log, self._wall.at(now_ms), empty_for_ms)
@@ -410,17 +423,17 @@ class Groups:
                 )  # fmt: skip
 
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do; perhaps earlier, never later."""
+        """Return when `tick` has something to do; perhaps earlier, never later."""
         deadlines = [shard_log.shard.next_deadline_ms() for shard_log in self._shards.values()]
         return min([self._next_retention_ms, *(deadline for deadline in deadlines if deadline is not None)])
 
     def close(self) -> None:
-        """Save what the next opening goes on from."""
+        """Save the state from which the next opening continues."""
         for shard_log in self._shards.values():
             shard_log.close()
 
     def check(self) -> None:
-        """Live state equals replayed state, or AssertionError."""
+        """Check that live state equals replayed state; raise AssertionError."""
         for number, shard_log in self._shards.items():
             shard_log.check(self._new_shard)
             for group in shard_log.shard.names:

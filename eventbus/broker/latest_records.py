@@ -1,8 +1,8 @@
 """The last record of every key of a shard's partition, and the records of its open transactions.
 
-Replaying these records instead of the whole log gives a shard the same state. Compaction relies on that, too.
-From time to time they are written to ``coordinator.state`` in the partition's directory. Opening a log then costs what
-its live state costs, however many transactions and commits there ever were.
+Replaying these records instead of the whole log gives a shard the same state. Compaction relies on that, too. From time
+to time they are written to ``coordinator.state`` in the partition's directory. So the cost of opening a log depends on
+its live state, not on the number of transactions and commits there ever were.
 
 The file is a cache (big-endian)::
 
@@ -10,8 +10,8 @@ The file is a cache (big-endian)::
         offset int64 | producer_id int64: -1 outside of transactions | key length int32 | value length int32
         key | value (of length -1: null)
 
-``next_offset`` is the end of what the records stand for, and ``last_batch_crc`` the CRC of the batch that ends there. A
-log with another batch at that place is not the log that the file was made from.
+``next_offset`` is the end of the log that the records represent, and ``last_batch_crc`` the CRC of the batch that ends
+there. If the log has another batch at that place, the file was made from another log.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Identify = Callable[[bytes, "bytes | None"], tuple[bytes, bool]]
 """Returns the name under which a later record replaces this record, and whether this record is kept."""
 
 _Records = dict[bytes, tuple[int, bytes, "bytes | None"]]
-"""Offset, key and value, by what the record is about."""
+"""Offset, key and value of each record, by the name of its subject."""
 
 
 class LatestRecords:
-    """The records of one partition that still count."""
+    """The records of one partition that are still valid."""
 
     __slots__ = ("_identify", "_latest", "_pending")
 
@@ -52,7 +52,7 @@ class LatestRecords:
         return len(self._latest) + sum(map(len, self._pending.values()))
 
     def add(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Add the next record, in place of the record that its key has so far."""
+        """Add the next record, which replaces its key's previous record."""
         if self._identify is not None:
             name, is_kept = self._identify(key, value)
         else:
@@ -61,7 +61,7 @@ class LatestRecords:
             self._latest[name] = (offset, key, value)
             return
         self._latest.pop(name, None)
-        # A tombstone also deletes what open transactions would write: they began to write it before.
+        # A tombstone also deletes earlier records of open transactions: their transactions began before it.
         for producer_id, records in list(self._pending.items()):
             if records.pop(name, None) is not None and not records:
                 del self._pending[producer_id]
@@ -81,7 +81,7 @@ class LatestRecords:
         self._pending.setdefault(producer_id, {})[key] = (offset, key, value)
 
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
-        """End the producer's transaction. A record of it does not replace a record that stands later in the log."""
+        """End the producer's transaction. Its records do not replace records that are later in the log."""
         records = self._pending.pop(producer_id, {})
         if committed:
             latest = self._latest
@@ -110,7 +110,7 @@ class LatestRecords:
         return found
 
     def encode(self, next_offset: int, last_batch_crc: int) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         parts = [_HEAD.pack(next_offset, last_batch_crc)]
         for offset, producer_id, key, value in self._in_order():
             parts.append(_RECORD.pack(offset, producer_id, len(key), -1 if value is None else len(value)))
@@ -155,7 +155,7 @@ class SavedRecords(NamedTuple):
 
 
 def decode(data: bytes, identify: Identify | None) -> SavedRecords | None:
-    """The content of a file; None if it is damaged or of another version."""
+    """Decode a file; return None if it is damaged or of another version."""
     start = len(_MAGIC) + _CRC.size
     if len(data) < start + _HEAD.size or not data.startswith(_MAGIC):
         return None

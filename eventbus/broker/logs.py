@@ -47,14 +47,14 @@ _OWN_FILES = frozenset(
         JOURNAL,
     }
 )
-"""Next to the partitions, without those whose name begins with a dot."""
+"""Files next to the partitions, without those whose name begins with a dot."""
 
 _RETENTION_SEGMENTS = 16
-"""Segments that are deleted without a break."""
+"""The number of segments that are deleted without a break."""
 
 
 class Partition(msgspec.Struct):
-    """A log, and what the broker looks at before it appends to it."""
+    """A log, and the values that the broker checks before it appends."""
 
     log: PartitionLog
     max_message_bytes: int
@@ -63,9 +63,9 @@ class Partition(msgspec.Struct):
     checks_oldest: bool
     """``message.timestamp.before.max.ms`` is set, and the topic keeps its producers' timestamps."""
     guarded: bool
-    """Any of the three: the hot path asks once."""
+    """True if any of the three is set, so that the hot path checks only this."""
     timestamp_after_max_ms: int
-    """How far a record may be ahead of the wall clock."""
+    """The largest difference by which a record may be ahead of the wall clock."""
 
     @classmethod
     def of(cls, log: PartitionLog, is_internal: bool) -> Partition:
@@ -85,7 +85,7 @@ class Partition(msgspec.Struct):
         )
 
     def obey(self, config: LogConfig) -> None:
-        """Go by other configs from the next call on."""
+        """Use other configs from the next call on."""
         self.log.update_config(config)
         changed = Partition.of(self.log, self.is_internal)
         for field in self.__struct_fields__:
@@ -93,7 +93,7 @@ class Partition(msgspec.Struct):
 
 
 class Logs:
-    """The open logs of a storage. ``partitions`` holds those that were ever written to, or asked for."""
+    """The open logs of a storage. ``partitions`` holds those that were ever written to or requested."""
 
     def __init__(self, storage: Storage, fsync: str) -> None:
         self.storage = storage
@@ -111,22 +111,23 @@ class Logs:
         self._log_start_offsets: Offsets | None = {}
         self._published: dict[str, Offsets] = {}
         self._unsynced: set[str] = set()
-        """Checkpoints whose present content a power cut may take back."""
+        """Checkpoints whose present content may be lost in a power cut."""
         self._root_problem = ""
         self._refusing: set[TopicPartition] = set()
         """The partitions whose expired segments could not be deleted."""
         self.cleaned_offsets: Offsets = {}
-        """How far each log was compacted."""
+        """The offset up to which each log was compacted."""
         self.offline: dict[TopicPartition, str] = {}
         """The damaged partitions that were not opened, and why."""
         self._offline_offsets: dict[str, Offsets] = {}
-        """Their entries in the checkpoints, which are published again until the partitions are repaired."""
+        """The offline partitions' entries in the checkpoints, which are published again until the partitions are
+        repaired."""
 
     # open ------------------------------------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, storage: Storage, fsync: str) -> Logs:
-        """Lock the storage and look what is there; no log is opened yet."""
+        """Lock the storage and list its content; no log is opened yet."""
         logs = cls(storage, fsync)
         storage.lock()
         try:
@@ -147,7 +148,8 @@ class Logs:
         return logs
 
     def cluster_id(self, wanted: str | None, new_id: Callable[[], str]) -> str:
-        """The id in ``meta.properties``, made if there is none. Raises ConfigError when another one is wanted."""
+        """Return the id in ``meta.properties``, creating it if necessary. Raises ConfigError if it differs from
+        ``wanted``."""
         try:
             cluster_id = checkpoints.load_or_create_meta(self.storage, wanted or new_id())
         except OSError as error:
@@ -162,7 +164,7 @@ class Logs:
     def open_partition(
         self, topic_partition: TopicPartition, config: LogConfig, topic_id: str, wall_now_ms: int
     ) -> Partition:
-        """Open one log and keep it. Nothing is on disk before its first append."""
+        """Open one log and keep it open. Nothing is on disk before its first append."""
         log = PartitionLog.open(
             self.storage,
             topic_partition,
@@ -184,13 +186,14 @@ class Logs:
         return partition
 
     def take_offline(self, topic_partition: TopicPartition, error: CorruptRecord) -> None:
-        """Go on without a damaged partition. Nothing of it is changed, and its checkpoints are kept."""
+        """Continue without a damaged partition. It is not changed, and its checkpoints are kept."""
         self.offline[topic_partition] = str(error)
         _logger.error("%s is offline: %s", topic_partition, error)
         high_watermarks = checkpoints.read_offsets(self.storage, checkpoints.HIGH_WATERMARKS) or {}
         stable = checkpoints.read_offsets(self.storage, checkpoints.LAST_STABLE_OFFSETS) or {}
-        # A recovery point before the damage would let the next start take the damage for a torn tail, and cut it. After
-        # a clean shutdown on a full disk, for example, the point is old, and this start has used up the clean mark.
+        # A recovery point before the damage would make the next start treat the damage as a torn tail, and cut it off.
+        # After a clean shutdown on a full disk, for example, the point is old, and this start has removed the clean
+        # mark.
         damage = error.__cause__
         beyond = damage.offset + 1 if isinstance(damage, Damage) else 1
         known = (self._recovery_points or {}).get(topic_partition) or high_watermarks.get(topic_partition) or 1
@@ -208,12 +211,12 @@ class Logs:
         return {**self._offline_offsets[name], **offsets} if name in self._offline_offsets else offsets
 
     def written_partitions(self) -> list[TopicPartition]:
-        """Partitions that have, or should have, something on disk: found as a directory or told by a checkpoint."""
+        """Return the partitions that have something on disk, or should according to a checkpoint."""
         told = {tp for tp, offset in (self._recovery_points or {}).items() if offset > 0}
         return sorted(self._found | told)
 
     def check_metadata_found(self) -> None:
-        """Raises CorruptRecord when there are partitions, but not the log that knows their topics."""
+        """Raise CorruptRecord if there are partitions, but no metadata log with their topics."""
         others = sorted(map(str, self._found - {TopicPartition(CLUSTER_METADATA, 0)}))
         if others and len(others) == len(self._found):
             raise CorruptRecord(
@@ -239,11 +242,11 @@ class Logs:
             )  # fmt: skip
 
     def remove_stray(self, topic_partition: TopicPartition) -> None:
-        """Remove, or keep aside, the directory of a partition whose topic was deleted.
+        """Remove or set aside the directory of a partition whose topic was deleted.
 
         A crash between the topic's tombstone and the renaming of its directories leaves the partition in the checkpoint
-        of the last run. Whatever appears in the directory later, from a backup say, is in no checkpoint: a finished
-        deletion and a clean shutdown both publish them without it. That may be the only copy, so it is kept.
+        of the last run. A directory that appears later, from a backup for instance, is in no checkpoint: a finished
+        deletion and a clean shutdown both publish them without it. It may be the only copy, so it is kept.
         """
         directory = str(topic_partition)
         try:
@@ -262,7 +265,8 @@ class Logs:
             )
 
     def forget_recovery(self) -> None:
-        """Every log is open: what the checkpoints said is history, and must not meet a new topic of an old name."""
+        """Drop the loaded checkpoints once every log is open: they must not be applied to a new topic with an old
+        name."""
         there = self.partitions.keys() | self.offline.keys()
         stale = self._recovery_points is None or not self._recovery_points.keys() <= there
         self._recovery_points = {}
@@ -274,7 +278,7 @@ class Logs:
     # durability ------------------------------------------------------------------------------------------------------
 
     def sync_metadata(self, log: PartitionLog) -> None:
-        """Bring the metadata log to the disk at once, whatever the fsync mode: nothing may stand on less.
+        """Flush the metadata log at once, whatever the fsync mode, because everything else depends on it.
 
         Blocks for about a millisecond; topics change rarely. The watermarks are published, so that damage in metadata
         is never taken for a torn tail. Raises StorageError, and the log is poisoned, as after every failed flush.
@@ -290,7 +294,7 @@ class Logs:
         self.publish()
 
     def sync_files(self, logs: Iterable[PartitionLog]) -> None:
-        """Bring logs to the disk at once that group commits flush, too: their watermarks stay the commits' business."""
+        """Flush logs at once that group commits flush too; only the commits move their watermarks."""
         if not self.storage.durable:
             return
         for log in logs:
@@ -300,7 +304,8 @@ class Logs:
             self._sync(log, [segment.file for segment, end_offset in segments if end_offset > log.recovery_point])
 
     def _sync(self, log: PartitionLog, files: Sequence[File]) -> None:
-        """The directories always: a flush in another thread may have taken their names, and not be done with them."""
+        """Flush files and directories; the directories always, because a flush in another thread may not be done
+        with them."""
         if not files:
             return
         try:
@@ -321,7 +326,7 @@ class Logs:
         self.storage.sync_dir("")
 
     def publish(self, *, sync: bool = False) -> None:
-        """Write the checkpoints that changed. Failing is no harm: they save work, and are written again."""
+        """Write the checkpoints that changed. A failure is harmless: they save work, and are written again."""
         now: dict[str, Offsets] = {
             checkpoints.RECOVERY_POINTS: {},
             checkpoints.HIGH_WATERMARKS: {},
@@ -351,7 +356,7 @@ class Logs:
             _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
 
     def publish_stable_offsets(self) -> None:
-        """Tell readers in other processes how far they may read, and no more: it is not flushed, so it is cheap."""
+        """Publish only how far readers in other processes may read; it is not flushed, so it is cheap."""
         now = {tp: partition.log.published_offset for tp, partition in self._written()}
         now = self._with_offline(checkpoints.LAST_STABLE_OFFSETS, now)
         if now != self._published.get(checkpoints.LAST_STABLE_OFFSETS):
@@ -363,16 +368,17 @@ class Logs:
                 _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
 
     def publish_recovery_points(self) -> None:
-        """Put on disk, durably, from where each log is recovered. Raises StorageError.
+        """Durably publish from where each log is recovered. Raises StorageError.
 
-        Before a segment is compacted: the redo journal may hold what the segment was, and must never bring it back.
+        Done before a segment is compacted: the redo journal may hold the segment's old content, and must never restore
+        it.
         """
         self._publish_durably(
             checkpoints.RECOVERY_POINTS, {tp: partition.log.recovery_point for tp, partition in self._written()}
         )
 
     def publish_log_start(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Put on disk, durably, that a log begins at ``offset``, before it does. Raises StorageError."""
+        """Durably publish that a log begins at ``offset``, before it does. Raises StorageError."""
         starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
         starts[topic_partition] = offset
         self.reserve.spend(lambda: self._publish_durably(checkpoints.LOG_START_OFFSETS, starts))
@@ -389,7 +395,7 @@ class Logs:
         self._unsynced.discard(name)
 
     def _written(self) -> list[tuple[TopicPartition, Partition]]:
-        """The partitions that hold, or held, records."""
+        """Return the partitions that have, or had, records."""
         return [
             (tp, partition)
             for tp, partition in self.partitions.items()
@@ -407,19 +413,19 @@ class Logs:
         return problem
 
     def poisoned(self) -> list[PartitionLog]:
-        """The logs that take no more writes."""
+        """Return the logs that accept no more writes."""
         return [partition.log for partition in self.partitions.values() if partition.log.poisoned]
 
     # retention, deletion ---------------------------------------------------------------------------------------------
 
     def apply_retention(self, wall_now_ms: int, wall: WallTime | None = None) -> bool:
-        """Delete what is too old or too much. Return True if there is more: call again when others had their turn.
+        """Delete data that is too old or too much. Return True if there is more: call it again after other work.
 
         Each segment costs a flush of its directory, so a log of thousands would block the loop for seconds.
         """
         left = _RETENTION_SEGMENTS
         due: dict[TopicPartition, int] = {}
-        # Those whose segments could not be deleted come last. First in line, they would use up every turn.
+        # Logs whose segments could not be deleted come last, or they would use up every turn.
         for topic_partition, partition in sorted(self.partitions.items(), key=lambda item: item[0] in self._refusing):
             count = partition.log.expire_segments(wall_now_ms, wall, left)
             if count:
@@ -432,7 +438,7 @@ class Logs:
         try:
             starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
             self._publish_durably(checkpoints.LOG_START_OFFSETS, starts)
-        except StorageError as error:  # retention has to work on a full disk: it makes the room
+        except StorageError as error:  # retention must work on a full disk, because it frees space
             _logger.warning("retention goes on without a checkpoint: %s", error)
         has_progress = False
         for topic_partition, count in due.items():
@@ -447,14 +453,14 @@ class Logs:
         return not left and has_progress  # a disk that refuses everything is tried again at the next check
 
     def expire_producers(self, wall_now_ms: int, expiration_ms: int, wall: WallTime) -> None:
-        """Forget the producers that wrote nothing for so long."""
+        """Forget the producers that were idle for ``expiration_ms``."""
         logs = [partition.log for partition in self.partitions.values()]
         count = sum(log.producers.states.expire(wall_now_ms, expiration_ms, wall) for log in logs)
         if count:
             _logger.info("%d idle producer(s) expired: producer_id_expiration_ms=%d", count, expiration_ms)
 
     def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Remove the logs of a topic that is gone from the metadata."""
+        """Remove the logs of deleted topics."""
         for topic_partition in topic_partitions:
             partition = self.partitions.pop(topic_partition, None)
             if partition is None:
@@ -465,7 +471,7 @@ class Logs:
                 partition.log.delete()
             except StorageError as error:
                 _logger.warning("%s. Its records stay in %s until you remove them", error, topic_partition)
-        # Durably, before the name can be used again: a new log must not be measured by the old one's watermark.
+        # Durably, before the name can be used again: the old log's watermark must not be applied to a new log.
         self.publish(sync=True)
 
     def _delete_offline(self, topic_partition: TopicPartition) -> None:
@@ -481,7 +487,8 @@ class Logs:
     # the end ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush and close every log, then say that all is in order, if it is. Raises the first StorageError."""
+        """Flush and close every log, then record a clean shutdown unless something failed. Raises the first
+        StorageError."""
         first_error: StorageError | None = None
         try:
             self.commit.close()
@@ -497,7 +504,7 @@ class Logs:
             self.publish(sync=True)
             if clean:
                 self.reserve.spend(self._mark_clean_shutdown)
-        except StorageFull as error:  # everything is on disk, and the next start can see that for itself
+        except StorageFull as error:  # everything is on disk, and the next start will find that
             _logger.warning("%s; the next start reads the ends of the logs, as after a crash", error)
         except OSError as error:
             first_error = first_error or storage_error(error, f"closing {self.storage.describe()}")
@@ -514,13 +521,12 @@ class Logs:
             raise storage_error(error, f"closing {self.storage.describe()}") from error
 
     def abandon(self) -> None:
-        """Let go after a failed open: nothing was changed, nothing is to be flushed."""
+        """Release the storage after a failed open: nothing was changed, so nothing needs a flush."""
         self.partitions.clear()
         self.storage.unlock()
 
 
-def _nobody(topic_partition: TopicPartition) -> None:
-    """Nobody listens yet."""
+def _nobody(topic_partition: TopicPartition) -> None: ...
 
 
 def _is_foreign(name: str) -> bool:

@@ -10,9 +10,9 @@ from eventbus.errors import InvalidTopic
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Committed offsets, in Kafka's record format."""
 CLUSTER_METADATA = "__cluster_metadata"
-"""Topics and their configs, in a record format of ours; one partition."""
+"""Topics and their configs, in our own record format; one partition."""
 TRANSACTION_STATE = "__transaction_state"
-"""What is known of transactional ids, in Kafka's record format."""
+"""The state of transactional ids, in Kafka's record format."""
 
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, CLUSTER_METADATA, TRANSACTION_STATE})
 """Written by the log itself, never by a producer; not created, altered or deleted by name."""
@@ -22,7 +22,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Raises InvalidTopic unless the name is one that Kafka, too, would take."""
+    """Raise InvalidTopic unless Kafka would accept the name too."""
     rule = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 . _ -"
     if not name:
         raise InvalidTopic(f"a topic needs a name: {rule}")
@@ -36,13 +36,13 @@ def check_topic_name(name: str) -> None:
 
 
 def check_not_internal(name: str, action: str) -> None:
-    """Raises InvalidTopic when ``name`` is the log's own; ``action`` completes "is internal: it cannot be ..."."""
+    """Raise InvalidTopic if ``name`` is internal; ``action`` completes "is internal: it cannot be ..."."""
     if name in INTERNAL_TOPICS:
-        raise InvalidTopic(f"topic {name!r} is internal: it cannot be {action}; choose a topic of your own")
+        raise InvalidTopic(f"topic {name!r} is internal: it cannot be {action}; choose another topic")
 
 
 def collision_warning(name: str, others: Iterable[str]) -> str | None:
-    """Kafka's warning: metric names turn '.' into '_', so ``a.b`` and ``a_b`` become one there."""
+    """Return Kafka's warning: metric names turn '.' into '_', so ``a.b`` and ``a_b`` collide there."""
     unified = name.replace(".", "_")
     for other in sorted(others):
         if other != name and other.replace(".", "_") == unified:

@@ -1,4 +1,4 @@
-"""Partitions, opened when somebody asks for them; what the broker itself writes, and the topics it keeps for that."""
+"""Opening of partitions on first use, the broker's own appends, and its internal topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
 
 class Opener:
-    """Finds logs, and opens those of topics that are known."""
+    """Returns the logs of known topics, and opens them."""
 
     def __init__(
         self,
@@ -41,31 +41,31 @@ class Opener:
         self._wall_now_ms = wall_now_ms
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
-        """Raises UnknownTopicOrPartition."""
+        """Return the log of a partition, opening it if necessary. Raises UnknownTopicOrPartition."""
         partition = self._partitions.get(topic_partition)
         return (partition or self.open(topic_partition, self._wall_now_ms())).log
 
     def open(self, topic_partition: TopicPartition, wall_now_ms: int) -> Partition:
-        """First use of a partition: nothing is on disk yet, and nothing will be before it is appended to."""
+        """Open a partition on first use. Nothing is on disk before it is appended to."""
         self._check_open()
         error = self.refusal(topic_partition) or self.offline(topic_partition)
         if error is not None:
             raise error
         topic = self._topic_admin.topics[topic_partition.topic]
-        if topic.name in self._topic_admin.uncertain:  # what is stored there now might be lost
+        if topic.name in self._topic_admin.uncertain:  # records stored in it now might be lost
             self._metadata.log.raise_if_poisoned()
         config = self._topic_admin.log_config(topic.name)
         return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, wall_now_ms)
 
     def offline(self, topic_partition: TopicPartition) -> PartitionOffline | None:
-        """The error for a partition that was too damaged to open."""
+        """Return the error for a partition that was too damaged to open, or None."""
         why = self._logs.offline.get(topic_partition)
         if why is None:
             return None
         return PartitionOffline(f"{topic_partition} is offline, the other partitions are not. {why}")
 
     def refusal(self, topic_partition: TopicPartition) -> UnknownTopicOrPartition | None:
-        """The error for a partition that does not exist."""
+        """Return the error for a partition that does not exist, or None."""
         topic, number = topic_partition
         state = self._topic_admin.topics.get(topic)
         if state is None:
@@ -79,28 +79,28 @@ class Opener:
 
 
 class Writes:
-    """What the broker itself appends: no policy, no size limit."""
+    """Appends of the broker itself, without policies or size limits."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self.storage = logs.storage
 
     def append(self, log: PartitionLog, batch: bytearray, wall_now_ms: int) -> AppendInfo:
-        """A shard's records."""
+        """Append records of a shard."""
         info = log.append(batch, read_header(batch), wall_now_ms)
         self._logs.commit.appended(log, batch)
         self._advanced(log)
         return info
 
     def append_lazily(self, log: PartitionLog, batch: bytearray, wall_now_ms: int) -> AppendInfo:
-        """What the next flush may take along, but needs none of its own."""
+        """Append records that the next flush may include, but that do not need a flush themselves."""
         info = log.append(batch, read_header(batch), wall_now_ms)
         self._logs.commit.appended_lazily(log, batch)
         self._advanced(log)
         return info
 
     def append_metadata(self, log: PartitionLog, batch: bytearray, wall_now_ms: int) -> AppendInfo:
-        """Whoever changes topics flushes them by `Logs.sync_metadata`: no part of group commits."""
+        """Append a change of topics. `Logs.sync_metadata` flushes it, outside of group commits."""
         if self._logs.advances_at_append:
             return self.append(log, batch, wall_now_ms)
         return log.append(batch, read_header(batch), wall_now_ms)
@@ -113,7 +113,7 @@ class Writes:
         coordinator_epoch: int,
         wall_now_ms: int,
     ) -> AppendInfo | None:
-        """End a producer's transaction in a partition; None when the partition is gone.
+        """End a producer's transaction in a partition; return None if the partition is gone.
 
         Raises InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
         """
@@ -132,7 +132,7 @@ class Writes:
 
 
 class InternalTopics:
-    """The shards of groups and transactions, each over its partition; their topics are created on first use."""
+    """The shards of groups and transactions, each on its partition; their topics are created on first use."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class InternalTopics:
         return GroupsShard(self._group_config, self._new_id, self._topics_view, self._wall)
 
     def open_groups_shard(self, number: int, wall_now_ms: int) -> GroupsLog:
-        """Its state is what its partition holds."""
+        """Return the shard with the state that its partition holds."""
         config = self._config
         configs = {"compression.type": "producer"} | _segments_of(config.offsets_topic_segment_bytes)
         log = self._log(CONSUMER_OFFSETS, number, config.offsets_topic_num_partitions, configs, wall_now_ms)
@@ -169,7 +169,7 @@ class InternalTopics:
     def open_transactions_shard(
         self, number: int, producers: dict[int, TransactionMetadata], wall_now_ms: int
     ) -> TransactionsLog:
-        """``producers``: by producer id, shared by all shards."""
+        """Return the shard. ``producers``, by producer id, is shared by all shards."""
         config = self._config
         configs = {"compression.type": "uncompressed"} | _segments_of(config.transaction_state_log_segment_bytes)
         log = self._log(TRANSACTION_STATE, number, config.transaction_state_log_num_partitions, configs, wall_now_ms)
@@ -189,5 +189,5 @@ class InternalTopics:
 
 
 def _segments_of(size_bytes: int) -> dict[str, object]:
-    """Kafka's public key takes no less than 1 MiB."""
+    """Return the config for the segment size. Kafka's public key accepts at least 1 MiB."""
     return {"segment.bytes" if size_bytes >= 1 << 20 else "internal.segment.bytes": size_bytes}

@@ -1,4 +1,4 @@
-"""ACLs, credentials and quotas of a log: stored before anybody is told."""
+"""ACLs, credentials and quotas of a log. Every change is stored before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -39,46 +39,47 @@ class SecurityAdmin:
         return self._shard.acls_version
 
     def all_acls(self) -> Iterable[Acl]:
-        """Every one, in no order."""
+        """All ACLs, in no order."""
         return self._shard.acls
 
     def find_acls(self, acl_filter: AclFilter) -> list[Acl]:
-        """Those that the filter matches, sorted. Raises InvalidRequest."""
+        """Return the ACLs that the filter matches, sorted. Raises InvalidRequest."""
         return self._shard.find_acls(acl_filter)
 
     def create_acls(self, acls: Sequence[Acl], now_ms: int) -> list[KafkaError | None]:
-        """For each: None, or why it is not stored."""
+        """Create ACLs; return None or the error for each."""
         return self._execute(self._shard.create_acls(acls, lambda: uuid_bytes(self._new_text_id())), now_ms)
 
     def delete_acls(self, filters: Sequence[AclFilter], now_ms: int) -> list[list[Acl] | KafkaError]:
-        """For each filter: what it matched, all of it removed, or why not."""
+        """Delete ACLs; return, for each filter, the ACLs it matched and removed, or the error."""
         return self._execute(self._shard.delete_acls(filters), now_ms)
 
     # credentials -----------------------------------------------------------------------------------------------------
 
     def scram_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """What is kept of the user's password."""
+        """Return the user's stored credential, or None."""
         return self._shard.credentials.get((mechanism, user))
 
     def scram_users(self) -> Mapping[str, dict[ScramMechanism, int]]:
-        """The users: for which mechanisms they have credentials, with how many iterations."""
+        """Return the users with credentials, and the number of iterations for each mechanism."""
         return self._shard.users()
 
     def alter_scram_credentials(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion], now_ms: int
     ) -> dict[str, KafkaError | None]:
-        """By user: None, or why nothing of that user's was changed."""
+        """Change credentials; return, for each user, None or the error because of which nothing of that user was
+        changed."""
         return self._execute(self._shard.alter_credentials(deletions, upsertions), now_ms)
 
     # quotas ----------------------------------------------------------------------------------------------------------
 
     @property
     def quotas(self) -> Mapping[Entity, Mapping[str, float]]:
-        """What is set, live."""
+        """The quotas as set, a live view."""
         return self._shard.quotas
 
     def find_quotas(self, filters: Sequence[QuotaFilter], strict: bool) -> dict[Entity, dict[str, float]]:
-        """The entities that all filters meet; ``strict``: and that have no further part."""
+        """Return the entities that all filters match; ``strict`` excludes entities with further parts."""
         return {
             entity: dict(values)
             for entity, values in sorted(self._shard.quotas.items(), key=lambda item: repr(item[0]))
@@ -88,5 +89,5 @@ class SecurityAdmin:
     def alter_quotas(
         self, alterations: Sequence[QuotaAlteration], now_ms: int, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """For each: None, or why it is not stored."""
+        """Change quotas; return None or the error for each."""
         return self._execute(self._shard.alter_quotas(alterations, validate_only=validate_only), now_ms)

@@ -41,17 +41,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str | None = None
 
     def check(self) -> None:
-        """Raises ConfigError for a value that cannot be."""
+        """Raise ConfigError for an invalid value."""
         read(msgspec.structs.asdict(self), rows("log"), "log")
 
     @property
     def publication_interval_ms(self) -> int:
-        """How often readers in other processes learn how far they may read, if anything moved: a fifth of that."""
+        """The interval at which the end for readers in other processes is published, if it moved: a fifth of that."""
         return max(1, self.checkpoint_interval_ms // 5)
 
     @property
     def fsync_promise(self) -> str:
-        """What the fsync setting means for an acknowledged record, in one line."""
+        """The guarantee for an acknowledged record under the fsync setting, in one line."""
         match self.fsync:
             case "commit":
                 return "fsync=commit: an acknowledged record survives a power cut"

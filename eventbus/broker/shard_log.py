@@ -1,4 +1,4 @@
-"""A shard and the partition that holds its records: `eventbus.coordinator.shard`'s pattern, carried out."""
+"""A shard and the partition that holds its records; executes the pattern of `eventbus.coordinator.shard`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _logger = logging.getLogger("eventbus.broker")
 ShardT_co = TypeVar("ShardT_co", covariant=True, bound=Shard)
 
 Append = Callable[[PartitionLog, bytearray, int], AppendInfo]
-"""How the broker stores a shard's batch at ``now_ms``: no policy and no size limit, only the log."""
+"""Stores a shard's batch at ``now_ms`` in the log, without policies or size limits."""
 
 AppendMarker = Callable[[TopicPartition, ProducerIdAndEpoch, bool, int, int], "AppendInfo | None"]
-"""How the broker ends a producer's transaction on a partition: committed or not, by the coordinator of an epoch, at
-``now_ms``; None when the partition is gone."""
+"""Ends a producer's transaction on a partition: committed or not, with a coordinator epoch, at ``now_ms``. Returns
+None if the partition is gone."""
 
 SAVE_RECORDS = 1_000
-"""The latest records are saved after so many batches, and after twice as many as there are: opening reads no more."""
+"""The latest records are saved after this many batches, or after twice their own number if that is more: opening
+reads no more than that."""
 _SAVE_RATIO = 2
 _CLOSE_RATIO = 16
-"""At close a sixteenth of them is enough: a process that writes one record must not write out a large state."""
+"""At close, a sixteenth of them is enough: a process that writes one record must not write out a large state."""
 _LOAD_BYTES = 1 << 20
 _NEVER = 1 << 62
 _ADVICE = (
@@ -44,7 +45,7 @@ _ADVICE = (
 
 
 class _EveryRecord(LatestRecords):
-    """Replays each record at once, instead of only the last of each key: what the log says in full, for `check`."""
+    """Replays each record at once instead of the last of each key, so that `check` sees the whole log."""
 
     __slots__ = ("_shard",)
 
@@ -65,7 +66,7 @@ class _EveryRecord(LatestRecords):
 
 
 class ShardLog(Generic[ShardT_co]):
-    """A shard and its partition, kept together: nothing else writes either."""
+    """A shard and its partition. Nothing else writes to either."""
 
     __slots__ = (
         "_append",
@@ -87,14 +88,14 @@ class ShardLog(Generic[ShardT_co]):
         append_marker: AppendMarker | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """``storage`` holds the log; the latest records are saved there, unless nothing in it outlives the process."""
+        """``storage`` holds the log; the latest records are saved there if it is durable."""
         self.shard = shard
         self.log = log
         self._append = append
         self._append_marker = append_marker
         self._storage = storage if storage is not None and storage.durable else None
         self._latest: LatestRecords | None = None
-        """None before `load`, and where nothing is saved."""
+        """None before `load`, and if nothing is saved."""
         self._unsaved_count = 0
         self._save_at = SAVE_RECORDS if self._storage is not None else _NEVER
         self._replayed_offset = log.log_start_offset
@@ -103,9 +104,9 @@ class ShardLog(Generic[ShardT_co]):
         return f"{self.log.topic_partition}@{self._replayed_offset} {self.shard!r}"
 
     def execute(self, decision: Decision[ReplyT_co], now_ms: int, append: Append | None = None) -> ReplyT_co:
-        """Store the decision's records in one batch, then fold them in. Nothing changed when this raises.
+        """Store the decision's records in one batch, then apply them. Nothing has changed if this raises.
 
-        ``append`` replaces the usual way to store, for this once.
+        ``append`` replaces the usual way to store, for this call.
         """
         if decision.records:
             builder = BatchBuilder()
@@ -122,7 +123,7 @@ class ShardLog(Generic[ShardT_co]):
     def execute_in_transaction(
         self: ShardLog[TransactionalShard], decision: Decision[ReplyT_co], producer: ProducerIdAndEpoch, now_ms: int
     ) -> ReplyT_co:
-        """As `execute`, as part of the producer's open transaction: the records stay pending until it ends."""
+        """Execute as part of the producer's open transaction: the records stay pending until it ends."""
         if decision.records:
             builder = BatchBuilder()
             for key, value in decision.records:
@@ -147,7 +148,7 @@ class ShardLog(Generic[ShardT_co]):
         coordinator_epoch: int,
         now_ms: int,
     ) -> AppendInfo | None:
-        """Store the marker that ends the producer's transaction here, then apply or drop what was pending."""
+        """Store the marker that ends the producer's transaction here, then apply or drop the pending records."""
         assert self._append_marker is not None, "a shard that takes part in transactions knows how to store markers"
         info = self._append_marker(self.log.topic_partition, producer, committed, coordinator_epoch, now_ms)
         if info is not None:
@@ -158,7 +159,7 @@ class ShardLog(Generic[ShardT_co]):
         return info
 
     def _appended(self, info: AppendInfo) -> None:
-        """Count batches that were appended and replayed, and save when there are enough."""
+        """Count batches that were appended and replayed, and save the latest records if there are enough."""
         self._replayed_offset = info.last_offset + 1
         self._unsaved_count += 1
         if self._unsaved_count >= self._save_at:
@@ -167,7 +168,7 @@ class ShardLog(Generic[ShardT_co]):
     # opening ---------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Bring the shard to the end of the log: with the saved records, if there are any, and with the log after them.
+        """Bring the shard to the end of the log: replay the saved records, if there are any, and the log after them.
 
         Damage is an error for a human: a group that silently starts over reads everything twice, or skips it.
         """
@@ -190,7 +191,7 @@ class ShardLog(Generic[ShardT_co]):
         return self.shard.identify if isinstance(self.shard, IdentifyingShard) else None
 
     def _read_log(self, latest: LatestRecords) -> None:
-        """Add what the log holds from the replayed offset on."""
+        """Replay the log from the replayed offset on."""
         log = self.log
         while self._replayed_offset < log.log_end_offset:
             buffer = log.read(self._replayed_offset, _LOAD_BYTES, max_offset=log.log_end_offset)
@@ -232,7 +233,7 @@ class ShardLog(Generic[ShardT_co]):
         return f"{self.log.directory}/{COORDINATOR_STATE}"
 
     def close(self) -> None:
-        """Save the latest records for the next opening, if enough of them are new. Call it before the log closes."""
+        """Save the latest records for the next opening, if enough of them are new. Call this before the log closes."""
         if self._latest is not None and self._unsaved_count * _CLOSE_RATIO > len(self._latest):
             self._save()
 
@@ -241,9 +242,9 @@ class ShardLog(Generic[ShardT_co]):
             self._save_at = max(SAVE_RECORDS, _SAVE_RATIO * len(self._latest))
 
     def _save(self) -> None:
-        """Write the latest records to their file. No error comes out of here: the file saves work, no more.
+        """Write the latest records to their file. Errors are not raised, because the file only saves work.
 
-        The log may end before them after a crash. The next opening sees that, and removes the file.
+        The log may end before them after a crash. The next opening detects that, and removes the file.
         """
         latest, storage = self._latest, self._storage
         if latest is None or storage is None or self.log.poisoned:
@@ -259,17 +260,16 @@ class ShardLog(Generic[ShardT_co]):
                 storage.remove(f"{self._path}.tmp")
 
     def _last_batch_crc(self, end_offset: int) -> int:
-        """The CRC of the batch that ends at an offset. Raises KafkaError if there is none."""
+        """Return the CRC of the batch that ends at an offset. Raises KafkaError if there is none."""
         header = read_header(self.log.read(end_offset - 1, 1, max_offset=end_offset))
         if header.next_offset != end_offset:
             raise CorruptRecord(f"{self.log.topic_partition}: no batch ends at offset {end_offset}")
         return header.crc
 
     def _load_saved(self) -> LatestRecords | None:
-        """The saved records, if they are those of this log. A file that is not believed is removed, durably.
+        """Return the saved records, if they match this log. A file that does not match is durably removed.
 
-        Or it could be believed later: of records up to an offset that a crash has taken from the log, the log will have
-        others when it reaches that offset again.
+        Otherwise it might match later: if a crash removed the end of the log, other records will have those offsets.
         """
         storage, log = self._storage, self.log
         if storage is None:

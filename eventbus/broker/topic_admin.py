@@ -1,4 +1,4 @@
-"""Topics: create, delete, grow, configure, describe. Part of the broker; it writes ``__cluster_metadata-0`` alone."""
+"""Create, delete, grow, configure and describe topics. Part of the broker; it writes only ``__cluster_metadata-0``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger("eventbus.broker")
 
 
 class TopicAdmin:
-    """Rules for names, configs and partition counts around the topics' shard. Every change is on disk on return."""
+    """Checks names, configs and partition counts for the topics' shard. Every change is on disk on return."""
 
     def __init__(
         self, logs: Logs, shard_log: ShardLog[TopicsShard], config: BrokerConfig, new_topic_id: Callable[[], str]
@@ -34,16 +34,16 @@ class TopicAdmin:
         self.version = 0
         """Rises with every change of topics or partitions."""
         self.uncertain: set[str] = set()
-        """Topics whose last change failed to reach the disk, or so it said: a restart may not know of it."""
+        """Topics whose last change failed to reach the disk, or seemed to: a restart may not find it."""
 
     # look ------------------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicState:
-        """Raises UnknownTopicOrPartition, naming the nearest topic."""
+        """Return the topic. Raises UnknownTopicOrPartition with the nearest name."""
         return self._shard_log.shard.topic(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """What the topic's logs go by now."""
+        """Return the present settings of the topic's logs."""
         config = self._log_configs.get(name)
         if config is None:
             config = configs.log_config(self.topic(name).configs, self._defaults)
@@ -51,21 +51,21 @@ class TopicAdmin:
         return config
 
     def configs_of(self, name: str) -> dict[str, configs.ConfigEntry]:
-        """All configs of a topic, and where each comes from. Raises UnknownTopicOrPartition."""
+        """Return all configs of a topic with their sources. Raises UnknownTopicOrPartition."""
         return configs.describe(self.topic(name).configs, self._defaults)
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """Topic configs for topics that do not set them, where they are not Kafka's."""
+        """Configs for topics that do not set them, where they differ from Kafka's defaults."""
         return self._defaults
 
     @property
     def metadata_end_offset(self) -> int:
-        """Where the next change of topics will stand in their log."""
+        """The offset that the next change of topics will have in their log."""
         return self._shard_log.log.log_end_offset
 
     def describe(self, topics: Iterable[str] | None) -> list[TopicDescription]:
-        """The named topics, or all of them by name. Raises UnknownTopicOrPartition."""
+        """Describe the named topics, or all of them by name. Raises UnknownTopicOrPartition."""
         return [self._describe(self.topic(name)) for name in (sorted(self.topics) if topics is None else topics)]
 
     def _describe(self, topic: TopicState, warnings: tuple[str, ...] = ()) -> TopicDescription:
@@ -100,7 +100,7 @@ class TopicAdmin:
     def create(
         self, specs: Sequence[TopicSpec], now_ms: int, *, validate_only: bool
     ) -> dict[str, TopicDescription | KafkaError]:
-        """Each topic is created, or told why not. ``validate_only`` changes nothing."""
+        """Create topics; return a description or an error for each. ``validate_only`` changes nothing."""
         results: dict[str, TopicDescription | KafkaError] = {}
         for spec in specs:
             try:
@@ -116,7 +116,7 @@ class TopicAdmin:
         return results
 
     def create_internal(self, name: str, partitions: int, topic_configs: Mapping[str, object], now_ms: int) -> None:
-        """A topic of the log's own."""
+        """Create an internal topic."""
         decision = self._shard_log.shard.create(
             name, partitions, configs.normalise(topic_configs), self._new_topic_id(), now_ms
         )
@@ -125,13 +125,13 @@ class TopicAdmin:
         self._sync((name,))
 
     def allocate_producer_ids(self, now_ms: int) -> range:
-        """A block of producer ids that nobody had before, nor will after a crash."""
+        """Reserve a block of producer ids that were never used, and will not be used again after a crash."""
         block = self._shard_log.execute(self._shard_log.shard.allocate_producer_ids(), now_ms)
         self._logs.sync_metadata(self._shard_log.log)
         return block
 
     def _sync(self, changed: Iterable[str]) -> None:
-        """Bring changes of topics to the disk. Raises StorageError."""
+        """Make changes of topics durable. Raises StorageError."""
         try:
             self._logs.sync_metadata(self._shard_log.log)
         except KafkaError:
@@ -166,7 +166,7 @@ class TopicAdmin:
         return ((collision,) if collision else ()) + tuple(idle)
 
     def delete(self, name: str, now_ms: int) -> None:
-        """Forget a topic; its logs are still there. Raises UnknownTopicOrPartition."""
+        """Remove a topic from the metadata; its logs still exist. Raises UnknownTopicOrPartition."""
         names.check_not_internal(name, "deleted")
         decision = self._shard_log.shard.delete(name)
         self._logs.reserve.spend(lambda: self._shard_log.execute(decision, now_ms))
@@ -175,18 +175,19 @@ class TopicAdmin:
         self._logs.sync_metadata(self._shard_log.log)
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
-        """Raises UnknownTopicOrPartition, InvalidPartitions."""
+        """Raise the partition count. Raises UnknownTopicOrPartition, InvalidPartitions."""
         self._shard_log.execute(self.check_add_partitions(name, total_count), now_ms)
         self.version += 1
         self._sync((name,))
 
     def check_add_partitions(self, name: str, total_count: int) -> Decision[TopicState]:
-        """What growing the topic comes to. Raises UnknownTopicOrPartition, InvalidPartitions; changes nothing."""
+        """Return the decision to grow the topic, without executing it. Raises UnknownTopicOrPartition,
+        InvalidPartitions."""
         names.check_not_internal(name, "altered")
         return self._shard_log.shard.add_partitions(name, total_count)
 
     def check_alter(self, name: str, set: Mapping[str, object], delete: Sequence[str]) -> Decision[TopicState]:
-        """What altering configs comes to. Raises UnknownTopicOrPartition, InvalidConfig; changes nothing."""
+        """Return the decision to alter configs, without executing it. Raises UnknownTopicOrPartition, InvalidConfig."""
         names.check_not_internal(name, "altered")
         changed = configs.normalise(set)
         for key in delete:
@@ -198,7 +199,7 @@ class TopicAdmin:
     def alter_configs(
         self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
     ) -> TopicDescription:
-        """Set and unset configs; the topic's logs obey at once. Raises UnknownTopicOrPartition, InvalidConfig."""
+        """Set and unset configs; the topic's logs use them at once. Raises UnknownTopicOrPartition, InvalidConfig."""
         decision = self.check_alter(name, set, delete)
         self._shard_log.execute(decision, now_ms)
         self._logs.sync_metadata(self._shard_log.log)
@@ -212,7 +213,7 @@ class TopicAdmin:
 
 
 def check_assignments(name: str, assignments: Sequence[Sequence[int]]) -> None:
-    """Raises INVALID_REPLICA_ASSIGNMENT (39) unless each partition is given to the one broker there is."""
+    """Raise INVALID_REPLICA_ASSIGNMENT (39) unless each partition is assigned to the only broker."""
     for number, brokers in enumerate(assignments):
         if list(brokers) != [BROKER_ID]:
             raise error_for_code(

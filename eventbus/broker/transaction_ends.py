@@ -1,6 +1,6 @@
-"""Transactions on their way to their end: markers into the partitions, then that they are complete. Part of the broker.
+"""Finish decided transactions: write the markers into the partitions, then the completion. Part of the broker.
 
-Also what a crash left open in partitions without the coordinator knowing of it (`find_unknown`).
+Also find transactions that a crash left open in partitions and that the coordinator does not have (`find_unknown`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TransactionsLog = ShardLog[TransactionsShard]
 Partitions = Mapping[TopicPartition, Partition]
 
 COORDINATOR_EPOCH = 0
-"""One writer, one term, as in `eventbus.log.partition_log`."""
+"""The coordinator epoch is constant, as the leader epoch in `eventbus.log.partition_log` is."""
 RETRY_MS = 1_000
-"""After something found no room on the disk."""
+"""The delay after an attempt that failed because the disk was full."""
 NEVER_MS = 1 << 62
 
 
 class _Ending:
-    """A prepared transaction."""
+    """A prepared transaction that is being finished."""
 
     __slots__ = ("answer", "markers", "offset", "remaining", "reported", "shard_log")
 
@@ -55,13 +55,13 @@ class _Ending:
     ) -> None:
         self.shard_log = shard_log
         self.offset = offset
-        """Of the Prepare* record."""
+        """The offset of the Prepare* record."""
         self.remaining = remaining
-        """Where no marker stands yet."""
+        """The partitions without a marker so far."""
         self.markers: list[tuple[PartitionLog, int]] = []
         self.answer = answer
         self.reported = False
-        """It was logged that a marker could not be written."""
+        """True once a failed marker was logged."""
 
 
 class Endings:
@@ -84,22 +84,22 @@ class Endings:
         self._wall = wall
         self.prepared: dict[str, _Ending] = {}
         self._unsettled: dict[str, int] = {}
-        """Where Complete* of a transaction without a bumped epoch stands."""
+        """The offsets of Complete* records of transactions whose epoch was not raised."""
         self.next_retry_ms = NEVER_MS
-        """When to call `finish` for want of room the last time."""
+        """When to call `finish` again after the disk was full."""
 
     def add(
         self, transactional_id: str, shard_log: TransactionsLog, offset: int, answer: TransactionEnd | None = None
     ) -> None:
-        """The record at ``offset`` has decided a transaction; ``answer`` is told of its markers."""
+        """Add the transaction that the record at ``offset`` decided; ``answer`` gets the positions of its markers."""
         remaining = sorted(shard_log.shard.transactions[transactional_id].partitions)
         self.prepared[transactional_id] = _Ending(shard_log, offset, remaining, answer)
 
     def is_settled(self, transactional_id: str, shard_log: TransactionsLog) -> bool:
-        """Whether the next transaction may begin.
+        """True if the next transaction may begin.
 
-        Records of two transactions with one epoch must not be on the disk together unless it is known there, too,
-        that the first is complete.
+        Records of two transactions with the same epoch must not be on disk together unless the completion of the first
+        is there too.
         """
         if self._unsettled and self._unsettled.get(transactional_id, -1) >= shard_log.log.high_watermark:
             return False
@@ -107,19 +107,19 @@ class Endings:
         return True
 
     def finish(self, now_ms: int) -> None:
-        """Take every one as far as the disk allows: its markers, then that it is complete."""
+        """Finish every transaction as far as the disk allows: its markers, then its completion."""
         self.next_retry_ms = NEVER_MS
         for transactional_id in list(self.prepared):
             self.advance(transactional_id, now_ms)
 
     def advance(self, transactional_id: str, now_ms: int) -> None:
-        """As `finish`, for one of them."""
+        """Finish a single transaction as far as the disk allows."""
         ending = self.prepared[transactional_id]
         if ending.offset >= ending.shard_log.log.high_watermark:
             return
         try:
             self._advance(transactional_id, ending, now_ms)
-        except KafkaError as error:  # one that cannot be ended must not keep others from what waits for the same flush
+        except KafkaError as error:  # a failure must not keep back the others that wait for this flush
             self.next_retry_ms = min(self.next_retry_ms, now_ms + RETRY_MS)
             if not ending.reported:
                 ending.reported = True
@@ -132,7 +132,7 @@ class Endings:
             topic_partition = ending.remaining[-1]
             error = self._refuse(topic_partition)
             if isinstance(error, PartitionOffline):
-                raise error  # the transaction waits: without its marker, what it wrote there would be aborted one day
+                raise error  # the transaction waits: without its marker, its records there would be aborted one day
             offset = None
             if self._open_epoch(topic_partition, known.producer_id) in _epochs_of(known):
                 offset = self.mark(topic_partition, known.producer, known.state is PREPARE_COMMIT, now_ms)
@@ -142,8 +142,8 @@ class Endings:
         if ending.answer is not None and ending.answer.markers is None:
             ending.answer.markers = tuple([(log.topic_partition, offset) for log, offset in ending.markers])
         if all(offset < log.high_watermark or log.closed for log, offset in ending.markers):
-            # The next transaction has another epoch, so this record may come to the disk when it likes; without a
-            # bumped epoch it has not.
+            # The next transaction has another epoch, so this record may be flushed at any time. Without a raised epoch
+            # it may not.
             append = self._store_lazily if known.is_bumped else None
             wall_now_ms = self._wall.at(now_ms)
             shard_log.execute(shard_log.shard.complete(transactional_id, wall_now_ms), wall_now_ms, append)
@@ -152,15 +152,15 @@ class Endings:
                 self._unsettled[transactional_id] = shard_log.log.log_end_offset - 1
 
     def _open_epoch(self, topic_partition: TopicPartition, producer_id: int) -> int | None:
-        """The epoch of the transaction that the producer has open in a partition.
+        """Return the epoch of the transaction that the producer has open in a partition.
 
-        What is there now counts: a topic that was deleted gets no marker, nor does one that was made anew since.
+        The present state counts: neither a deleted topic gets a marker, nor a topic that was created again since.
         """
         state = self._state(topic_partition, producer_id)
         return state.producer_epoch if state is not None and state.in_transaction else None
 
     def _state(self, topic_partition: TopicPartition, producer_id: int) -> ProducerState | None:
-        """What a partition remembers of a producer."""
+        """Return a partition's state of a producer, or None."""
         partition = self._partitions.get(topic_partition)
         return None if partition is None else partition.log.producers.states.producers.get(producer_id)
 
@@ -172,10 +172,11 @@ class Endings:
         now_ms: int,
         coordinator_epoch: int | None = None,
     ) -> int | None:
-        """End what the producer has open in one partition; returns the marker's offset. Raises StorageError.
+        """End the producer's open transaction in one partition; return the marker's offset. Raises StorageError.
 
-        There is one coordinator: what it decided is not refused where an administrator's marker, or that of a cluster
-        the log comes from, bore a later epoch. Given a ``coordinator_epoch``, raises TransactionCoordinatorFenced too.
+        There is only one coordinator: its decision is not refused because the marker of an administrator, or of the
+        cluster from which the log was copied, had a later epoch. With a ``coordinator_epoch``, raises
+        TransactionCoordinatorFenced too.
         """
         if coordinator_epoch is None:
             state = self._state(topic_partition, producer.producer_id)
@@ -201,7 +202,7 @@ class Endings:
 
 
 class Unknown(NamedTuple):
-    """A transaction that is open in a partition, and not known as open there."""
+    """A transaction that is open in a partition, and not known as open to the coordinator."""
 
     topic_partition: TopicPartition
     producer_id: int
@@ -211,20 +212,22 @@ class Unknown(NamedTuple):
 
 
 def producer_states(partitions: Partitions) -> Iterator[tuple[TopicPartition, int, ProducerState]]:
-    """Every producer that every partition remembers."""
+    """Yield the state of every producer in every partition."""
     for topic_partition, partition in partitions.items():
         for producer_id, state in partition.log.producers.states.producers.items():
             yield topic_partition, producer_id, state
 
 
 def not_durable(partitions: Partitions, known: TransactionMetadata) -> list[tuple[TopicPartition, int]]:
-    """The last record that the producer wrote to each partition of its transaction, where a crash could take it."""
+    """Return the last record that the producer wrote to each partition of its transaction, if a crash could remove
+    it."""
     found: list[tuple[TopicPartition, int]] = []
     for topic_partition in sorted(known.partitions):
         partition = partitions.get(topic_partition)
         producer = None if partition is None else partition.log.producers.states.producers.get(known.producer_id)
         if partition is not None and producer is not None and producer.in_transaction:
-            last_offset = partition.log.log_end_offset - 1  # of offsets, which have no sequence, it is not known better
+            # Offsets have no sequence, so their last record is not known exactly.
+            last_offset = partition.log.log_end_offset - 1
             if producer.batches:
                 first, last, base_offset, _ = producer.batches[-1]
                 last_offset = base_offset + ((last - first) & MAX_SEQUENCE)
@@ -234,7 +237,7 @@ def not_durable(partitions: Partitions, known: TransactionMetadata) -> list[tupl
 
 
 def find_unknown(partitions: Partitions, transactions: Mapping[str, TransactionMetadata]) -> list[Unknown]:
-    """What is open in partitions, and will not be ended by whoever coordinates."""
+    """Return transactions that are open in partitions and that their coordinator will not end."""
     by_producer = {known.previous_producer_id: known for known in transactions.values()}
     by_producer |= {known.producer_id: known for known in transactions.values()}
     found: list[Unknown] = []
@@ -247,9 +250,9 @@ def find_unknown(partitions: Partitions, transactions: Mapping[str, TransactionM
 
 
 def _epochs_of(known: TransactionMetadata) -> range:
-    """The epochs that the records of the open or prepared transaction may have.
+    """Return the epochs that the records of the open or prepared transaction may have.
 
-    An end or a fence moves the epoch: at the new epoch, the producer's next transaction is open.
+    An end or a fence raises the epoch; the producer's next transaction has the new epoch.
     """
     epoch = known.producer_epoch
     if known.state is ONGOING or not known.is_bumped:
@@ -262,9 +265,9 @@ def _is_known(topic_partition: TopicPartition, producer_id: int, epoch: int, kno
 
 
 def _was_committed(producer_id: int, epoch: int, known: TransactionMetadata) -> bool:
-    """Whether it is the last transaction of its id, and was committed.
+    """True if it is the last transaction of its id, and was committed.
 
-    Where nothing waits for flushes, a crash may keep that it is complete and lose a marker.
+    If nothing waits for flushes, a crash may keep its completion and lose a marker.
     """
     if known.state is not COMPLETE_COMMIT:
         return False

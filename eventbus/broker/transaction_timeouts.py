@@ -1,4 +1,4 @@
-"""When open transactions time out, and the sweeps that find them. Part of the broker; pure."""
+"""Timeouts of open transactions, and the sweeps that find them. Part of the broker; pure."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ The order of an end, each arrow a completed flush where the log waits for flushe
 
     the transaction's records -> Prepare* -> markers -> Complete*
 
-The first arrow is the caller's business. Prepare* decides: from there on the transaction is finished, by
-`finish_prepared` after a flush, by `tick` when a marker found no room, or by the next opening. Complete* comes after
-the markers are durable, so that no crash keeps it and loses one of them: at opening, what is Prepare* is marked again
-where it is still open.
+The caller ensures the first arrow. Prepare* decides: from then on the transaction is finished, by `finish_prepared`
+after a flush, by `tick` if the disk was too full for a marker, or by the next opening. Complete* comes after the
+markers are durable, so that no crash keeps it and loses one of them: the opening writes the markers of a Prepare*
+transaction again wherever it is still open.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ _PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
 
 
 class Sender(NamedTuple):
-    """The request that brought a batch from outside: a batch may name any producer, a request is authorized."""
+    """The request that brought a batch from outside: a batch may contain any producer id, a request is authorized."""
 
     transactional_id: str
-    """The id that the peer may write with; empty: none."""
+    """The id that the peer may write with; empty if there is none."""
     adds_partitions: bool
-    """Its batches add their partitions to the transaction (KIP-890), instead of a request before them."""
+    """True if its batches add their partitions to the transaction (KIP-890), instead of a request before them."""
     now_ms: int
 
 
 class Transactions:
-    """Which shard keeps a transactional id, and what is under way."""
+    """Maps transactional ids to shards, and finishes their transactions."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Transactions:
         wall: WallTime,
         now_ms: int,
     ) -> None:
-        """``partitions`` are the open logs; ``open_shard`` gives a partition's shard, ``allocate_producer_ids`` a block
-        of ids nobody had before, both at a wall time; ``refuse`` the error for a partition that does not exist;
-        ``store_lazily`` stores what needs no flush for its own sake; ``flush_now`` brings everything to the disk where
-        the log waits for that; ``wall`` dates what is stored."""
+        """``partitions`` are the open logs. ``open_shard`` returns a partition's shard, and
+        ``allocate_producer_ids`` a block of unused ids, both at a wall time; ``refuse`` returns the error for a
+        partition that does not exist. ``store_lazily`` stores records that need no flush for their own sake;
+        ``flush_now`` flushes everything if the log waits for that; ``wall`` dates what is stored."""
         self._config = config
         self._partition_count = partition_count
         self._groups = groups
@@ -101,7 +101,7 @@ class Transactions:
         self._wall = wall
         self._shards: dict[int, TransactionsLog] = {}
         self._homes: dict[str, TransactionsLog] = {}
-        """By transactional id."""
+        """The shard of each transactional id."""
         self._producers: dict[int, TransactionMetadata] = {}
         self._producer_ids = iter(range(0))
         self._timeouts = Timeouts(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, now_ms)
@@ -109,9 +109,9 @@ class Transactions:
         self.prepared: Collection[str] = self._endings.prepared
         """The ids of the transactions that are decided and not complete."""
         self._answers: dict[str, TransactionEnd] = {}
-        """The last end of each id, for its retry."""
+        """The last end of each id, for a retry of it."""
         self._reconcile_at_ms = NEVER_MS
-        """When to `reconcile` again, for want of room the last time."""
+        """When to call `reconcile` again after the disk was full."""
         self._next_expiry_ms = now_ms + config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._ticked_ms = now_ms
 
@@ -119,7 +119,7 @@ class Transactions:
         return " ".join(repr(shard_log.shard) for _, shard_log in sorted(self._shards.items()))
 
     def load(self, number: int, now_ms: int) -> TransactionsLog:
-        """The shard of a partition, opened if need be. Open transactions start their timeout anew."""
+        """Return the shard of a partition, opened if necessary. Timeouts of open transactions start now."""
         shard_log = self._shards.get(number)
         if shard_log is not None:
             return shard_log
@@ -143,12 +143,13 @@ class Transactions:
         *,
         producer: ProducerIdAndEpoch | None = None,
     ) -> ProducerIdAndEpoch:
-        """Who the producer is. With a transactional id: the producers that had it before are fenced (KIP-98).
+        """Return a producer id and epoch. With a transactional id, the producers that had it before are fenced
+        (KIP-98).
 
-        ``producer``: who it was until now; it goes on, unless another one came between (KIP-360). Give the answer out
-        only after a flush: a crash must not give the same epoch to somebody else. Raises ConcurrentTransactions while
-        a transaction of the id is being ended (call again after a flush), ProducerFenced, InvalidTransactionTimeout,
-        InvalidRequest, StorageError.
+        ``producer``: its present id and epoch; it continues, unless another producer came in between (KIP-360). Send
+        the answer only after a flush: a crash must not give the same epoch to a second producer. Raises
+        ConcurrentTransactions while a transaction of the id is being ended (call again after a flush), ProducerFenced,
+        InvalidTransactionTimeout, InvalidRequest, StorageError.
         """
         self._check_open()
         if transactional_id is None:
@@ -191,12 +192,12 @@ class Transactions:
     def admit(
         self, topic_partition: TopicPartition, header: BatchHeader, sender: Sender, *, in_transaction: bool
     ) -> None:
-        """Refuse a batch from outside whose producer id is not the sender's own.
+        """Refuse a batch from outside with a producer id that is not the sender's.
 
         Producer ids are not secret (DescribeProducers shows them), and sequence numbers are easy to guess. Without this
         check, a client that may write to a topic could add records to a transaction of another producer, whose own
-        records would then be taken for duplicates. ``in_transaction``: the partition has this transaction open, so
-        the partition need not be added.
+        records would then be taken for duplicates. ``in_transaction``: the partition has this transaction open, so the
+        partition need not be added.
 
         Raises InvalidProducerIdMapping, ProducerFenced, and as `add_partitions`.
         """
@@ -216,9 +217,9 @@ class Transactions:
             self._home(transactional_id, producer, sender.now_ms).shard.current(transactional_id, producer)
 
     def verify(self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch) -> None:
-        """Whether the producer may write to the partition in its transaction (KIP-890).
+        """Check that the producer may write to the partition in its transaction (KIP-890).
 
-        Raises InvalidProducerEpoch when it was fenced, InvalidTxnState unless a transaction is open there.
+        Raises InvalidProducerEpoch if it was fenced, InvalidTxnState unless a transaction is open there.
         """
         producer_id, epoch = producer
         known = self._producers.get(producer_id)
@@ -244,7 +245,7 @@ class Transactions:
         partitions: Iterable[TopicPartition],
         now_ms: int,
     ) -> None:
-        """Make partitions part of the producer's transaction, which the first ones begin; all of them, or none.
+        """Add partitions to the producer's transaction, which the first ones begin; all of them, or none.
 
         Raises UnknownTopicOrPartition, InvalidProducerIdMapping, ProducerFenced, ConcurrentTransactions, StorageError.
         """
@@ -266,7 +267,7 @@ class Transactions:
             self._timeouts.set(transactional_id, now_ms + known.timeout_ms)
 
     def add_offsets(self, transactional_id: str, producer: ProducerIdAndEpoch, group: str, now_ms: int) -> None:
-        """Make the group's offsets part of the producer's transaction. Raises as `add_partitions`."""
+        """Add the group's offsets to the producer's transaction. Raises as `add_partitions`."""
         self.add_partitions(transactional_id, producer, (self._groups.partition_of(group),), now_ms)
 
     def commit_offsets(
@@ -279,10 +280,10 @@ class Transactions:
         *,
         added: bool = False,
     ) -> OffsetCommitResult:
-        """Commit offsets as part of the transaction (KIP-98, KIP-447): nobody sees them before it is committed.
+        """Commit offsets as part of the transaction (KIP-98, KIP-447): they are invisible before it is committed.
 
-        ``added`` is for clients from before KIP-890, who add the offsets by a request of its own: one that comes late
-        must not begin their next transaction. Raises as `add_offsets` (with ``added`` as `verify`), and as
+        ``added`` is for clients from before KIP-890, which add the offsets by a separate request: a late commit must
+        not begin their next transaction. Raises as `add_offsets` (with ``added`` as `verify`), and as
         `Groups.commit_transaction_offsets`.
         """
         if added:
@@ -301,12 +302,12 @@ class Transactions:
         now_ms: int,
         bump_epoch: bool = True,
     ) -> TransactionEnd:
-        """Decide the transaction: to be answered once the record at ``offset`` of the answer is durable.
+        """Decide the transaction. Send the answer once the record at its ``offset`` is durable.
 
-        What a crash could lose of the transaction's records must be durable before. The producer goes on as
-        ``next``. Asked again with the epoch of an end that is complete, the answer is the same. ``bump_epoch=False`` is
-        for clients from before KIP-890. Raises InvalidProducerIdMapping, ProducerFenced, InvalidTxnState,
-        ConcurrentTransactions, StorageError; nothing happened then.
+        Records of the transaction that a crash could remove must be durable before. The producer continues as ``next``.
+        A retry with the epoch of a completed end gets the same answer. ``bump_epoch=False`` is for clients from before
+        KIP-890. Raises InvalidProducerIdMapping, ProducerFenced, InvalidTxnState, ConcurrentTransactions, StorageError;
+        nothing happened then.
         """
         self._check_open()
         shard_log = self._home(transactional_id, producer, now_ms)
@@ -329,9 +330,9 @@ class Transactions:
         return answer
 
     def not_durable(self, transactional_id: str) -> list[tuple[TopicPartition, int]]:
-        """The last record in each partition of the open transaction that a crash could still take.
+        """Return the last record in each partition of the open transaction that a crash could still remove.
 
-        They have to be durable before a commit is decided; a client that waits for its acks sees to it itself.
+        They have to be durable before a commit is decided. A client that waits for its acks ensures that itself.
         """
         shard_log = self._homes.get(transactional_id)
         if shard_log is None:
@@ -360,22 +361,22 @@ class Transactions:
     # ending ----------------------------------------------------------------------------------------------------------
 
     def finish_prepared(self, now_ms: int) -> None:
-        """Take every prepared transaction as far as the disk allows: its markers, then that it is complete.
+        """Finish every prepared transaction as far as the disk allows: its markers, then its completion.
 
-        To be called after every flush while any is `prepared`; where nothing waits for flushes `end` has done it
-        already. What fails is tried again at the next call and by `tick`.
+        Call this after every flush while any transaction is `prepared`; if nothing waits for flushes, `end` has already
+        done it. Failures are tried again at the next call and by `tick`.
         """
         self._endings.finish(now_ms)
 
     def _prepared(
         self, transactional_id: str, shard_log: TransactionsLog, answer: TransactionEnd | None = None
     ) -> None:
-        """The last record of the shard decided the transaction."""
+        """Register the transaction that the last record of the shard decided."""
         self._timeouts.drop(transactional_id)
         self._endings.add(transactional_id, shard_log, shard_log.log.log_end_offset - 1, answer)
 
     def _fence(self, transactional_id: str, now_ms: int) -> None:
-        """Abort the open transaction in its producer's stead, and fence that producer."""
+        """Abort the open transaction without its producer's request, and fence that producer."""
         shard_log = self._homes[transactional_id]
         wall_now_ms = self._wall.at(now_ms)
         decision = shard_log.shard.fence(transactional_id, wall_now_ms, lambda: self._new_producer_id(now_ms))
@@ -386,7 +387,7 @@ class Transactions:
     # admin -----------------------------------------------------------------------------------------------------------
 
     def list(self, states: Collection[str] = ()) -> list[TransactionListing]:
-        """Every transactional id, by name; of some states only (Kafka's names), if given."""
+        """List every transactional id, by name; only those in some states (Kafka's names), if given."""
         return [
             TransactionListing(transactional_id, known.producer_id, known.state.title)
             for transactional_id, known in self._all()
@@ -394,7 +395,7 @@ class Transactions:
         ]
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Raises TransactionalIdNotFound."""
+        """Describe a transactional id. Raises TransactionalIdNotFound."""
         known = self._look(transactional_id)
         is_open = known.state is ONGOING or known.state in _PREPARED
         return TransactionDescription(
@@ -408,9 +409,9 @@ class Transactions:
         )
 
     def abort(self, transactional_id: str, now_ms: int) -> None:
-        """Abort what the id's producer has open, and fence that producer.
+        """Abort the id's open transaction, and fence its producer.
 
-        Raises TransactionalIdNotFound, InvalidTxnState when nothing is open, ConcurrentTransactions, StorageError.
+        Raises TransactionalIdNotFound, InvalidTxnState if nothing is open, ConcurrentTransactions, StorageError.
         """
         self._check_open()
         self._look(transactional_id)
@@ -425,9 +426,9 @@ class Transactions:
         coordinator_epoch: int,
         now_ms: int,
     ) -> int:
-        """End what a producer has open in one partition, whatever the coordinator thinks of it (WriteTxnMarkers).
+        """End a producer's open transaction in one partition, whatever the coordinator has decided (WriteTxnMarkers).
 
-        Returns the marker's offset, -1 where nothing was ever written. Raises UnknownTopicOrPartition,
+        Returns the marker's offset, -1 if nothing was ever written. Raises UnknownTopicOrPartition,
         InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
         """
         self._check_open()
@@ -440,7 +441,7 @@ class Transactions:
     # opening ---------------------------------------------------------------------------------------------------------
 
     def abort_all(self, now_ms: int) -> None:
-        """Every client is gone: abort each open transaction. For an engine that has just been opened; it flushes."""
+        """Abort each open transaction, because all clients are gone. For an engine that was just opened; it flushes."""
         self._check_open()
         for transactional_id, known in self._all():
             if known.state is ONGOING:
@@ -451,13 +452,13 @@ class Transactions:
         self._settle(now_ms)
 
     def recover(self, now_ms: int) -> None:
-        """At opening, once all logs and groups are loaded: finish what is prepared, then `reconcile`."""
+        """At opening, once all logs and groups are loaded, finish the prepared transactions, then `reconcile`."""
         self._settle(now_ms)
         self.reconcile(now_ms)
         self._settle(now_ms)
 
     def reconcile(self, now_ms: int) -> None:
-        """Abort what is open in a partition and not known as open there, and pass every epoch a partition has seen.
+        """Abort transactions that are open in a partition but not in the coordinator; raise ids above all epochs seen.
 
         Such a transaction's record in ``__transaction_state`` was lost in a crash, so nothing of it was acknowledged
         (or less than a flush was asked for).
@@ -474,7 +475,7 @@ class Transactions:
         self.finish_prepared(now_ms)
 
     def _pass_epochs(self, now_ms: int) -> None:
-        """Move every id beyond the epochs that partitions have seen: none of them may be given out again."""
+        """Raise every id above the epochs that partitions have seen: none of them may be used again."""
         ids = {known.producer_id: transactional_id for transactional_id, known in self._all()}
         seen: dict[int, int] = {}
         for _, producer_id, state in producer_states(self._partitions):
@@ -491,14 +492,14 @@ class Transactions:
                 self._fence(transactional_id, now_ms)
 
     def _settle(self, now_ms: int) -> None:
-        """Finish what is prepared, with the flushes it needs."""
+        """Finish prepared transactions, with the flushes that they need."""
         self.finish_prepared(now_ms)
         self._flush_now()
 
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: abort what timed out, try again what failed, forget idle ids."""
+        """Do everything that is due: abort what timed out, try again what failed, delete idle ids."""
         set_back = now_ms < self._ticked_ms
         self._ticked_ms = now_ms
         if set_back or now_ms >= self._timeouts.next_sweep_ms:
@@ -524,7 +525,7 @@ class Transactions:
             self.finish_prepared(now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Forget the ids that are past ``transactional_id_expiration_ms``."""
+        """Delete the ids that are past ``transactional_id_expiration_ms``."""
         self._next_expiry_ms = now_ms + self._config.transaction_remove_expired_transaction_cleanup_interval_ms
         wall_now_ms = self._wall.at(now_ms)
         for shard_log in self._shards.values():
@@ -545,7 +546,7 @@ class Transactions:
                 self._answers.pop(transactional_id, None)
 
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         timeouts_ms = self._timeouts.next_sweep_ms
         return min(timeouts_ms, self._endings.next_retry_ms, self._reconcile_at_ms, self._next_expiry_ms)
 
@@ -560,7 +561,7 @@ class Transactions:
         if shard_log is None:
             TransactionsShard().known(transactional_id, producer)  # it raises
             raise AssertionError(transactional_id)
-        if transactional_id in self.prepared:  # perhaps only for want of room, and there is some by now
+        if transactional_id in self.prepared:  # perhaps the disk was full, and has space by now
             self._endings.advance(transactional_id, now_ms)
         return shard_log
 
@@ -577,12 +578,13 @@ class Transactions:
         )
 
     def close(self) -> None:
-        """Save what the next opening goes on from."""
+        """Save the state from which the next opening continues."""
         for shard_log in self._shards.values():
             shard_log.close()
 
     def check(self) -> None:
-        """Every invariant, or AssertionError: live state equals replayed state, and the indexes tell the same."""
+        """Check every invariant, also that live state equals replayed state and the indexes agree; raise
+        AssertionError."""
         producers: dict[int, TransactionMetadata] = {}
         homes: dict[str, TransactionsLog] = {}
         for number, shard_log in self._shards.items():

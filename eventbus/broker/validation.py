@@ -1,7 +1,7 @@
-"""What a batch from outside must keep before it is stored: Kafka's checks, header by header.
+"""Kafka's checks of a batch from outside before it is stored, header field by header field.
 
-The batch stays closed: but for compacted topics, whose records need keys, the 61 bytes of the header tell all.
-``base_offset`` and ``partition_leader_epoch`` are not looked at; the log writes them.
+The records stay unread, except those of compacted topics, which need keys: the 61 bytes of the header are sufficient.
+``base_offset`` and ``partition_leader_epoch`` are not checked; the log writes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OLD_MAGIC = (0, 1)
 
 
 class RecordsWithoutKey(InvalidRecord):
-    """Give each record of a compacted topic a key. ``indexes`` are those in the batch that have none."""
+    """Raised for records of a compacted topic without a key. ``indexes`` are their positions in the batch."""
 
     def __init__(self, message: str, indexes: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -27,10 +27,10 @@ class RecordsWithoutKey(InvalidRecord):
 
 
 def check_batch(batch: WritableBuffer, topic_partition: TopicPartition) -> BatchHeader:
-    """The header of the one good batch in ``batch``.
+    """Return the header of the batch in ``batch``, which must be exactly one valid batch.
 
-    Raises CorruptRecord (bytes damaged on the way), InvalidRecord (rules of the format), UnsupportedCompression.
-    Sequence, epoch and transaction are the log's business.
+    Raises CorruptRecord (bytes damaged in transit), InvalidRecord (rules of the format), UnsupportedCompression. The
+    log checks sequence, epoch and transaction.
     """
     where = f"produce to {topic_partition}"
     try:
@@ -78,7 +78,7 @@ def _broken_rules(header: BatchHeader) -> Iterator[str]:
 
 
 def refuse_large(size_bytes: int, limit_bytes: int, topic_partition: TopicPartition) -> RecordTooLarge:
-    """The error for a batch above the topic's limit."""
+    """Return the error for a batch above the topic's limit."""
     topic = topic_partition.topic
     return RecordTooLarge(
         f"{size_bytes:,} bytes for {topic_partition}, which takes at most max.message.bytes={limit_bytes:,}: "
@@ -89,7 +89,7 @@ def refuse_large(size_bytes: int, limit_bytes: int, topic_partition: TopicPartit
 def refuse_late(
     timestamp_ms: int, wall_now_ms: int, limit_ms: int, topic_partition: TopicPartition
 ) -> InvalidTimestamp:
-    """The error for a record that is further ahead of the wall clock than ``message.timestamp.after.max.ms``."""
+    """Return the error for a record that is further ahead of the wall clock than ``message.timestamp.after.max.ms``."""
     return InvalidTimestamp(
         f"produce to {topic_partition}: a record has the timestamp {timestamp_ms}, which is "
         f"{timestamp_ms - wall_now_ms:,} ms ahead of the log's clock. The topic takes at most "
@@ -99,7 +99,7 @@ def refuse_late(
 
 
 def check_oldest(batch: WritableBuffer, wall_now_ms: int, limit_ms: int, topic_partition: TopicPartition) -> None:
-    """Raises InvalidTimestamp for a record older than ``message.timestamp.before.max.ms``. Opens the batch."""
+    """Raise InvalidTimestamp for a record older than ``message.timestamp.before.max.ms``. Decodes the batch."""
     patch_offsets(batch, 0, -1)
     for opened in iter_batches(batch, verify=False):
         oldest_ms = min((time_ms for time_ms in opened.columns().timestamps_ms if time_ms >= 0), default=wall_now_ms)
@@ -112,7 +112,7 @@ def check_oldest(batch: WritableBuffer, wall_now_ms: int, limit_ms: int, topic_p
 
 
 def _other_unit(timestamp_ms: int, wall_now_ms: int) -> str:
-    """Advice on a timestamp that is out of range: a wrong unit is the usual cause."""
+    """Return advice on a timestamp that is out of range: a wrong unit is the usual cause."""
     units = {
         "nanoseconds": timestamp_ms // 1_000_000,
         "microseconds": timestamp_ms // 1_000,
@@ -125,8 +125,8 @@ def _other_unit(timestamp_ms: int, wall_now_ms: int) -> str:
 
 
 def check_keys(batch: WritableBuffer, topic_partition: TopicPartition) -> None:
-    """Raises RecordsWithoutKey when a key is missing: compaction would not know what is replaced. Opens the batch."""
-    patch_offsets(batch, 0, -1)  # what came here may be anything, and the log overwrites it
+    """Raise RecordsWithoutKey if a key is missing: compaction could not know what is replaced. Decodes the batch."""
+    patch_offsets(batch, 0, -1)  # the field may contain anything, and the log overwrites it
     for opened in iter_batches(batch, verify=False):
         indexes = [index for index, key in enumerate(opened.columns().keys) if key is None]
         if indexes:

@@ -295,7 +295,7 @@ class GroupsShard:
             )
 
     def check_fetch(self, name: str, member_id: str | None, member_epoch: int) -> None:
-        """Check that the member may fetch its group's offsets (KIP-848). Groups of the classic protocol are not checked.
+        """Check that the member may fetch its group's offsets (KIP-848). Classic groups are not checked.
 
         Raises UnknownMemberId, StaleMemberEpoch, IllegalGeneration.
         """

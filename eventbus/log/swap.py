@@ -46,7 +46,7 @@ def commit_swap(storage: Storage, cleaned: str, old: Sequence[str]) -> None:
 
 
 def finish_swap(storage: Storage, directory: str, first: str, others: Sequence[str]) -> None:
-    """Complete a `commit_swap` of several segments: remove the rest, then rename the cleaned segment. Can be repeated."""
+    """Complete a `commit_swap` of several segments: remove the rest, then rename the cleaned segment. Repeatable."""
     storage.sync_dir(directory)
     for stem in others:
         remove_files(storage, stem)
