@@ -1,6 +1,6 @@
-"""Kafka's wire protocol: messages, their bytes in every version, and nothing that sends them.
+"""Kafka's wire protocol: messages and their encoding in every version, without networking.
 
-Everything comes from one text table (`schema`): classes (`messages`), readers and writers, all made on first use.
+Everything is generated on first use from one text table (`schema`): classes (`messages`), readers and writers.
 """
 
 from eventbus.protocol.headers import RequestHeader, read_request_header, request_header, response_header

@@ -1,4 +1,4 @@
-"""What stands before every request and response. Schemas: RequestHeader.json and ResponseHeader.json of Kafka.
+"""Headers of requests and responses. Schemas: RequestHeader.json and ResponseHeader.json of Kafka.
 
 Flexible versions of an API (KIP-482) have header 2 for requests and 1 for responses, both with tagged fields; the
 client id keeps its old form there. The response to ApiVersions always has header 0 (KIP-511): a client that does not
@@ -18,7 +18,7 @@ _API_VERSIONS: Final = 18
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what. The body begins at ``body_offset`` of the frame."""
+    """The header of a request. The body begins at ``body_offset`` of the frame."""
 
     api_key: int
     api_version: int
@@ -28,9 +28,9 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: Buffer) -> RequestHeader:
-    """The header of a request without its size. Raises MalformedMessage.
+    """Decode the header of a request, without the size field. Raises MalformedMessage.
 
-    A key or version that the tables do not know is the caller's to refuse: the newest form they know is read.
+    An unknown key or version is left to the caller to refuse: the newest known form of the header is used.
     """
     try:
         key, version, correlation_id, length = _HEADER_1.unpack_from(frame)
@@ -49,19 +49,19 @@ def read_request_header(frame: Buffer) -> RequestHeader:
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Whether requests of that version have header 2."""
+    """True if requests of that version have header 2."""
     api = API_KEYS.get(key)
     return version >= (api.first_flexible_version if api else LATEST)
 
 
 def response_header(key: int, version: int, correlation_id: int) -> bytes:
-    """The bytes between a response's size and its body."""
+    """Return the bytes between a response's size and its body."""
     header = correlation_id.to_bytes(4, "big", signed=True)
     return header + b"\0" if key != _API_VERSIONS and is_flexible(key, version) else header
 
 
 def request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The bytes between a request's size and its body: what a client writes."""
+    """Return the bytes between a request's size and its body, as a client sends them."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     return _HEADER_1.pack(key, version, correlation_id, length) + name + b"\0" * is_flexible(key, version)

@@ -2,7 +2,7 @@
 
 Coordinators (``__consumer_offsets``, ``__transaction_state``) write the record's type as an int16 and the key's fields,
 then an int16 version and the value's fields. Metadata records (KRaft's ``__cluster_metadata``) have no key: frame
-version, type and version as unsigned varints stand before the fields. Source: ``CoordinatorRecordSerde`` and
+version, type and version precede the fields as unsigned varints. Source: ``CoordinatorRecordSerde`` and
 ``AbstractApiMessageSerde`` of Apache Kafka.
 """
 
@@ -24,20 +24,20 @@ _FRAME_VERSION: Final = 1
 
 
 def record_type(key: Buffer) -> int:
-    """What a coordinator's key is of. Raises MalformedMessage for one that is too short to say."""
+    """Return the type of a coordinator's key. Raises MalformedMessage if it is too short."""
     if len(key) < 2:
         raise MalformedMessage(f"the bytes end early: {len(key)} of them have no type or version")
     return int.from_bytes(key[:2], "big", signed=True)
 
 
 def encode_key(key: msgspec.Struct) -> bytes:
-    """A coordinator's key, behind its type. Raises ValueError for a text that does not fit."""
+    """Encode a coordinator's key after its type. Raises ValueError for text that does not fit."""
     name = type(key).__name__
     return b"".join(writer(name, 0)(key, message(name).key.to_bytes(2, "big")))
 
 
 def decode_key(cls: type[_Message], key: Buffer) -> _Message:
-    """A coordinator's key of the type that ``cls`` has. Raises MalformedMessage."""
+    """Decode a coordinator's key of the type of ``cls``. Raises MalformedMessage."""
     expected = message(cls.__name__).key
     if (found := record_type(key)) != expected:
         raise MalformedMessage(f"{cls.__name__}: a key of type {found}, not {expected}")
@@ -45,25 +45,26 @@ def decode_key(cls: type[_Message], key: Buffer) -> _Message:
 
 
 def encode_value(value: msgspec.Struct, version: int) -> bytes:
-    """A coordinator's value, behind its version. Raises ValueError for what does not fit."""
+    """Encode a coordinator's value after its version. Raises ValueError for what does not fit."""
     return b"".join(writer(type(value).__name__, version)(value, version.to_bytes(2, "big")))
 
 
 def decode_value(cls: type[_Message], value: Buffer) -> tuple[_Message, int]:
-    """A coordinator's value, and the version it was written in. Raises MalformedMessage."""
+    """Decode a coordinator's value; return it with its version. Raises MalformedMessage."""
     version = record_type(value)
     _check_version(cls.__name__, version)
     return decode(cls, version, memoryview(value)[2:]), version
 
 
 def encode_metadata_record(record: msgspec.Struct, version: int) -> bytes:
-    """The value of a metadata record."""
+    """Encode the value of a metadata record."""
     head = (_FRAME_VERSION, message(type(record).__name__).key, version)
     return b"".join(map(unsigned_varint, head)) + encode(record, version)
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """The message a metadata record holds. Raises MalformedMessage for a type or version that is not in the tables."""
+    """Decode the value of a metadata record. Raises MalformedMessage for a type or version that is not in the
+    tables."""
     try:
         frame_version, position = read_unsigned_varint(value, 0)
         kind, position = read_unsigned_varint(value, position)

@@ -1,6 +1,6 @@
-"""The messages of Kafka's protocol, and the records of its own topics: a class each, made when it is first named.
+"""The messages of Kafka's protocol and the records of its internal topics: a class for each, made on first use.
 
-Their types stand in ``messages.pyi``, which ``tests/protocol/stubs.py`` writes from the tables.
+Their types are in ``messages.pyi``, which ``tests/protocol/stubs.py`` generates from the tables.
 """
 
 from __future__ import annotations

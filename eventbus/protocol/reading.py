@@ -1,6 +1,6 @@
-"""Readers: straight-line Python for one version of one message, generated on first use.
+"""Readers: straight-line Python for a version of a message, generated on first use.
 
-Every length and count is checked against the bytes that are left before anything is allocated for it.
+Every length and count is checked against the remaining bytes before anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from eventbus.protocol.source import (
 _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 Reader = Callable[[Buffer, int], tuple[Any, int]]
-"""Bytes and where to begin -> the message, and where it ended. Raises MalformedMessage."""
+"""Decodes the bytes at a position; returns the message and its end. Raises MalformedMessage."""
 
 _HEAD: Final = "def function(d, o):\n    d = {view}(d)\n    limit = len(d)\n    try:"
 _HEAD_LINES: Final = 4
@@ -33,15 +33,16 @@ _HEAD_LINES: Final = 4
 
 @cache
 def reader(name: str, version: int) -> Reader:
-    """The reader of a version. Raises KeyError for a name, and ValueError for a version, that is not in the tables.
+    """Return the reader of a version. Raises KeyError for a name, and ValueError for a version, that is not in the
+    tables.
 
-    ``records`` come as views of the bytes given; everything else is copied.
+    ``records`` are views of the input; everything else is copied.
     """
     return _ReaderSource(name, version).function()
 
 
 def decode(cls: type[_Message], version: int, data: Buffer) -> _Message:
-    """The message that ``data`` is, to the last byte. Raises MalformedMessage."""
+    """Decode ``data`` completely. Raises MalformedMessage."""
     value, end = reader(cls.__name__, version)(data, 0)
     if end != len(data):
         raise MalformedMessage(f"{cls.__name__} version {version}: {len(data) - end} bytes after the last field")
@@ -76,7 +77,7 @@ class _ReaderSource(Source):
         return MalformedMessage(f"{self.place(error.__traceback__, _HEAD_LINES)}, at byte {position}: {reason}")
 
     def _structure(self, structure: Structure) -> str:
-        """Reads every field; returns the expression that makes the object once what is pending has been read."""
+        """Generate reads of every field; return the expression that creates the object after the pending reads."""
         values: dict[str, str] = {}
         tagged: list[Field] = []
         for field in structure.fields:
@@ -100,7 +101,7 @@ class _ReaderSource(Source):
         return repr(field.default)
 
     def _tagged(self, fields: list[Field], values: dict[str, str]) -> None:
-        """Fields by tag (KIP-482): the known ones are read, the others passed over."""
+        """Generate reads of tagged fields (KIP-482); unknown tags are skipped."""
         for field in fields:
             self.emit(f"{values[field.name]} = {self._default(field)}")
         count, tag, end = self.variable("n"), self.variable("t"), self.variable("e")
@@ -130,7 +131,7 @@ class _ReaderSource(Source):
         self.indent -= 2
 
     def _field(self, field: Field) -> str:
-        """Reads one field; returns the expression of its value."""
+        """Generate the read of a field; return the expression of its value."""
         if field.is_array:
             return self._array(field)
         match field.type:
@@ -156,7 +157,8 @@ class _ReaderSource(Source):
         return f"bytes(d[o:{end}])" if self._is_view else f"d[o:{end}]"
 
     def _count(self, letter: str) -> str:
-        """A length or count, -1 for null: an int, or in flexible versions a varint of one more."""
+        """Generate the read of a length or count, -1 for null: an int, or in flexible versions a varint that is 1
+        more."""
         count = self.variable("n")
         self.wait("B" if self.flexible else letter, count)
         self._flush()
@@ -166,7 +168,7 @@ class _ReaderSource(Source):
         return count
 
     def _sized(self, field: Field, letter: str, slice_of: Callable[[str], str]) -> str:
-        """A length, then so many bytes."""
+        """Generate the read of a length and that many bytes."""
         count, result = self._count(letter), self.variable()
         end = self.variable("e")
         self._refuse_null(field, count, result)
@@ -180,7 +182,8 @@ class _ReaderSource(Source):
         return result
 
     def _refuse_null(self, field: Field, count: str, result: str) -> None:
-        """Begins what is read when there is a value: for nullable fields a branch, which the caller ends."""
+        """Generate the start of reading a value that is present: for nullable fields a branch, which the caller
+        ends."""
         if self.is_nullable(field):
             self.emit(f"{result} = None")
             self.emit(f"if {count} >= 0:")
@@ -226,7 +229,7 @@ class _ReaderSource(Source):
         return result
 
     def _flush(self) -> None:
-        """Reads the numbers that wait."""
+        """Generate the read of the pending numbers."""
         if not self.pending:
             return
         letters, names, place = self.take_pending()

@@ -1,8 +1,8 @@
-"""Kafka's message schemas: a compact text table, read on first use.
+"""Kafka's message schemas: a compact text table, parsed on first use.
 
-The tables (``tables/*.txt``) derive from the JSON message schemas of Apache Kafka 4.3 (Apache License 2.0;
-``tests/protocol/schemas.py`` makes them, and checks them against Kafka's jars). A message is a line without indent and
-its fields below it, a structure's fields indented under the field that introduces it:
+The tables (``tables/*.txt``) are derived from the JSON message schemas of Apache Kafka 4.3 (Apache License 2.0;
+``tests/protocol/schemas.py`` generates them, and checks them against Kafka's jars). A message is a line without indent,
+followed by its fields; a structure's fields are indented under the field that introduces it:
 
     FetchRequest 1 4-18 12+                  name, API key, versions, the flexible ones among them (KIP-482; - for none)
       replica_id int32 0-14 =-1              name, type, versions, default
@@ -11,7 +11,7 @@ its fields below it, a structure's fields indented under the field that introduc
       cluster_id string 12+ ?12+ #0 =null    nullable in those versions, a tagged field with tag 0
       *TopicPartitions                       a structure that several fields name by its type
 
-Default defaults are 0, false, "", an empty array, the null UUID, and a structure of defaults.
+Without an explicit default, it is 0, false, "", an empty array, the null UUID, or a structure of defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMATS: Final = {
     "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "float64": "d", "bool": "?",
     "uuid": "16s",
 }  # fmt: skip
-"""Types of fixed size, and how `struct` names them."""
+"""The `struct` formats of types with a fixed size."""
 
 ZERO_UUID: Final = bytes(16)
 LATEST: Final = 32_767
@@ -32,7 +32,7 @@ _INDENT: Final = 2
 
 
 class Versions(NamedTuple):
-    """From ``low`` to ``high``, both included; ``low > high`` is none."""
+    """A range of versions, both ends included; ``low > high`` is empty."""
 
     low: int
     high: int
@@ -42,7 +42,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """``3-5``, ``3+``, ``3``, or ``-`` for none."""
+        """Parse ``3-5``, ``3+``, ``3``, or ``-`` for none."""
         if text == "-":
             return NO_VERSIONS
         if text.endswith("+"):
@@ -59,7 +59,8 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    """Of the field, or of an array's elements: a key of `FORMATS`, string, bytes, records, or a structure's name."""
+    """The type of the field, or of an array's elements: a key of `FORMATS`, string, bytes, records, or a structure's
+    name."""
     is_array: bool
     versions: Versions
     nullable: Versions
@@ -77,26 +78,26 @@ class Structure(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One schema."""
+    """The schema of a message."""
 
     name: str
     key: int
-    """The API key; for records of Kafka's own topics the record's type; -1 where there is none."""
+    """The API key; for records of Kafka's internal topics the record's type; otherwise -1."""
     versions: Versions
     flexible: Versions
     body: Structure
     structures: dict[str, Structure]
-    """Every structure inside, by name."""
+    """Every nested structure, by name."""
 
     def check_version(self, version: int) -> None:
-        """Raises ValueError for a version the schema does not have."""
+        """Raise ValueError for a version that the schema does not have."""
         if version not in self.versions:
             low, high = self.versions
             raise ValueError(f"{self.name} has versions {low} to {high}; version {version} was asked for")
 
 
 class ApiSchema(NamedTuple):
-    """What the tables know of an API: its versions, whether or not they are served."""
+    """The versions of an API in the tables, whether or not they are served."""
 
     name: str
     key: int
@@ -107,7 +108,7 @@ class ApiSchema(NamedTuple):
 
 @cache
 def blocks() -> dict[str, tuple[str, ...]]:
-    """The lines of every message, by its name."""
+    """Return the lines of every message, by name."""
     found: dict[str, tuple[str, ...]] = {}
     for table in ("clients", "groups", "admin", "security", "log"):
         text = get_data("eventbus.protocol", f"tables/{table}.txt") or b""
@@ -120,7 +121,7 @@ def blocks() -> dict[str, tuple[str, ...]]:
 
 @cache
 def message(name: str) -> Message:
-    """The schema of that name. Raises KeyError when the tables do not have it."""
+    """Return the schema with this name. Raises KeyError if it is not in the tables."""
     lines = blocks()[name]
     _, key, versions, flexible = lines[0].split(" ")
     parser = _Parser(lines[1:])
@@ -129,7 +130,7 @@ def message(name: str) -> Message:
 
 
 class _Parser:
-    """Fields by their indent."""
+    """Parses fields by their indent."""
 
     def __init__(self, lines: tuple[str, ...]) -> None:
         self.structures: dict[str, Structure] = {}
@@ -149,7 +150,7 @@ class _Parser:
         return tuple(found)
 
     def _structure(self, name: str, indent: int) -> Structure:
-        """The structure whose fields come next, or, if it stands by itself, those there."""
+        """Return the structure whose fields come next, or that is defined separately."""
         if name not in self.structures:
             here = self._at
             if name in self._shared:
@@ -210,4 +211,4 @@ def _api_keys() -> dict[int, ApiSchema]:
 
 
 API_KEYS: Final = _api_keys()
-"""Every API of the tables, by key."""
+"""Every API in the tables, by key."""

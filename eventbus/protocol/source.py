@@ -1,4 +1,4 @@
-"""What the generators of readers and writers share: lines of Python, and which field each line is about."""
+"""Code generation shared by readers and writers: lines of Python, and the field that each line belongs to."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Buffer = bytes | bytearray | memoryview
 SMALL_VARINTS: Final = tuple(bytes((number,)) for number in range(128))
 MAX_VARINT_BYTES: Final = 5
 MAX_STRING_BYTES: Final = 32_767
-"""Kafka's limit, in flexible versions too."""
+"""Kafka's limit for strings, in flexible versions too."""
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are not the message they should be: which field, where, and what is wrong with it."""
+    """Raised for bytes that are not the expected message, with the field, the position and the fault."""
 
 
 def unsigned_varint(number: int) -> bytes:
-    """``number`` (>= 0) as Protocol Buffers' ``uint``: seven bits a byte, low bits first."""
+    """Encode ``number`` (>= 0) like Protocol Buffers' ``uint``: seven bits a byte, low bits first."""
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)
@@ -33,7 +33,8 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """The number at ``position``, and the position after it. Raises IndexError, or MalformedMessage beyond 5 bytes."""
+    """Return the number at ``position``, and the position after it. Raises IndexError, or MalformedMessage beyond 5
+    bytes."""
     value = 0
     for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
         byte = data[position]
@@ -45,11 +46,10 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 class Source:
-    """A function in the making.
+    """A function that is being generated.
 
-    Numbers of fixed size that stand beside each other are read and written by one call of `struct`: ``pending`` holds
-    them (format, name, and which field it is) until something of another kind comes. Lengths of strings and arrays join
-    them.
+    Adjacent numbers of fixed size are read and written by a single call of `struct`: ``pending`` collects them (format,
+    name, field) until a field of another type comes. Lengths of strings and arrays join them.
     """
 
     def __init__(self, message: Message, version: int) -> None:
@@ -71,57 +71,58 @@ class Source:
         self.places.append(".".join(self.path) if place is None else place)
 
     def wait(self, letters: str, name: str) -> None:
-        """A number of the field at hand joins those that are pending."""
+        """Add a number of the current field to the pending ones."""
         self.pending.append((letters, name, ".".join(self.path)))
 
     def variable(self, letter: str = "v") -> str:
-        """A name not used so far."""
+        """Return an unused variable name."""
         self._variables += 1
         return f"{letter}{self._variables}"
 
     def has(self, field: Field) -> bool:
-        """Whether this version has the field."""
+        """True if this version has the field."""
         return self.version in field.versions
 
     def is_nullable(self, field: Field) -> bool:
         return self.version in field.nullable
 
     def class_name(self, structure: Structure) -> str:
-        """The name under which the code sees the structure's class."""
+        """Return the name by which the code refers to the structure's class."""
         name = structure.name
         cls = self._outer if structure is self.message.body else getattr(self._outer, name)
         self.names[name] = cls
         return name
 
     def packer(self, letters: str, kind: str) -> str:
-        """The name of `struct`'s ``pack`` or ``unpack_from`` for a format, bound once."""
+        """Return the name of `struct`'s ``pack`` or ``unpack_from`` for a format, bound once."""
         name = f"{kind}_{letters.replace('?', 'z')}"
         self.names[name] = getattr(struct.Struct(">" + letters), kind)
         return name
 
     def take_pending(self) -> tuple[str, list[str], str]:
-        """The formats and names that wait, which no longer do, and the fields they are of."""
+        """Return and clear the pending formats and names, with the fields they belong to."""
         taken, self.pending = self.pending, []
         places = dict.fromkeys(place for _, _, place in taken if place)
         return "".join(letters for letters, _, _ in taken), [name for _, name, _ in taken], ", ".join(places)
 
     def compile(self, head: str, describe: Callable[[BaseException, int], BaseException]) -> Callable[..., Any]:
-        """The function. What it raises inside, ``describe(error, position)`` turns into an error with a place."""
+        """Compile the function. ``describe(error, position)`` converts errors raised inside to errors with a
+        position."""
         self.names["describe"] = describe
         name = f"{self.message.name} version {self.version}"
         code = "\n".join([head, *self.lines, ""])
-        exec(compile(code, f"<{name}>", "exec"), self.names)  # made of the tables alone, of nothing from outside
+        exec(compile(code, f"<{name}>", "exec"), self.names)  # generated from the tables only, never from input
         return self.names["function"]
 
     def place(self, traceback: TracebackType | None, head_lines: int) -> str:
-        """The message, and the field that the generated line was about."""
+        """Return the message, and the field of the generated line."""
         line = traceback.tb_lineno - head_lines if traceback else 0
         field = self.places[line - 1] if 0 < line <= len(self.places) else ""
         return f"{self.message.name} version {self.version}" + (f", {field}" if field else "")
 
 
 def size_of(field: Field, version: int, flexible: bool) -> int:
-    """The least number of bytes the field takes."""
+    """Return the least number of bytes that the field takes."""
     if version not in field.versions or field.tag is not None:
         return 0
     if field.is_array or field.type in ("bytes", "records"):
@@ -134,5 +135,5 @@ def size_of(field: Field, version: int, flexible: bool) -> int:
 
 
 def size_of_structure(structure: Structure, version: int, flexible: bool) -> int:
-    """The least number of bytes the structure takes: what an array's count is checked against."""
+    """Return the least number of bytes that the structure takes, against which an array's count is checked."""
     return max(1, sum(size_of(field, version, flexible) for field in structure.fields) + flexible)

@@ -1,4 +1,4 @@
-"""One mutable `msgspec.Struct` class per message, over all its versions, made when it is first asked for."""
+"""A mutable `msgspec.Struct` class per message, for all its versions, made on first use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from eventbus.protocol.schema import Field, Structure, message
 
 @cache
 def struct_class(name: str) -> type[msgspec.Struct]:
-    """The class of the message: fields with the schema's defaults, inner structures as attributes by their names.
+    """Return the class of the message: fields with the schema's defaults, inner structures as attributes by their
+    names.
 
-    Raises KeyError for a message the tables do not have.
+    Raises KeyError for a message that is not in the tables.
     """
     schema = message(name)
     inner: dict[str, type[msgspec.Struct]] = {}
@@ -26,7 +27,7 @@ def struct_class(name: str) -> type[msgspec.Struct]:
 
 
 def _define(structure: Structure, outer: str, made: dict[str, type[msgspec.Struct]]) -> None:
-    """The class of an inner structure, after those of the structures in it."""
+    """Define the class of an inner structure, after those of the structures in it."""
     if structure.name in made:
         return
     for field in structure.fields:

@@ -8,23 +8,24 @@ from collections.abc import Callable
 _BYTES = 16
 _TEXT_CHARACTERS = 22
 _RESERVED = {bytes(_BYTES), (1).to_bytes(_BYTES, "big")}
-"""No id at all, and the topic of the metadata."""
+"""The null id, and the id of the metadata topic."""
 
 
 def random_uuid(chance: Callable[[], bytes]) -> bytes:
-    """16 bytes of ``chance``, drawn again as Kafka does: no reserved ones, no text that looks like an option."""
+    """Return 16 bytes of ``chance``, retried as in Kafka: no reserved ids, no text that looks like a command-line
+    option."""
     while (data := chance()) in _RESERVED or uuid_text(data).startswith("-"):
         pass
     return data
 
 
 def uuid_text(data: bytes) -> str:
-    """16 bytes as Kafka prints them."""
+    """Format 16 bytes as Kafka does."""
     return urlsafe_b64encode(data)[:_TEXT_CHARACTERS].decode()
 
 
 def uuid_bytes(text: str) -> bytes:
-    """What `uuid_text` made. Raises ValueError for another text."""
+    """Parse the result of `uuid_text`. Raises ValueError for other text."""
     try:
         data = urlsafe_b64decode(text + "==")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Writers: straight-line Python for one version of one message, generated on first use.
+"""Writers: straight-line Python for a version of a message, generated on first use.
 
-A writer returns buffers to be sent one after another: records are passed on, not copied (small ones are: a buffer of
-its own costs more than the copy).
+A writer returns buffers to send in order: large records are passed on without copying; small ones are copied, which
+costs less than a separate buffer.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from eventbus.protocol.schema import FORMATS, NO_VERSIONS, Field, Structure, mes
 from eventbus.protocol.source import SMALL_VARINTS, Buffer, Source
 
 Writer = Callable[..., list[Buffer]]
-"""``writer(message, head=b"")``: buffers, the first of them beginning with ``head`` and open to change."""
+"""``writer(message, head=b"")`` returns buffers; the first is mutable and begins with ``head``."""
 
 _HEAD: Final = "def function(x, head=b''):\n    out = bytearray(head)\n    buffers = []\n    try:"
 _HEAD_LINES: Final = 4
 _COPIED_BYTES: Final = 4096
-"""Records up to this size are copied beside the fields around them."""
+"""Records up to this size are copied into the buffer of the fields around them."""
 
 
 @cache
 def writer(name: str, version: int) -> Writer:
-    """The writer of a version. Raises KeyError for a name, and ValueError for a version, that is not in the tables.
+    """Return the writer of a version. Raises KeyError for a name, and ValueError for a version, that is not in the
+    tables.
 
-    A field that the version does not have is left out; None where the version has no null is written as empty; a
-    tagged field of its default value is not written (None is the default of a tagged structure too). The writer raises
+    Fields that the version does not have are left out; None is written as empty if the version has no null; a tagged
+    field with its default value is not written (None is the default of a tagged structure too). The writer raises
     ValueError for a number or text that does not fit its field.
     """
     return _WriterSource(name, version).function()
 
 
 def encode(value: msgspec.Struct, version: int) -> bytes:
-    """``value`` in one piece."""
+    """Encode ``value`` to one bytes object."""
     return b"".join(writer(type(value).__name__, version)(value))
 
 
 def _gather(records: Buffer | list[Buffer]) -> tuple[list[Buffer], int]:
-    """The pieces of a records field, and their bytes."""
+    """Return the pieces of a records field, and their total size."""
     pieces = records if isinstance(records, list) else [records]
     return pieces, sum(map(len, pieces))
 
@@ -83,7 +84,7 @@ class _WriterSource(Source):
             self._tagged(tagged, value)
 
     def _tagged(self, fields: list[Field], value: str) -> None:
-        """Fields by tag (KIP-482), those of their default value left out."""
+        """Generate writes of tagged fields (KIP-482), except those with their default value."""
         if not fields:
             self.wait("B", "0")
             return
@@ -108,10 +109,10 @@ class _WriterSource(Source):
         self.emit("else: out.append(0)")
 
     def _differs(self, field: Field, value: str) -> str:
-        """Whether the value is another than the default."""
+        """Return an expression that is true if the value is not the default."""
         if field.structure and not field.is_array and self.is_nullable(field):
-            # The one there is (ConsumerGroupMemberMetadataValue) has no null by default in Kafka, but an empty
-            # structure, which nobody means: so it is always written.
+            # The only such field (ConsumerGroupMemberMetadataValue) is not null by default in Kafka, but an empty
+            # structure, which is never intended: so it is always written.
             return "True"
         if field.default is ...:
             assert field.structure is not None
@@ -146,7 +147,7 @@ class _WriterSource(Source):
                 self._structure(field.structure, inner)
 
     def _count(self, count: str, letter: str) -> None:
-        """A length or count, -1 for null, with the numbers before it."""
+        """Generate the write of a length or count, -1 for null, together with the pending numbers."""
         if not self.flexible:
             self.wait(letter, count)
             self._flush()
@@ -182,7 +183,7 @@ class _WriterSource(Source):
     def _nullable(self, field: Field, value: str) -> None:
         assert field.structure is not None
         inner = self.variable("x")
-        null = 255 if field.tag is None else 0  # a tagged one has a varint before it
+        null = 255 if field.tag is None else 0  # a tagged field has a varint before it
         self._flush()
         self.emit(f"{inner} = {value}")
         self.emit(f"if {inner} is None: out.append({null})")
@@ -215,7 +216,7 @@ class _WriterSource(Source):
         self.indent -= 1
 
     def _flush(self) -> None:
-        """Writes the numbers that wait."""
+        """Generate the write of the pending numbers."""
         if not self.pending:
             return
         letters, names, place = self.take_pending()

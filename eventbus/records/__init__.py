@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.records.murmur2 import murmur2, to_positive  # at once: a function called as its module
+from eventbus.records.murmur2 import murmur2, to_positive  # imported eagerly: the function has the name of its module
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ __all__ = [
     "to_positive",
 ]
 
-# Each is imported when it is asked for: a reader of batches builds none.
+# Names are imported on first use: a reader of batches needs no builder.
 _HOMES = {
     "batch": (
         "HEADER_BYTES",

@@ -1,8 +1,8 @@
-"""Which batches belong to aborted transactions.
+"""Find the batches that belong to aborted transactions.
 
-Kafka's clients walk a fetch with a set of producers: an aborted transaction enters it at its first offset and leaves it
-at its marker. Here the marker's offset is known too, so the same is told of any batch by itself, and stays true where
-compaction took a marker.
+Kafka's clients go through a fetch with a set of producers: an aborted transaction enters it at its first offset and
+leaves it at its marker. Here the marker's offset is known too, so each batch can be decided independently, also if
+compaction has removed a marker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AbortedRanges:
             last_offsets.append(last_offset)
 
     def covers(self, producer_id: int, base_offset: int) -> bool:
-        """Whether a transactional batch of the producer, at this offset, was aborted."""
+        """True if a transactional batch of the producer, at this offset, was aborted."""
         ranges = self._by_producer.get(producer_id)
         if ranges is None:
             return False
@@ -36,7 +36,7 @@ class AbortedRanges:
 
 
 def committed_batches(data: bytes, ranges: AbortedRanges) -> bytes:
-    """Whole batches without those of aborted transactions and without markers, which nobody needs then."""
+    """Return the batches without those of aborted transactions and without markers, which are then superfluous."""
     kept: list[bytes] = []
     for batch in iter_batches(data, verify=False):
         header = batch.header

@@ -36,12 +36,12 @@ from eventbus.types import Compression, Record, TimestampType
 
 Buffer = bytes | bytearray | memoryview
 WritableBuffer = bytearray | memoryview
-"""A batch that the log may still give its offsets: built here, or lying in a request."""
+"""A batch to which the log may still assign offsets: built here, or part of a request."""
 
 HEADER_BYTES = 61
 MAGIC = 2
 LENGTH_OVERHEAD_BYTES = 12
-"""The base offset and the batch length itself, which ``batch_length`` does not count."""
+"""The size of the base offset and the batch length, which ``batch_length`` does not count."""
 CRC_POSITION = 17
 CRC_START = 21
 
@@ -81,12 +81,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, header included."""
         return self.batch_length + LENGTH_OVERHEAD_BYTES
 
     @property
     def last_offset(self) -> int:
-        """The last offset this batch takes, whether or not compaction left a record there."""
+        """The last offset of this batch, whether or not compaction left a record there."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -96,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """The codec; `UnsupportedCompression` for a number Kafka has not given out."""
+        """The codec. Raises `UnsupportedCompression` for an unknown number."""
         codec = self.attributes & COMPRESSION_MASK
         try:
             return Compression(codec)
@@ -116,20 +116,20 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """It holds markers (commit, abort) for readers, no records for users."""
+        """True if it contains markers (commit, abort) instead of records."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Until when compaction keeps the tombstones or the marker in it (KIP-534); None before it was first cleaned.
+        """The time until which compaction keeps its tombstones or marker (KIP-534); None before it was first cleaned.
 
-        Nothing changes for who decodes: timestamps are deltas to ``base_timestamp_ms``, whatever that is.
+        Decoding is not affected: timestamps are deltas to ``base_timestamp_ms``, whatever its meaning.
         """
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, or -1 when the producer is not idempotent."""
+        """The sequence of the last record, or -1 if the producer is not idempotent."""
         if self.base_sequence < 0:
             return -1
         return increment_sequence(self.base_sequence, self.last_offset_delta)
@@ -140,9 +140,9 @@ _new_header = cast("_NewHeader", tuple.__new__)  # pyright: ignore[reportUnknown
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``. The batch itself may still be incomplete.
+    """Decode the header at ``position``. The batch itself may still be incomplete.
 
-    Raises `CorruptRecord` when fewer than 61 bytes are left, or magic, length or counts cannot be.
+    Raises `CorruptRecord` if fewer than 61 bytes are left, or if magic, length or counts are invalid.
     """
     try:
         header = _new_header(BatchHeader, _unpack_header(buffer, position))
@@ -163,7 +163,7 @@ def _header_fault(header: BatchHeader) -> str:
 
 
 def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
-    """`CorruptRecord` unless the whole batch is there and its CRC-32C is right."""
+    """Raise `CorruptRecord` unless the whole batch is there and its CRC-32C is right."""
     end = position + header[1] + LENGTH_OVERHEAD_BYTES
     if end > len(buffer):
         raise CorruptRecord(
@@ -178,12 +178,12 @@ def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
 
 
 def write_crc(batch: WritableBuffer) -> None:
-    """Compute the CRC of the one batch in this buffer and store it."""
+    """Compute the CRC of the batch in this buffer and store it."""
     CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def patch_offsets(batch: WritableBuffer, base_offset: int, leader_epoch: int, position: int = 0) -> None:
-    """Give the batch its place in the log. Both fields lie before the CRC's range, so it stays valid."""
+    """Write base offset and leader epoch. Both fields are before the CRC's range, so the CRC stays valid."""
     _BASE_OFFSET.pack_into(batch, position, base_offset)
     _LEADER_EPOCH.pack_into(batch, position + 12, leader_epoch)
 
@@ -200,7 +200,7 @@ def stamp_log_append_time(batch: WritableBuffer, now_ms: int) -> None:
 
 
 class RecordBatch:
-    """An immutable view on one whole batch inside a buffer. Records are decoded when asked for."""
+    """An immutable view of a whole batch inside a buffer. Records are decoded on request."""
 
     __slots__ = ("buffer", "header", "position")
 
@@ -217,7 +217,7 @@ class RecordBatch:
         )
 
     def columns(self) -> Columns:
-        """Offsets, timestamps, keys, values and headers, decoded; `CorruptRecord` if they cannot be."""
+        """Decode offsets, timestamps, keys, values and headers. Raises `CorruptRecord`."""
         header = self.header
         end = self.position + header.size_bytes
         if end > len(self.buffer):
@@ -244,7 +244,7 @@ class RecordBatch:
         return columns
 
     def records(self) -> list[Record]:
-        """All records, payload only; their offsets are in `columns`."""
+        """Decode all records, payload only; their offsets are in `columns`."""
         columns = self.columns()
         headers = columns.headers
         if not headers:
@@ -261,9 +261,9 @@ class RecordBatch:
 
 
 def iter_batches(buffer: Buffer, position: int = 0, *, verify: bool = True) -> Iterator[RecordBatch]:
-    """The whole batches from ``position`` on; ends quietly before an incomplete last one.
+    """Yield the whole batches from ``position`` on; an incomplete last batch is ignored.
 
-    ``verify`` checks each CRC. Raises `CorruptRecord` for a header that cannot be or a wrong CRC.
+    ``verify`` checks each CRC. Raises `CorruptRecord` for an invalid header or a wrong CRC.
     """
     size = len(buffer)
     while size - position >= HEADER_BYTES:
@@ -278,7 +278,8 @@ def iter_batches(buffer: Buffer, position: int = 0, *, verify: bool = True) -> I
 
 
 def check_base_offset(header: BatchHeader, previous_end: int = 0) -> None:
-    """`CorruptRecord` unless the batch's offsets follow ``previous_end`` and fit 63 bits: no CRC covers the base."""
+    """Raise `CorruptRecord` unless the batch's offsets follow ``previous_end`` and fit 63 bits: no CRC covers the
+    base."""
     if not previous_end <= header[0] <= MAX_OFFSET - header[6]:
         raise CorruptRecord(f"batch at offset {header[0]} cannot follow offset {previous_end - 1}")
 
@@ -295,9 +296,9 @@ def decode_body(
     max_timestamp_ms: int,
     columns: Columns,
 ) -> int:
-    """Append the records in ``data[position:limit]``, which stand behind a header, to ``columns``.
+    """Append the records in ``data[position:limit]``, which follow a header, to ``columns``.
 
-    Returns what came out of decompressing them, in bytes, or 0.
+    Return the size of decompressed records, or 0 without compression.
     """
     grown = 0
     if attributes & COMPRESSION_MASK:
@@ -321,7 +322,7 @@ def pack_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """A batch around encoded (and, if ``attributes`` say so, compressed) records."""
+    """Build a batch of encoded (and, according to ``attributes``, compressed) records."""
     batch = bytearray().join((
         BATCH_HEADER.pack(
             0, len(records) + HEADER_BYTES - LENGTH_OVERHEAD_BYTES, -1, MAGIC, 0, attributes, count - 1,

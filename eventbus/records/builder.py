@@ -1,9 +1,9 @@
-"""The one open batch of a producer: records are encoded as they arrive, joined and checksummed once.
+"""A producer's open batch: records are encoded as they arrive, and joined and checksummed once.
 
-A record costs about 0.3 us: its varints are table entries, and one ``list.extend`` takes them together with key and
-value as they are. Each record's seven pieces are::
+A record costs about 0.3 us: its varints are table entries, and one ``list.extend`` adds them together with the
+unchanged key and value. Each record's seven pieces are::
 
-    lead (header count of the record before, length, attributes), timestamp delta, offset delta,
+    lead (header count of the previous record, length, attributes), timestamp delta, offset delta,
     key length, key, value length, value
 """
 
@@ -26,7 +26,7 @@ from eventbus.records.varint import NULL_LENGTH, SIZED_VARINTS, SIZES, VARINTS, 
 from eventbus.types import Compression, Headers
 
 _LEADS = [*zip(SIZES, map(b"\0%b\0".__mod__, VARINTS), strict=False)]  # the table of varints is twice as long
-"""For a record of n bytes after its length: what it adds to the batch, and its lead without headers before it."""
+"""The bytes that a record of length n adds to the batch, and its lead if the previous record has no headers."""
 
 _ONE_BYTE_DELTAS, _TWO_BYTE_DELTAS = VARINTS[:64], VARINTS[:8192]
 _FRONT = bytes(HEADER_BYTES - 1)  # room for the header; its last byte is the first of the first lead
@@ -39,10 +39,10 @@ _pack_crc = CRC.pack_into
 
 
 class BatchBuilder:
-    """One open batch: `append` records, look at ``size_bytes`` and ``count``, then `build` it.
+    """An open batch: `append` records, check ``size_bytes`` and ``count``, then `build` it.
 
-    ``size_bytes`` is the exact size of the batch so far, header included, before compression. Keys and values are
-    kept as they are until `build`: do not change a mutable buffer in between.
+    ``size_bytes`` is the exact size of the batch so far, header included, before compression. Keys and values are not
+    copied before `build`: do not change a mutable buffer in between.
     """
 
     __slots__ = (
@@ -67,13 +67,13 @@ class BatchBuilder:
         self._compression = compression
         self._parts: list[bytes] = [_FRONT]
         self._has_open_end = True  # the header count of the last record is still to come
-        self._timestamp_ms: int | None = None  # of the record before
+        self._timestamp_ms: int | None = None  # of the previous record
         self._plain_ms: int | None = None  # a record of this timestamp, without headers, needs no preparation
         self._offset_deltas = _ONE_BYTE_DELTAS
         self._delta_bytes = 3  # attributes, offset delta, header count
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> int:
-        """Add a record and return its offset delta. None is a null key or value, which is not an empty one."""
+        """Add a record and return its offset delta. None is a null key or value, which differs from an empty one."""
         if headers or (timestamp_ms != self._plain_ms and not self._set_timestamp(timestamp_ms)):
             return self._append_general(key, value, headers, timestamp_ms)
         count = self.count
@@ -100,14 +100,14 @@ class BatchBuilder:
                     value_bytes,
                 )
             )
-        except (IndexError, TypeError):  # beyond a table, or not bytes at all
+        except (IndexError, TypeError):  # beyond a table, or not bytes
             return self._append_general(key, value, headers, timestamp_ms)
         self.size_bytes += size
         self.count = count + 1
         return count
 
     def _set_timestamp(self, timestamp_ms: int) -> bool:
-        """Prepare for records of this timestamp; False when the next one needs the general path."""
+        """Prepare for records with this timestamp; return False if the next record needs the general path."""
         self._timestamp_ms = timestamp_ms
         if not self.count:
             self._base_timestamp_ms = self._max_timestamp_ms = timestamp_ms
@@ -122,7 +122,7 @@ class BatchBuilder:
         return False
 
     def _append_general(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> int:
-        """Any record: with headers, after one with headers, or beyond the tables."""
+        """Add any record: with headers, after a record with headers, or beyond the tables."""
         count = self.count
         try:
             if key is None:
@@ -168,9 +168,9 @@ class BatchBuilder:
         base_sequence: int = -1,
         is_transactional: bool = False,
     ) -> bytearray:
-        """The batch, at base offset 0 and leader epoch -1, with its CRC. At least one record is needed.
+        """Return the batch, at base offset 0 and leader epoch -1, with its CRC. At least one record is needed.
 
-        The builder stays as it was: building again, say with another sequence, gives the same records.
+        The builder is not changed: building again, for instance with another sequence, gives the same records.
         """
         assert self.count, "a batch needs a record"
         attributes = TRANSACTIONAL_BIT | self._compression if is_transactional else self._compression
@@ -210,7 +210,7 @@ class BatchBuilder:
 
 
 _names: dict[str, bytes] = {}
-"""Header names seen, as they are written, length first: a handful recur in every record."""
+"""Cache of encoded header names, length first: a few names recur in every record."""
 _MAX_NAMES = 1000
 
 

@@ -1,8 +1,8 @@
-"""Whole batches as numpy arrays: where every key and value lies, without touching records one by one.
+"""Decode whole batches to numpy arrays with the position of every key and value, without a loop over records.
 
-Where records start is told by their lengths, one after the other (`starts`); numpy then reads each other field of *all*
-records at once. The result is what Arrow wants, positions over one contiguous buffer. Keys and values become Arrow
-arrays with one ``take`` each, which copies in C++::
+The starts of records follow from their lengths (`starts`); numpy then reads each other field of *all* records at once.
+The result suits Arrow: positions in one contiguous buffer. Keys and values become Arrow arrays with a ``take`` each,
+which copies in C++::
 
     arrays = record_arrays(buffer)
     bounds = arrays.bounds()                             # key start, key end, value start, value end, next key start...
@@ -13,7 +13,7 @@ arrays with one ``take`` each, which copies in C++::
     keys = pieces.take(pyarrow.array(indexes, mask=arrays.key_length < 0))
     values = pieces.take(pyarrow.array(indexes + 2, mask=arrays.value_length < 0))
 
-Give it several batches at once: below some 400 records numpy's calls cost more than they save. This module imports
+Decode several batches at once: below some 400 records numpy's calls cost more than they save. This module imports
 numpy; import it only where numpy is wanted.
 """
 
@@ -80,39 +80,39 @@ class RecordArrays:
     )
 
     data: bytes
-    """The buffer itself, or, if any batch is compressed, the records of all batches decompressed and concatenated."""
+    """The buffer itself, or, if any batch is compressed, the concatenated records of all batches, decompressed."""
     offsets: Int64s
     timestamps_ms: Int64s
     timestamp_types: NDArray[np.int8]
-    """0 CreateTime, 1 LogAppendTime."""
+    """0 for CreateTime, 1 for LogAppendTime."""
     key_start: Int64s
     key_length: Int64s
     value_start: Int64s
     value_length: Int64s
     headers_start: Int64s
-    """Where the record's header count stands; -1 when it has no headers. Not looked into: see `headers`."""
+    """The position of the record's header count; -1 if it has no headers. They are decoded by `headers`."""
     record_end: Int64s
     next_offset: int
-    """Where reading goes on: after the last whole batch, also when that held no record for users."""
+    """The offset from which to continue: after the last whole batch, even if that contained only markers."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @property
     def has_headers(self) -> bool:
-        """Whether any record has headers."""
+        """True if any record has headers."""
         return bool((self.headers_start >= 0).any())
 
     def keys(self) -> list[bytes | None]:
-        """All keys, copied out."""
+        """Return all keys as bytes objects."""
         return _slices(self.data, self.key_start, self.key_length)
 
     def values(self) -> list[bytes | None]:
-        """All values, copied out."""
+        """Return all values as bytes objects."""
         return _slices(self.data, self.value_start, self.value_length)
 
     def headers(self, index: int) -> Headers:
-        """The headers of one record; `CorruptRecord` if they cannot be read."""
+        """Decode the headers of one record. Raises `CorruptRecord`."""
         start = int(self.headers_start[index])
         if start < 0:
             return ()
@@ -123,7 +123,8 @@ class RecordArrays:
         return headers
 
     def bounds(self) -> Int64s:
-        """4 n + 1 rising positions: key start and end, value start and end of every record; the buffer's end."""
+        """Return 4 n + 1 ascending positions: key start and end, value start and end of every record; the buffer's
+        end."""
         bounds = np.empty(4 * len(self) + 1, np.int64)
         bounds[0:-1:4] = self.key_start
         bounds[1::4] = self.key_start + np.maximum(self.key_length, 0)
@@ -133,7 +134,7 @@ class RecordArrays:
         return bounds
 
     def slice(self, start: int, stop: int) -> RecordArrays:
-        """The records ``start`` to ``stop`` (exclusive), by index; views, nothing is copied."""
+        """Return the records from index ``start`` to ``stop`` (exclusive) as views, without copying."""
         part = RecordArrays()
         for name in _PER_RECORD:
             setattr(part, name, getattr(self, name)[start:stop])
@@ -153,7 +154,7 @@ def _slices(data: bytes, starts: Int64s, lengths: Int64s) -> list[bytes | None]:
 
 
 class _Section(NamedTuple):
-    """The records of one batch: where they lie in the contiguous data."""
+    """The positions of one batch's records in the contiguous data."""
 
     start: int
     end: int
@@ -169,11 +170,11 @@ def record_arrays(
     max_grown_bytes: int | None = None,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> RecordArrays:
-    """The records from ``fetch_offset`` to ``end_offset`` (exclusive) in the whole batches of ``buffer``.
+    """Decode the records from ``fetch_offset`` to ``end_offset`` (exclusive) in the whole batches of ``buffer``.
 
-    Those of the transactions in ``aborted`` are left out. An incomplete batch at the end is ignored. ``verify`` checks
-    each batch's CRC. Raises `CorruptRecord`. Each compressed batch may grow to ``max(16 MiB, 64 * its size)``; all
-    together are bounded only by ``max_grown_bytes``, after which the rest is left for the next call: go on from
+    Records of the transactions in ``aborted`` are left out. An incomplete batch at the end is ignored. ``verify``
+    checks each batch's CRC. Raises `CorruptRecord`. Each compressed batch may grow to ``max(16 MiB, 64 * its size)``;
+    all together are limited only by ``max_grown_bytes``, after which the rest is left for the next call: continue from
     ``next_offset``.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
@@ -199,7 +200,7 @@ def _sections(
     max_grown_bytes: int | None,
     aborted: Sequence[AbortedTransaction],
 ) -> tuple[bytes, list[_Section], int]:
-    """Check the batches; return contiguous data, where the wanted batches' records lie in it, and the next offset."""
+    """Check the batches; return contiguous data, the positions of the wanted batches' records, and the next offset."""
     wanted: list[RecordBatch] = []
     is_aborted = AbortedRanges(aborted).covers if aborted else None
     previous_end = 0
@@ -305,7 +306,7 @@ def _place(
     timestamp_deltas: Int64s,
     last_indexes: Int64s,
 ) -> None:
-    """Turn deltas into offsets and timestamps; ``last_indexes`` are those of the last record of each batch."""
+    """Convert deltas to offsets and timestamps; ``last_indexes`` are the indexes of each batch's last record."""
     counts = [header.records_count for header in headers]
     arrays.offsets = offset_deltas + _repeated((header.base_offset for header in headers), counts)
     if offset_deltas.min() < 0 or not (arrays.offsets[1:] > arrays.offsets[:-1]).all():
@@ -332,7 +333,7 @@ def _repeated(values: Iterable[int], counts: Sequence[int]) -> Int64s:
 
 
 def _read_each(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
-    """As `_read_all`, with every check and its reason."""
+    """Decode like `_read_all`, with every check and its error message."""
     spans: list[RecordSpan] = []
     offsets: list[int] = []
     timestamps_ms: list[int] = []

@@ -1,8 +1,8 @@
-"""Compression of a batch's records in Kafka's framings, and decompression that cannot be made to eat the memory.
+"""Compression of a batch's records in Kafka's framings, and decompression with bounded memory.
 
-gzip: RFC 1952. snappy: xerial's stream (16-byte header, then blocks of raw snappy, each behind its big-endian length),
-which is what Kafka's Java client writes; raw snappy is read too. lz4: frames of independent 64 KiB blocks without
-checksums, the kind Kafka's Java client writes and the only one it reads. zstd: one frame (KIP-110).
+gzip: RFC 1952. snappy: xerial's stream (16-byte header, then blocks of raw snappy, each after its big-endian length),
+which Kafka's Java client writes; raw snappy is read too. lz4: frames of independent 64 KiB blocks without checksums, as
+Kafka's Java client writes and requires them. zstd: one frame (KIP-110).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MIN_LIMIT_BYTES = 16 * 1024 * 1024
 LIMIT_RATIO = 64
-"""Together they bound what a block may grow to (`limit_bytes`): 256 MiB of zeros are 8 KiB of zstd."""
+"""Together they limit the size of a decompressed block (`limit_bytes`): 256 MiB of zeros are 8 KiB of zstd."""
 
 _GZIP_WINDOW = 31
 _GZIP_LEVEL = 6
@@ -39,17 +39,17 @@ _LZ4_END = bytes(4)
 
 
 def limit_bytes(input_bytes: int) -> int:
-    """How many bytes may come out of ``input_bytes`` compressed ones."""
+    """Return the most bytes that ``input_bytes`` compressed bytes may become."""
     return max(MIN_LIMIT_BYTES, LIMIT_RATIO * input_bytes)
 
 
 def compress(codec: Compression, records: bytes) -> bytes:
-    """Encoded records as one compressed block of this codec."""
+    """Compress encoded records to one block."""
     return _COMPRESSORS[codec](records)
 
 
 def decompress(codec: int, block: bytes | memoryview) -> bytes:
-    """The records in a compressed block.
+    """Return the records in a compressed block.
 
     Raises `CorruptRecord` for an unknown codec, damaged input, or more than ``max(16 MiB, 64 * input)`` of output.
     """
@@ -158,7 +158,7 @@ def _unzstd(block: bytes | memoryview, limit: int) -> bytes:
 
 
 def _grow(codec: str, decompress_into: Callable[[Any, Any], int], block: bytes | memoryview, limit: int) -> bytes:
-    """Decompress into buffers of growing size: the frame's own statement of its size may be a lie, or absent."""
+    """Decompress into buffers of growing size: the frame's stated size may be wrong or absent."""
     error_type = _cramjam().DecompressionError
     size = min(max(_FIRST_GUESS_BYTES, _GROWTH * len(block)), limit)
     while True:

@@ -19,7 +19,7 @@ _VALUE = struct.Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """What a marker says."""
+    """The type of a marker."""
 
     ABORT = 0
     COMMIT = 1
@@ -33,7 +33,8 @@ class EndTransactionMarker(NamedTuple):
 
 
 def read_control_type(key: bytes | None) -> ControlType | None:
-    """The type of a control record, from its key; None for a type this version does not know (readers skip it)."""
+    """Return the type of a control record, from its key; None for a type this version does not know (readers skip
+    it)."""
     if key is None or len(key) < _KEY.size:
         raise CorruptRecord(f"control record key {key!r} is shorter than {_KEY.size} bytes")
     version, number = _KEY.unpack_from(key)
@@ -43,7 +44,7 @@ def read_control_type(key: bytes | None) -> ControlType | None:
 
 
 def read_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker | None:
-    """The marker in a control record; None if it is none. Later versions may append fields, which are ignored."""
+    """Return the marker in a control record, or None. Later versions may append fields, which are ignored."""
     control_type = read_control_type(key)
     if control_type is None:
         return None
@@ -56,7 +57,7 @@ def read_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker 
 
 
 def marker_of(batch: RecordBatch) -> EndTransactionMarker | None:
-    """The marker in a control batch; None when it holds none (another kind, or compaction emptied it).
+    """Return the marker in a control batch; None for another type, or if compaction emptied it.
 
     Raises `CorruptRecord`.
     """
@@ -67,7 +68,7 @@ def marker_of(batch: RecordBatch) -> EndTransactionMarker | None:
 def build_marker(
     marker: EndTransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """The control batch that writes ``marker`` for this producer; it takes one offset."""
+    """Build the control batch with ``marker`` for this producer; it takes one offset."""
     key = _KEY.pack(0, marker.control_type)
     value = _VALUE.pack(0, marker.coordinator_epoch)
     return pack_batch(

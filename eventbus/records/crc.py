@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), in hardware where there is any: ``crc32c(data, value=0) -> int``.
+"""CRC-32C (Castagnoli), in hardware if possible: ``crc32c(data, value=0) -> int``.
 
 The wheel's package looks up its own version on import, which loads e-mail and zip modules and takes 30 ms, a fifth of
-``import eventbus``. The extension inside needs none of that, so it is loaded by itself.
+``import eventbus``. The extension inside needs none of that, so only the extension is loaded.
 """
 
 from __future__ import annotations

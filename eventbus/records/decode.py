@@ -1,4 +1,4 @@
-"""Fetched bytes to columns: what hands a partition's records to the runner."""
+"""Decode fetched bytes to columns, which the runner receives per partition."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from eventbus.records.record import Columns, decode_records
 from eventbus.types import AbortedTransaction, FetchedRecords, Headers, TimestampType
 
 _unpack = struct.Struct(">qi4xbIhiqq14xi").unpack_from
-"""The header's fields that decoding needs."""
+"""Reads the header's fields that decoding needs."""
 _MIN_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 _NOT_PLAIN = COMPRESSION_MASK | TIMESTAMP_TYPE_BIT
 _CREATE_TIME, _LOG_APPEND_TIME = TimestampType
 
 _NUMPY_RECORDS = 400
-"""From here on numpy gains, if the process has loaded it anyway."""
+"""From this many records on, numpy is faster, if the process has loaded it anyway."""
 _NUMPY_IMPORT_RECORDS = 100_000
-"""After so many its import (90 ms, 20 MiB, once) is worth it: who has read that much has more to read."""
+"""After this many records, importing numpy (90 ms, 20 MiB, once) is worth it: more are likely to follow."""
 
 _NUMPY_BYTES = 8_192
-"""Not even looked at below."""
+"""Smaller buffers are never decoded with numpy."""
 
 
 def fetched_records(
@@ -53,13 +53,13 @@ def fetched_records(
     check_crcs: bool = True,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> FetchedRecords:
-    """The records in whole batches back to back, from ``fetch_offset`` on.
+    """Decode the records in whole batches back to back, from ``fetch_offset`` on.
 
     Records below ``fetch_offset`` (the first batch may begin earlier), those of the transactions in ``aborted``, and
-    control batches are left out: with what a read-committed fetch says, only committed records remain. An incomplete
-    batch at the end is ignored, as Kafka's fetch protocol allows, and so is what follows when compressed batches grow
-    beyond ``max(16 MiB, 64 * len(buffer))`` together: go on from ``next_offset``. ``timestamp_type`` is that of the
-    last record. Raises `CorruptRecord`, which names the partition and the batch.
+    control batches are left out: with the ``aborted`` of a read-committed fetch, only committed records remain. An
+    incomplete batch at the end is ignored, as Kafka's fetch protocol allows, and so is what follows when compressed
+    batches grow beyond ``max(16 MiB, 64 * len(buffer))`` together: continue from ``next_offset``. ``timestamp_type`` is
+    that of the last record. Raises `CorruptRecord` with the partition and the batch.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     if len(data) >= _NUMPY_BYTES and _numpy_gains(data):
@@ -85,7 +85,8 @@ def _decode(
     next_offset = fetch_offset
     try:
         while size - position >= HEADER_BYTES:
-            # As `read_header` and `check_crc`, which name what is wrong; a batch of one record is to be read in 2 us.
+            # Inlined from `read_header` and `check_crc`, which name the error: a batch of one record must take no more
+            # than 2 us.
             base_offset, length, magic, crc, bits, last_delta, base_ms, max_ms, count = _unpack(data, position)
             end = position + length + LENGTH_OVERHEAD_BYTES
             if magic != MAGIC or length < _MIN_LENGTH or last_delta < 0 or count < 0:
@@ -147,7 +148,7 @@ def _decode(
 
 
 def _is_left_out(data: bytes, position: int, bits: int, ranges: AbortedRanges | None) -> bool:
-    """Whether the batch holds markers, or records of an aborted transaction."""
+    """True if the batch has markers, or records of an aborted transaction."""
     if ranges is None or bits & CONTROL_BIT:
         return bool(bits & CONTROL_BIT)
     header = read_header(data, position)
@@ -155,7 +156,7 @@ def _is_left_out(data: bytes, position: int, bits: int, ranges: AbortedRanges | 
 
 
 def _from_offset(columns: Columns, offset: int) -> Columns:
-    """``columns`` without the records below ``offset``."""
+    """Return ``columns`` without the records below ``offset``."""
     kept = Columns()
     keep = [index for index, each in enumerate(columns.offsets) if each >= offset]
     kept.offsets = [columns.offsets[index] for index in keep]
@@ -170,7 +171,7 @@ def _from_offset(columns: Columns, offset: int) -> Columns:
 
 
 def _numpy_gains(data: bytes) -> bool:
-    """Judged by the first batch, as if all were alike."""
+    """Decide by the first batch, as if all batches were like it."""
     try:
         header = read_header(data)
     except CorruptRecord:
@@ -199,11 +200,11 @@ def _decode_with_numpy(
     check_crcs: bool,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> FetchedRecords | None:
-    """As `_decode`; None without numpy, or when something is wrong that `_decode` can name better."""
+    """Decode like `_decode`; return None without numpy, and for errors that `_decode` can describe better."""
     try:
         from eventbus.records.columnar import record_arrays
     except ImportError:
-        _decoded.without_numpy = -(1 << 62)  # not installed: never ask again
+        _decoded.without_numpy = -(1 << 62)  # not installed: never try again
         return None
     try:
         limit = limit_bytes(len(data))

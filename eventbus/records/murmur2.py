@@ -1,6 +1,5 @@
-"""MurmurHash2 as Kafka's Java client computes it (``org.apache.kafka.common.utils.Utils.murmur2``): the default
-partitioner of keyed records. Byte-exact, so that a key lands on the same partition whoever wrote it.
-"""
+"""MurmurHash2 as in Kafka's Java client (``org.apache.kafka.common.utils.Utils.murmur2``), the default partitioner
+of keyed records. Byte-exact, so that a key goes to the same partition from every client."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _WORDS = [Struct(f"<{count}I").unpack_from for count in range(65)]
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of ``key``, as an unsigned 32-bit number (Java's ``int`` is the same bits, signed)."""
+    """Return the hash of ``key`` as an unsigned 32-bit number (Java's ``int`` has the same bits, signed)."""
     length = len(key)
     words = _WORDS[length >> 2] if length < 260 else Struct(f"<{length >> 2}I").unpack_from
     state = _SEED ^ length
@@ -27,5 +26,5 @@ def murmur2(key: bytes) -> int:
 
 
 def to_positive(number: int) -> int:
-    """Kafka's ``Utils.toPositive``: the sign bit cleared, not the absolute value."""
+    """Clear the sign bit like Kafka's ``Utils.toPositive``; this is not the absolute value."""
     return number & 0x7FFFFFFF

@@ -28,7 +28,7 @@ from eventbus.records.varint import NULL_LENGTH, encode_varint, read_varint, rea
 from eventbus.types import Headers
 
 MIN_RECORD_BYTES = 7
-"""Length, attributes, both deltas, two null lengths and a header count: one byte each."""
+"""The sizes of length, attributes, both deltas, two null lengths and a header count: one byte each."""
 
 _MIN_HEADER_BYTES = 2
 _MAX_TWO_BYTES = 0x3FFF
@@ -36,7 +36,7 @@ _PLAUSIBLE_MS = 1 << 62
 
 
 class RecordSpan(NamedTuple):
-    """Where the parts of one record lie; lengths are -1 for null."""
+    """The positions of the parts of a record; lengths are -1 for null."""
 
     end: int
     timestamp_delta: int
@@ -50,7 +50,7 @@ class RecordSpan(NamedTuple):
 
 
 class Columns:
-    """Decoded records of one or more batches, side by side. ``headers`` holds only records that have some."""
+    """Decoded records of one or more batches, in columns. ``headers`` holds only records that have some."""
 
     __slots__ = ("headers", "keys", "offsets", "timestamps_ms", "values")
 
@@ -63,7 +63,8 @@ class Columns:
 
 
 def read_span(data: bytes, position: int, limit: int) -> RecordSpan:
-    """The record at ``position``, every length checked against ``limit``; `CorruptRecord` says what is wrong where."""
+    """Return the positions of the record's parts, after checking every length against ``limit``. Raises
+    `CorruptRecord`."""
     length, body = read_varint(data, position, limit)
     end = body + length
     if length < MIN_RECORD_BYTES - 1 or end > limit:
@@ -82,9 +83,9 @@ def read_span(data: bytes, position: int, limit: int) -> RecordSpan:
 
 
 def read_headers(data: bytes, position: int, limit: int) -> tuple[Headers, int]:
-    """The headers whose count stands at ``position``, and the position after them.
+    """Decode the headers whose count is at ``position``; return them and the position after them.
 
-    A name that is not UTF-8 is read with replacement characters, as Kafka's Java client does.
+    A name that is not UTF-8 is decoded with replacement characters, as Kafka's Java client does.
     """
     headers: list[tuple[str, bytes | None]] = []
     at = position + 1
@@ -110,16 +111,16 @@ def read_headers(data: bytes, position: int, limit: int) -> tuple[Headers, int]:
         else:
             if at <= limit:
                 return tuple(headers), at
-    except (IndexError, KeyError):  # beyond the buffer, or no one-byte length
+    except (IndexError, KeyError):  # beyond the buffer, or not a one-byte length
         pass
     return _read_headers_carefully(data, position, limit)
 
 
 _HALVES = {size: size >> 1 for size in range(0, 128, 2)}
-"""The length that a one-byte varint says, unless it is negative."""
+"""The lengths of one-byte varints, unless negative."""
 
 _names: dict[bytes, str] = {}
-"""Header names seen: a handful recur in every record."""
+"""Cache of decoded header names: a few names recur in every record."""
 _MAX_NAMES = 1000
 
 
@@ -156,26 +157,26 @@ def _read_length(data: bytes, position: int, limit: int, what: str) -> tuple[int
 
 
 def check_count(count: int, position: int, limit: int) -> None:
-    """`CorruptRecord` when ``count`` records cannot fit, before anything is allocated for them."""
+    """Raise `CorruptRecord` if ``count`` records cannot fit, before anything is allocated for them."""
     if count * MIN_RECORD_BYTES > limit - position:
         raise CorruptRecord(f"{count} records cannot fit in the {limit - position} bytes at byte {position}")
 
 
 def check_offset_delta(delta: int, lowest: int, highest: int, position: int) -> None:
-    """`CorruptRecord` unless offsets rise within the batch's range."""
+    """Raise `CorruptRecord` unless offsets rise within the batch's range."""
     if not lowest <= delta <= highest:
         raise CorruptRecord(f"record at byte {position} has offset delta {delta}, which is not in {lowest}..{highest}")
 
 
 def check_timestamp(timestamp_ms: int) -> int:
-    """`CorruptRecord` unless it fits 64 bits."""
+    """Return the timestamp. Raises `CorruptRecord` unless it fits 64 bits."""
     if not -(1 << 63) <= timestamp_ms < 1 << 63:
         raise CorruptRecord(f"timestamp {timestamp_ms} of a record does not fit 64 bits")
     return timestamp_ms
 
 
 def check_end(position: int, limit: int, count: int) -> None:
-    """`CorruptRecord` unless the last record ends where the batch does."""
+    """Raise `CorruptRecord` unless the last record ends where the batch does."""
     if position != limit:
         raise CorruptRecord(f"{count} records end at byte {position}, but the batch ends at byte {limit}")
 
@@ -190,7 +191,7 @@ def decode_records(
     base_timestamp_ms: int,
     columns: Columns,
 ) -> None:
-    """Append the ``count`` records that fill ``data[position:limit]`` to ``columns``; `CorruptRecord` otherwise."""
+    """Append the ``count`` records that fill ``data[position:limit]`` to ``columns``. Raises `CorruptRecord`."""
     if count * MIN_RECORD_BYTES > limit - position:
         check_count(count, position, limit)
     keys = columns.keys
@@ -223,12 +224,12 @@ def _decode_ordinary(  # noqa: C901  every varint is inlined: a call for each wo
     base_timestamp_ms: int,
     columns: Columns,
 ) -> tuple[int, int]:
-    """Decode records while they look ordinary; return the position of the first that does not, and its offset delta.
+    """Decode records while they are ordinary; return the position of the first that is not, and its offset delta.
 
-    Ordinary: shorter than 8 KiB and undamaged. This may read past the batch's end, never past the buffer's: the caller
-    checks where the last record ended. Numbers stay in zigzag. A two-byte varint is read as
-    ``first + (second << 7) - 128``; a second byte that announces a third makes that exceed 16,383, which either is
-    tested here or lets the record end elsewhere than its own length says.
+    Ordinary records are shorter than 8 KiB and undamaged. This may read past the batch's end, never past the buffer's:
+    the caller checks where the last record ended. Numbers stay in zigzag. A two-byte varint is read as ``first +
+    (second << 7) - 128``; a second byte that announces a third makes that exceed 16,383, which either is tested here or
+    makes the record end elsewhere than its own length requires.
     """
     keys, values, timestamps_ms = columns.keys, columns.values, columns.timestamps_ms
     start = position
@@ -304,8 +305,8 @@ def _decode_ordinary(  # noqa: C901  every varint is inlined: a call for each wo
             expected += 2
             start = position
     except (IndexError, CorruptRecord):
-        pass  # the careful reader names the reason
-    if expected - run_start == 2:  # quicker for one record
+        pass  # the careful reader reports the reason
+    if expected - run_start == 2:  # faster for a single record
         columns.offsets.append(base_offset + (run_start >> 1))
     else:
         columns.offsets += range(base_offset + (run_start >> 1), base_offset + (expected >> 1))
@@ -313,7 +314,7 @@ def _decode_ordinary(  # noqa: C901  every varint is inlined: a call for each wo
 
 
 def _read_long(data: bytes, position: int) -> tuple[int, int]:
-    """The varint of three to five bytes at ``position``, in zigzag, and the position after it."""
+    """Return the varint of three to five bytes at ``position``, in zigzag, and the position after it."""
     raw = (data[position] & 0x7F) + ((data[position + 1] & 0x7F) << 7) + (data[position + 2] << 14)
     if raw < 1 << 21:
         return raw, position + 3
@@ -338,7 +339,7 @@ def _append_span(data: bytes, span: RecordSpan, base_offset: int, base_timestamp
 
 
 def encode_record(key: bytes | None, value: bytes | None) -> bytes:
-    """One record without headers, both deltas 0; `eventbus.records.builder` writes many faster."""
+    """Encode a record without headers, both deltas 0; `eventbus.records.builder` encodes many records faster."""
     parts = [b"\0\0\0"]
     for field in (key, value):
         parts += (NULL_LENGTH,) if field is None else (encode_varint(len(field)), field)

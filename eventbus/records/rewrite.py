@@ -1,10 +1,11 @@
-"""Batches made of other batches: what compaction leaves of one.
+"""Rewrite batches: compaction removes records from them.
 
-A batch keeps its offsets, its producer's fields and its codec whatever is taken out of it: base offset and last offset
-delta stay, so that nothing downstream sees another numbering, and the last sequence can still be told from the header.
+A batch keeps its offsets, its producer's fields and its codec, whatever is removed: base offset and last offset delta
+stay, so that offsets do not change, and the header still shows the last sequence.
 
-The *delete horizon* (KIP-534) says until when a batch's tombstones, or a spent transaction marker, must be kept. It has
-no field of its own: attribute bit 6 says that the base timestamp is the horizon, and the records' deltas count from it.
+The *delete horizon* (KIP-534) is the time until which a batch's tombstones, or a spent transaction marker, must be
+kept. It has no separate field: attribute bit 6 means that the base timestamp is the horizon, from which the records'
+deltas count.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LEADER_EPOCH = 0
 
 
 def open_batch(batch: RecordBatch) -> tuple[bytes, Columns]:
-    """The records of a batch as bytes, decompressed, and decoded. Raises `CorruptRecord`."""
+    """Return the records of a batch as decompressed bytes, and decoded. Raises `CorruptRecord`."""
     header, start = batch.header, batch.position + HEADER_BYTES
     block = memoryview(batch.buffer)[start : batch.position + header.size_bytes]
     codec = header.attributes & COMPRESSION_MASK
@@ -53,9 +54,9 @@ def open_batch(batch: RecordBatch) -> tuple[bytes, Columns]:
 def keep_records(
     header: BatchHeader, records: bytes, kept: Sequence[int], columns: Columns, delete_horizon_ms: int | None = None
 ) -> bytearray:
-    """The batch with only the records numbered ``kept`` (at least one), compressed as it was.
+    """Build the batch with only the records numbered ``kept`` (at least one), compressed as before.
 
-    With ``delete_horizon_ms`` the batch gets that horizon; one it has already stays.
+    With ``delete_horizon_ms`` the batch gets that horizon, unless it already has one.
     """
     bounds = _bounds(records, header.records_count)
     pieces: Iterable[bytes] = (records[bounds[index] : bounds[index + 1]] for index in kept)
@@ -83,14 +84,14 @@ def keep_records(
 
 
 def keep_header(header: BatchHeader) -> bytearray:
-    """The batch without its records: what is left of a live producer's last one, so that its sequence goes on."""
+    """Build the batch without its records, which preserves the sequence of a live producer's last batch."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     base_timestamp_ms = header.max_timestamp_ms
     return _pack(header._replace(attributes=attributes, base_timestamp_ms=base_timestamp_ms, records_count=0), b"")
 
 
 def empty_batch(first_offset: int, last_offset: int, timestamp_ms: int) -> bytearray:
-    """A batch without records that takes the place of all that was dropped between two offsets."""
+    """Build a batch without records for all offsets that were dropped between two offsets."""
     delta = last_offset - first_offset
     return _pack(
         BatchHeader(first_offset, 0, _LEADER_EPOCH, MAGIC, 0, 0, delta, timestamp_ms, timestamp_ms, -1, -1, -1, 0), b""
@@ -105,7 +106,7 @@ def _pack(header: BatchHeader, body: bytes) -> bytearray:
 
 
 def _bounds(records: bytes, count: int) -> list[int]:
-    """Where each record starts, and where the last one ends."""
+    """Return the start of each record, and the end of the last."""
     bounds = [0]
     position, limit = 0, len(records)
     for _ in range(count):
@@ -120,7 +121,7 @@ def _bounds(records: bytes, count: int) -> list[int]:
 
 
 def _shifted(record: bytes, shift_ms: int) -> bytes:
-    """The record with ``shift_ms`` added to its timestamp delta."""
+    """Return the record with ``shift_ms`` added to its timestamp delta."""
     end = len(record)
     _, body = read_varint(record, 0, end)
     delta, rest = read_varlong(record, body + 1, end)

@@ -6,10 +6,10 @@ MAX_SEQUENCE = 0x7FFF_FFFF
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """The sequence ``increment`` records after ``sequence``."""
+    """Return the sequence ``increment`` records after ``sequence``."""
     return (sequence + increment) & MAX_SEQUENCE
 
 
 def decrement_sequence(sequence: int, decrement: int) -> int:
-    """The sequence ``decrement`` records before ``sequence``."""
+    """Return the sequence ``decrement`` records before ``sequence``."""
     return (sequence - decrement) & MAX_SEQUENCE

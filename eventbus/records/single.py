@@ -1,4 +1,5 @@
-"""A batch of one record, for a publish that waits for its ack: what `BatchBuilder` makes of it, at half the cost."""
+"""Build a batch of a single record, for a publish that waits for its ack: equal to `BatchBuilder`'s, at half the
+cost."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from eventbus.types import Compression, Headers
 
 
 class BatchSpan(msgspec.Struct, frozen=True, gc=False):
-    """What an append needs to know of a batch: its builder knows it without reading the header back."""
+    """The properties of a batch that an append needs, known to its builder without parsing the header."""
 
     last_offset_delta: int
     max_timestamp_ms: int
@@ -33,7 +34,7 @@ class BatchSpan(msgspec.Struct, frozen=True, gc=False):
 
 _FRONT = bytes(HEADER_BYTES)
 _PLAIN = b"\0\0\0"
-"""No attributes, no deltas."""
+"""The bytes of zero attributes and zero deltas."""
 _FIXED_BYTES = 4  # attributes, timestamp delta, offset delta, header count
 
 _pack_header = BATCH_HEADER.pack_into
@@ -51,7 +52,8 @@ def build_single(
     base_sequence: int = -1,
     is_transactional: bool = False,
 ) -> bytearray:
-    """The record as a batch at base offset 0 and leader epoch -1, with its CRC. Byte for byte `BatchBuilder`'s."""
+    """Build a batch of the record at base offset 0 and leader epoch -1, with its CRC, byte for byte as
+    `BatchBuilder` does."""
     if not (headers or compression):
         try:
             if key is None:
@@ -66,7 +68,7 @@ def build_single(
                 value_bytes = value
             length = VARINTS[key_size + value_size + _FIXED_BYTES]
             batch = bytearray().join((_FRONT, length, _PLAIN, key_length, key_bytes, value_length, value_bytes, b"\0"))
-        except (IndexError, TypeError):  # beyond a table, or not bytes at all
+        except (IndexError, TypeError):  # beyond a table, or not bytes
             pass
         else:
             _pack_header(

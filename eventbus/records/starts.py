@@ -1,7 +1,8 @@
-"""Where the records of batches begin: each says how long it is, and the next one lies behind it.
+"""Find the positions of records in batches: each record begins with its length, and the next follows it.
 
-That is a chain, which numpy cannot shorten. But batches are chains of their own, and are followed side by side here:
-one step finds the next record of each. Where few chains go on it costs less to follow them one by one.
+That is a chain, which numpy cannot shorten. But each batch is a separate chain, so all batches are followed in
+parallel: each step finds the next record of every batch. If only few chains are left, a Python loop over each of them
+is faster.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 _MAX_LONG_BYTES = 8
 """Longer varints (timestamp deltas beyond 10^16 ms) are left to the careful reader."""
 _SIDE_BY_SIDE = 48
-"""From so many chains on a step of numpy costs less than a step of Python for each of them."""
+"""From this many chains on, a step of numpy costs less than a step of Python for each of them."""
 
 
 class Unusual(Exception):
-    """Something only the careful reader can judge."""
+    """Raised for data that only the careful reader can judge."""
 
 
 def _two_byte_tables() -> tuple[Int64s, NDArray[np.uint8]]:
-    """For any two bytes, read as one little-endian number: the varint they begin with, and its size, 0 if longer."""
+    """Return tables, by two bytes as a little-endian number: the varint at their start, and its size (0 if longer)."""
     pair = np.arange(1 << 16, dtype=np.int64)
     first, second = pair & 0xFF, pair >> 8
     raw = np.where(first < 0x80, first, first & 0x7F | second << 7)
@@ -41,16 +42,16 @@ def _two_byte_tables() -> tuple[Int64s, NDArray[np.uint8]]:
 
 _VALUES, _SIZES = _two_byte_tables()
 _STRIDES = np.where(_SIZES > 0, _VALUES + _SIZES, 0)
-"""From a record's length to the record behind it; 0: see there."""
+"""The distance from a record's length to the next record; 0 if the varint is longer."""
 
 
 def byte_pairs(data: bytes) -> Pairs:
-    """At each position the two bytes there, as one number."""
+    """Return, for each position, the two bytes there as a number."""
     return np.ndarray((len(data) - 1,), "<u2", data, strides=(1,))
 
 
 def read_varints(pairs: Pairs, data: NDArray[np.uint8], positions: Int64s) -> tuple[Int64s, Int64s]:
-    """The varints at ``positions`` and the positions after them."""
+    """Decode the varints at ``positions``; return them and the positions after them."""
     pair = pairs[positions]
     values, sizes = _VALUES.take(pair), _SIZES.take(pair)
     if not sizes.all():
@@ -76,10 +77,10 @@ def _read_long_varints(data: NDArray[np.uint8], positions: Int64s) -> tuple[Int6
 def record_starts(
     data: bytes, pairs: Pairs, begins: Sequence[int], ends: Sequence[int], counts: Sequence[int]
 ) -> Int64s:
-    """The position of each record, of batches whose records lie in ``data`` from ``begins`` to ``ends``.
+    """Return the position of each record, of batches whose records are in ``data`` from ``begins`` to ``ends``.
 
-    Raises `Unusual` or `IndexError` for records that do not end where their batch does, and may say nonsense of lengths
-    that are negative.
+    Raises `Unusual` or `IndexError` for records that do not end where their batch does. The result is undefined for
+    negative lengths.
     """
     if len(counts) >= _SIDE_BY_SIDE:
         return _side_by_side(data, pairs, np.array(begins), np.array(ends), np.array(counts))
@@ -105,7 +106,7 @@ def _side_by_side(data: bytes, pairs: Pairs, begins: Int64s, ends: Int64s, count
             lengths, sizes = _read_long_varints(np.frombuffer(data, np.uint8), here[longer])
             strides[longer] = lengths + sizes
         here += strides
-    for chain in range(int(np.searchsorted(-counts, -steps))):  # those that go on
+    for chain in range(int(np.searchsorted(-counts, -steps))):  # chains that continue
         rest: list[int] = []
         _follow(data, int(at[chain]), int(ends[chain]), int(counts[chain]) - steps, rest)
         starts[into[chain] : into[chain] + len(rest)] = rest
@@ -116,7 +117,7 @@ def _side_by_side(data: bytes, pairs: Pairs, begins: Int64s, ends: Int64s, count
 
 
 def _follow(data: bytes, position: int, end: int, count: int, starts: list[int]) -> None:
-    """Append the positions of the next ``count`` records of one batch, the last ones in it."""
+    """Append the positions of the next ``count`` records, which are the last of their batch."""
     append = starts.append
     for _ in range(count):
         append(position)

@@ -10,7 +10,7 @@ from eventbus.errors import CorruptRecord
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
 
-# Prepared bytes, put together and paired without a line of Python for each: all tables take 1 ms, not 8.
+# Precomputed bytes, joined and paired without a line of Python for each: all tables take 1 ms, not 8.
 _BYTES = [bytes((byte,)) for byte in range(256)]
 _LOW = _BYTES[128::2]
 """The first of several bytes of a number that is not negative: its zigzag is even."""
@@ -21,22 +21,22 @@ VARINTS = [*_BYTES[:128:2], *_TWO, *_THREE]
 """``VARINTS[n]`` is the varint of n, for 0 <= n < 16,384."""
 
 SIZES = [*range(1, 65), *range(66, 8194)]
-"""For a length n < 8,192: n plus the bytes that its varint takes, one or two."""
+"""The size of n bytes together with the varint of n, for n < 8,192."""
 
 SIZED_VARINTS = [*zip(SIZES, VARINTS, strict=False)]  # the table of varints is twice as long
-"""For a length n < 8,192: its size with its varint, and that varint."""
+"""That size, and the varint of n, for n < 8,192."""
 
 NULL_LENGTH = _BYTES[1]
 """The length of a null key, value or header value: -1."""
 
 
 def zigzag(number: int) -> int:
-    """0, -1, 1, -2 ... as 0, 1, 2, 3 ..."""
+    """Map 0, -1, 1, -2 ... to 0, 1, 2, 3 ..."""
     return number << 1 if number >= 0 else (~number << 1) | 1
 
 
 def encode_varint(number: int) -> bytes:
-    """``number`` (at most 64 bits, signed) as a varint."""
+    """Encode ``number`` (at most 64 bits, signed) as a varint."""
     rest = zigzag(number)
     encoded = b""
     while rest > 0x7F:
@@ -46,7 +46,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, position: int, limit: int, max_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
-    """The varint at ``position`` and the position after it; `CorruptRecord` if it is too long or crosses ``limit``."""
+    """Return the varint at ``position`` and the position after it. Raises `CorruptRecord` if it crosses ``limit``."""
     raw = shift = 0
     start = position
     while True:
@@ -66,5 +66,5 @@ def read_varint(data: bytes, position: int, limit: int, max_bytes: int = MAX_VAR
 
 
 def read_varlong(data: bytes, position: int, limit: int) -> tuple[int, int]:
-    """As `read_varint`, for 64-bit numbers (timestamp deltas)."""
+    """Return a 64-bit varint (a timestamp delta) like `read_varint`."""
     return read_varint(data, position, limit, MAX_VARLONG_BYTES)
