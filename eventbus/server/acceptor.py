@@ -1,8 +1,8 @@
-"""Accepting connections, also when the process has no file descriptor for one more.
+"""Accept connections, also when the process has no file descriptor for another one.
 
-The servers of asyncio answer a lack of descriptors with a traceback for each connection that their backlog may hold,
-and again every second (Python 3.11). Theirs also make a connection known only when its TLS handshake is done. Peers
-that begin one and stay silent would take all descriptors, before anything has counted them.
+asyncio's servers answer a lack of descriptors with a traceback for each connection that their backlog may hold, and
+again every second (Python 3.11). They also report a connection only after its TLS handshake. Peers that begin a
+handshake and stay silent would take all descriptors before anything has counted them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("eventbus.server")
 
 _PAUSE_SECONDS = 1.0
-"""How long to wait when the system has no file descriptor for one more connection."""
+"""The pause after the system had no file descriptor for a connection."""
 _WARNING_SECONDS = 60.0
-"""The time between two warnings of that."""
+"""The least time between two warnings about that."""
 
 
 class Acceptor:
-    """Listens at sockets, which are bound, and starts a connection for each peer. `asyncio.Server` does the same."""
+    """Listens on bound sockets and starts a connection for each peer, as `asyncio.Server` does."""
 
     def __init__(
         self, sockets: list[socket.socket], greet: Callable[[socket.socket, Any], Awaitable[object]], name: str
     ) -> None:
-        """``greet`` makes a connection of an accepted socket and returns when its handshake is over."""
+        """``greet`` makes a connection of an accepted socket and returns when its handshake is complete."""
         self.sockets = sockets
         self._greet = greet
         self._name = name
@@ -44,7 +44,7 @@ class Acceptor:
         self._accepting = [asyncio.create_task(self._accept(sock), name=f"listener of {name}") for sock in sockets]
 
     def close(self) -> None:
-        """Stop listening, and end handshakes that are under way."""
+        """Stop listening, and end unfinished handshakes."""
         for task in (*self._accepting, *self._greetings):
             task.cancel()
         for sock in (*self.sockets, *self._not_greeted):
@@ -56,7 +56,7 @@ class Acceptor:
             try:
                 sock, address = await loop.sock_accept(listening)
             except OSError as error:
-                if error.errno != errno.ECONNABORTED:  # the peer has gone again
+                if error.errno != errno.ECONNABORTED:  # the peer has already disconnected
                     self._warn(error, loop.time())
                     await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -69,7 +69,7 @@ class Acceptor:
         self._not_greeted.discard(sock)
         try:
             await self._greet(sock, address)
-        except OSError as error:  # errors of TLS are such, too
+        except OSError as error:  # TLS errors are OSErrors
             _logger.info("%s connection of %s:%s failed: %s", self._name, *address[:2], error)
 
     def _warn(self, error: OSError, now: float) -> None:
@@ -83,7 +83,7 @@ class Acceptor:
 
 
 class Greeter:
-    """Starts the connections of one listener. With TLS each counts from its first packet on."""
+    """Starts the connections of one listener. With TLS, each connection counts from its first packet on."""
 
     def __init__(self, connect: Callable[[], Connection], gate: Gate, context: ssl.SSLContext | None) -> None:
         self._connect = connect
@@ -109,7 +109,7 @@ class Greeter:
 
 
 async def bind(host: str | None, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets that listen at every address of the host. Raises OSError."""
+    """Return sockets that listen on every address of the host. Raises OSError."""
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -118,7 +118,7 @@ async def bind(host: str | None, port: int, backlog: int) -> list[socket.socket]
         for family, kind, protocol, _, address in dict.fromkeys(addresses):
             sock = socket.socket(family, kind, protocol)
             opened.append(sock)
-            if os.name == "posix":  # elsewhere it would let two servers have one port
+            if os.name == "posix":  # elsewhere it would let two servers share a port
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

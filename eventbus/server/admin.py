@@ -1,4 +1,4 @@
-"""What the handlers of administrators' requests share: who may do that, and how an error is told."""
+"""Permission checks and errors shared by the handlers of administrators' requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN_TOPIC_ID = 100
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_REPLICA_ASSIGNMENT = 39
 NO_OPERATIONS = -(1 << 31)
-"""Kafka's "not asked for" in a field of authorized operations."""
+"""Kafka's value for authorized operations that were not requested."""
 
 _REFUSALS = {ResourceType.TOPIC: 29, ResourceType.GROUP: 30, ResourceType.CLUSTER: 31}
 
@@ -21,19 +21,19 @@ def allows_cluster(call: Call, operation: Operation) -> bool:
 
 
 def check_cluster(call: Call, operation: Operation) -> None:
-    """Raises CLUSTER_AUTHORIZATION_FAILED."""
+    """Raise CLUSTER_AUTHORIZATION_FAILED unless the operation on the cluster is allowed."""
     if not allows_cluster(call, operation):
         raise refusal(call, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def check_topic(call: Call, operation: Operation, topic: str) -> None:
-    """Raises TOPIC_AUTHORIZATION_FAILED."""
+    """Raise TOPIC_AUTHORIZATION_FAILED unless the operation on the topic is allowed."""
     if not call.allows(operation, ResourceType.TOPIC, topic):
         raise refusal(call, operation, ResourceType.TOPIC, topic)
 
 
 def refusal(call: Call, operation: Operation, resource_type: ResourceType, name: str) -> KafkaError:
-    """The error for what is not allowed."""
+    """Return the error for an operation that is not allowed."""
     code = _REFUSALS[resource_type]
     return error_for_code(
         code, f"{call.principal} may not {operation.name} on {resource_type.name.lower()} {name!r}; add an ACL for it"
@@ -41,5 +41,5 @@ def refusal(call: Call, operation: Operation, resource_type: ResourceType, name:
 
 
 def error_of(code: int, why: str = "") -> KafkaError:
-    """A Kafka error by its code; what it means if nothing else is said."""
+    """Return a Kafka error by its code. The default text is the code's meaning."""
     return error_for_code(code, why or KAFKA_ERRORS[code].meaning)

@@ -1,4 +1,4 @@
-"""The broker's configs as Kafka names them, with the values this node goes by (read-only: set at its start)."""
+"""The broker's configs under Kafka's names, with this node's values (read-only: set at its start)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class BrokerEntry(NamedTuple):
     type: Kind
     value: str | None
     default: str | None
-    """None: there is none, as of an address."""
+    """None for keys without a default, such as an address."""
     is_sensitive: bool = False
-    """Its value is never told."""
+    """If true, the value is never shown."""
     no_effect: str = ""
-    """Why the log does not act on it; empty if it does."""
+    """The reason why the log ignores it; empty if it does not."""
 
     @property
     def is_default(self) -> bool:
@@ -36,7 +36,7 @@ class BrokerEntry(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A key of Kafka's, its type and default there, and where its value here comes from."""
+    """A Kafka key, its type and default there, and the source of its value here."""
 
     name: str
     type: Kind
@@ -46,12 +46,12 @@ class _Row(NamedTuple):
 
 
 def _is(value: object) -> Callable[[Node], object]:
-    """What holds of every node of ours."""
+    """Return a source for a value that is the same on every node."""
     return lambda node: value
 
 
 def _log(name: str, unit: int = 1) -> Callable[[Node], object]:
-    """The value of a topic's config for topics that do not set it."""
+    """Return a source for a topic config's default."""
 
     def value(node: Node) -> object:
         text = node.broker.topic_admin.defaults.get(name, CONFIG_KEYS[name].default)
@@ -61,12 +61,12 @@ def _log(name: str, unit: int = 1) -> Callable[[Node], object]:
 
 
 def log_directory(node: Node) -> str:
-    """Where the log is; its URL when it is in memory."""
+    """Return the log's directory; its URL if it is in memory."""
     return node.engine.name.removeprefix("file://")
 
 
 def _join(part: Callable[[Listener], str]) -> Callable[[Sequence[Listener]], object]:
-    """Something of each listener."""
+    """Return a source that joins a property of all listeners."""
     return lambda listeners: ",".join(map(part, listeners))
 
 
@@ -75,7 +75,7 @@ def _rebalance_protocols(node: Node) -> str:
 
 
 def _mechanisms(node: Node) -> str:
-    """Empty where no listener asks who it is."""
+    """Return the SASL mechanisms; empty if no listener authenticates."""
     asked = any(listener.has_sasl for listener in node.config.listeners)
     return ",".join(node.config.security.sasl_enabled_mechanisms) if asked else ""
 
@@ -101,7 +101,7 @@ _NEVER = "9223372036854775807"
 _HOUR_MS = 3_600_000
 
 _ROWS = (
-    # who this is
+    # identity of this node
     _Row("node.id", "int", None, _is(BROKER_ID)),
     _Row("broker.id", "int", "-1", _is(BROKER_ID)),
     _Row("broker.rack", "string", None, _is(None)),
@@ -113,7 +113,7 @@ _ROWS = (
     _Row("default.replication.factor", "int", "1", _is(1)),
     _Row("auto.leader.rebalance.enable", "boolean", "true", _is(False)),
     _Row("remote.log.storage.system.enable", "boolean", "false", _is(False)),
-    # retention and segments, where Kafka has several units for one thing
+    # retention and segments, for which Kafka has several units
     _Row("log.retention.hours", "int", "168", _log("retention.ms", _HOUR_MS)),
     _Row("log.retention.minutes", "int", None, _is(None)),
     _Row("log.roll.hours", "int", "168", _log("segment.ms", _HOUR_MS)),
@@ -134,11 +134,11 @@ _ROWS = (
     _Row("socket.listen.backlog.size", "int", "50", _is(1_024)),
     _Row("num.network.threads", "int", "3", _is(1)),
     _Row("num.io.threads", "int", "8", _is(1)),
-    # who may do what
+    # authentication and authorization
     _Row("sasl.enabled.mechanisms", "list", "GSSAPI", _mechanisms),
     _Row("authorizer.class.name", "string", "", _authorizer),
     _Row("super.users", "string", None, _super_users),
-    # when records are forced to disk: as fsync= says, in Kafka's words
+    # when records are flushed to disk: fsync= in Kafka's terms
     _Row("log.flush.interval.messages", "long", _NEVER, _flush_messages),
     _Row("log.flush.interval.ms", "long", None, _flush_ms),
 )
@@ -166,11 +166,11 @@ _BY_TOPIC_KEY = tuple(
     for row in topics.ROWS
     if row.kafka and not row.kafka.startswith("log.flush.")
 )
-"""Kafka's broker-wide keys for what topics do not say, all of which hold here as far as the topic's key does."""
+"""Kafka's broker-wide defaults of topic configs, all of which are used here as far as the topic config is."""
 
 
 def _configured(row: Setting) -> _Row:
-    """A setting of the log or the server, in Kafka's unit."""
+    """Return a row for a setting of the log or the server, in Kafka's unit."""
 
     def value(node: Node) -> object:
         of = node.broker.config if row.scope == "log" else node.config
@@ -185,7 +185,7 @@ _SETTINGS = tuple(_configured(row) for row in (*log.ROWS, *server.ROWS) if row.k
 
 
 def describe_broker(node: Node, listeners: Sequence[Listener]) -> list[BrokerEntry]:
-    """All configs, by name; ``listeners`` as they listen."""
+    """Return all configs by name. ``listeners`` are the bound listeners."""
     entries = [
         BrokerEntry(row.name, row.type, _text(row.value(node)), row.default, row.name in _SENSITIVE, row.no_effect)
         for row in (*_ROWS, *_SETTINGS, *_BY_TOPIC_KEY)

@@ -1,4 +1,4 @@
-"""A request under way, and what serves it."""
+"""A request that is being handled, and the API that handles it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ _NOTHING: tuple[Buffer, ...] = ()
 
 
 class Api(NamedTuple):
-    """One API key, as it is served."""
+    """The definition of one API key."""
 
     key: int
     name: str
-    """Kafka's: its messages are ``<name>Request`` and ``<name>Response``."""
+    """Kafka's name; the messages are ``<name>Request`` and ``<name>Response``."""
     min_version: int
     max_version: int
     handle: Callable[[Call, Any], None]
-    """Called with the decoded request; it must see to it that the call is answered, now or later."""
+    """Called with the decoded request; it must ensure that the call is answered, immediately or later."""
     advertised_min: int | None = None
-    """The lowest version told to clients, where it is not the lowest that is served."""
+    """The lowest version announced to clients, if it is not the lowest version served."""
     before_authentication: bool = False
-    """Whether a peer that has not said who it is may use it."""
+    """True if a peer may use it before it has authenticated."""
 
 
 class Call:
-    """One request. Answer it exactly once, by `reply` or `no_reply`; later is fine: see `is_open` and `on_close`."""
+    """A request. Answer it exactly once, by `reply` or `no_reply`, immediately or later: see `is_open` and
+    `on_close`."""
 
     __slots__ = (
         "api",
@@ -62,20 +63,20 @@ class Call:
         self.correlation_id = correlation_id
         self.client_id = client_id or ""
         self.size_bytes = size
-        """Of the request."""
+        """The size of the request."""
         self.buffers: Sequence[Buffer] | None = None
-        """The answer, once there is one; empty when there is none to send."""
+        """The answer, once it exists; empty if none must be sent."""
         self.on_close: Callable[[], None] | None = None
-        """Called when the connection ends before the answer is given: drop what waits for it."""
+        """Called when the connection ends before the answer is given, to drop whatever waits for it."""
 
     @property
     def is_open(self) -> bool:
-        """False: the peer has gone, or has been answered."""
+        """False if the peer has disconnected or been answered."""
         return self.buffers is None and not self.connection.is_closing
 
     @property
     def has_room(self) -> bool:
-        """False: the peer does not take what it was answered. An answer that may be empty should be."""
+        """False if the peer does not read its answers. Then an answer should be empty if it may be."""
         return self.connection.has_room_for(self)
 
     def when_room(self, then: Callable[[], None]) -> None:
@@ -83,7 +84,7 @@ class Call:
         self.connection.when_room(self, then)
 
     def reply(self, response: Any, throttle_ms: int = 0) -> None:
-        """Answer. With ``throttle_ms`` the peer is told, and not listened to for so long (KIP-219)."""
+        """Answer. A ``throttle_ms`` is sent to the peer, and its connection is not read for that long (KIP-219)."""
         assert self.buffers is None, f"{self!r} is answered twice"
         self.on_close = None
         if throttle_ms:
@@ -95,7 +96,7 @@ class Call:
         head = bytes(_LENGTH_BYTES) + response_header(self.api.key, self.version, self.correlation_id)
         try:
             buffers = writer(self.api.name + "Response", self.version)(response, head)
-        except Exception:  # whatever it is: a bug of the handler, and without an answer the peer would wait for ever
+        except Exception:  # a bug of the handler, and without an answer the peer would wait forever
             self.buffers = _NOTHING
             _logger.exception("%r: the answer cannot be written: this is a bug; its connection is closed", self)
             self.close("the answer cannot be written")
@@ -106,14 +107,14 @@ class Call:
         self.connection.answered(size)
 
     def no_reply(self) -> None:
-        """The peer does not wait for an answer (``acks=0``)."""
+        """Finish the call without an answer (``acks=0``)."""
         assert self.buffers is None, f"{self!r} is answered twice"
         self.on_close = None
         self.buffers = _NOTHING
         self.connection.answered(0)
 
     def close(self, reason: str) -> None:
-        """End the connection; the reason is logged."""
+        """Close the connection; the reason is logged."""
         self.connection.close(f"{self.api.name}: {reason}")
 
     @property
@@ -122,16 +123,16 @@ class Call:
 
     @property
     def principal(self) -> str:
-        """Who asks, as Kafka writes it: ``User:alice``."""
+        """The caller as Kafka writes it: ``User:alice``."""
         return self.connection.principal
 
     @property
     def client_host(self) -> str:
-        """Where from, as Kafka shows it: ``/127.0.0.1``."""
+        """The caller's address as Kafka shows it: ``/127.0.0.1``."""
         return f"/{self.connection.peer_host}"
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether who asks may do that."""
+        """True if the caller is allowed to perform the operation."""
         return self.node.allows(self, operation, resource_type, name)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a server can be told, beside the settings of its log (`eventbus.broker.BrokerConfig`)."""
+"""Settings of a server, in addition to those of its log (`eventbus.broker.BrokerConfig`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventbus.server.security.config import SecurityConfig
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SECURITY_PROTOCOLS: tuple[SecurityProtocol, ...] = get_args(SecurityProtocol)
 ClientAuth = Literal["none", "requested", "required"]
-"""Whether a peer with TLS must show a certificate (``ssl.client.auth``)."""
+"""Client certificates of TLS peers (``ssl.client.auth``): not requested, optional or mandatory."""
 DEFAULT_PORT = 9092
 
 _LISTENER = re.compile(
@@ -24,18 +24,18 @@ _LISTENER = re.compile(
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
-    """One address that clients connect to, and the one they are told to come back to."""
+    """An address that clients connect to, and the address that metadata advertises for it."""
 
     name: str = "PLAINTEXT"
     security_protocol: SecurityProtocol = "PLAINTEXT"
     host: str = "127.0.0.1"
-    """Empty: every interface."""
+    """The interface to bind; empty for every interface."""
     port: int = DEFAULT_PORT
-    """0: a free one."""
+    """The port to bind; 0 for a free port."""
     advertised_host: str = ""
-    """What Metadata tells clients to connect to. Empty: `host`."""
+    """The host that Metadata sends to clients. Empty: `host`."""
     advertised_port: int = 0
-    """0: `port`."""
+    """The port that Metadata sends to clients. 0: `port`."""
 
     @property
     def has_tls(self) -> bool:
@@ -47,7 +47,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -57,19 +57,19 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """As Kafka writes it: ``PLAINTEXT://127.0.0.1:9092``."""
+        """The address as Kafka writes it: ``PLAINTEXT://127.0.0.1:9092``."""
         return f"{self.name}://{format_address(self.host, self.port)}"
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener with TLS shows and asks for. PEM files."""
+    """Certificates of a listener with TLS, in PEM files."""
 
     certificate_file: str
     """The certificate chain, and the private key unless `key_file` has it."""
     key_file: str = ""
     key_password: str = ""
     ca_file: str = ""
-    """Whose client certificates are trusted."""
+    """The authorities whose client certificates are trusted."""
     client_auth: ClientAuth = "none"
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         return f"Tls({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def context(self) -> ssl.SSLContext:
-        """Raises ConfigError when a file cannot be used."""
+        """Return the TLS context. Raises ConfigError if a file cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -101,19 +101,19 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_address(host: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets."""
+    """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(text: str, *, default_port: int = DEFAULT_PORT) -> tuple[str, str, int]:
-    """``(name, host, port)`` of ``NAME://host:port``; the name may be missing. Raises ConfigError."""
+    """Split ``NAME://host:port`` into ``(name, host, port)``; the name may be missing. Raises ConfigError."""
     found = _LISTENER.fullmatch(text)
     if found is not None and found["port"] is not None and int(found["port"]) > 65_535:
-        raise ConfigError(f"{text!r} is no listener: ports end at 65535")
+        raise ConfigError(f"{text!r} is not a listener: ports end at 65535")
     port = default_port if found is None or found["port"] is None else int(found["port"])
     if found is None:
         raise ConfigError(
-            f"{text!r} is no listener: write NAME://HOST:PORT, say PLAINTEXT://127.0.0.1:9092 (an IPv6 address in "
+            f"{text!r} is not a listener: write NAME://HOST:PORT, say PLAINTEXT://127.0.0.1:9092 (an IPv6 address in "
             "brackets; port 0 for a free one)"
         )
     return found["name"] or "", found["ipv6"] or found["host"] or "", port
@@ -124,7 +124,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     listeners: tuple[Listener, ...] = (Listener(),)
     tls: Tls | None = None
-    """Of the listeners with TLS."""
+    """TLS settings for the listeners that use it."""
     security: SecurityConfig = SecurityConfig()
     insecure: bool = False
     accept_replication_factor: bool = False
@@ -140,7 +140,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_ms: int = 120_000
 
     def check(self) -> None:
-        """Raises ConfigError for settings that cannot be, or would open the log to everybody."""
+        """Raise ConfigError for invalid settings, and for those that would open the log to everybody."""
         if not self.listeners:
             raise ConfigError("a server without a listener: name one, say PLAINTEXT://127.0.0.1:9092")
         names = [listener.name for listener in self.listeners]

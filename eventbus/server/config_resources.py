@@ -1,4 +1,4 @@
-"""Configs of topics, brokers and loggers, as the configs' APIs show and change them (KIP-133, KIP-226, KIP-339)."""
+"""Configs of topics, brokers and loggers, for the APIs that describe and change them (KIP-133, KIP-226, KIP-339)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from eventbus.settings.setting import Setting
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""Kafka's ``ConfigResource.Type``."""
+"""Kafka's numbers of ``ConfigResource.Type``."""
 
 STATIC_BROKER, DEFAULT = 4, 5
 DYNAMIC_LOGGER = 6
 SOURCES = {"topic": 1, "broker": STATIC_BROKER, "default": DEFAULT}
-"""Kafka's ``ConfigSource`` for where a value comes from."""
+"""Kafka's ``ConfigSource`` for the source of a value."""
 
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
-"""Kafka's ``ConfigType``."""
+"""Kafka's numbers of ``ConfigType``."""
 
 _LEVELS = {"TRACE": logging.DEBUG, "DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING,
            "ERROR": logging.ERROR, "FATAL": logging.CRITICAL}  # fmt: skip
@@ -34,7 +34,7 @@ _ROOT_LOGGER = "root"
 
 
 class Change(IntEnum):
-    """Kafka's ``AlterConfigOp.OpType``."""
+    """Kafka's numbers of ``AlterConfigOp.OpType``."""
 
     SET = 0
     DELETE = 1
@@ -43,7 +43,7 @@ class Change(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A place that a value is looked for in; the first one that has it counts."""
+    """A source of a value; the first source that has it takes precedence."""
 
     name: str
     value: str | None
@@ -51,7 +51,7 @@ class Synonym(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One config, as DescribeConfigs tells it."""
+    """One config, as in the answer to DescribeConfigs."""
 
     name: str
     value: str | None
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
 
 def describe(call: Call, kind: int, name: str) -> list[Entry]:
-    """All configs of a resource. Raises the KafkaError that says why they are not told."""
+    """Return all configs of a resource. Raises the KafkaError for the answer."""
     if kind == TOPIC:
         check_topic(call, Operation.DESCRIBE_CONFIGS, name)
         check_topic_name(name)
@@ -75,7 +75,7 @@ def describe(call: Call, kind: int, name: str) -> list[Entry]:
     check_cluster(call, Operation.DESCRIBE_CONFIGS)
     if kind == BROKER:
         if name == "":
-            return []  # what holds for all brokers is set at the start of each
+            return []  # configs for all brokers are set at the start of each
         _check_broker(call, name)
         return _describe_broker(call)
     if kind == BROKER_LOGGER:
@@ -121,7 +121,7 @@ def _describe_broker(call: Call) -> list[Entry]:
 
 
 def _describe_group(call: Call) -> list[Entry]:
-    """What members of the consumer protocol are told (KIP-848): the same for every group here."""
+    """Return the settings for members of the consumer protocol (KIP-848), which are equal for all groups here."""
     config = call.node.broker.config
     values = {
         "consumer.heartbeat.interval.ms": (config.group_consumer_heartbeat_interval_ms, "5000"),
@@ -157,7 +157,7 @@ def _check_broker(call: Call, name: str) -> None:
 
 
 class Wanted(NamedTuple):
-    """One change of a config."""
+    """A requested change of a config."""
 
     name: str
     change: Change
@@ -165,7 +165,7 @@ class Wanted(NamedTuple):
 
 
 def alter(call: Call, kind: int, name: str, changes: Sequence[Wanted], validate_only: bool) -> None:
-    """Make changes, all or none. Raises the KafkaError that says why not."""
+    """Make changes, all or none. Raises the KafkaError for the answer."""
     _check_named_once(changes)
     if kind == TOPIC:
         check_topic(call, Operation.ALTER_CONFIGS, name)
@@ -182,7 +182,7 @@ def alter(call: Call, kind: int, name: str, changes: Sequence[Wanted], validate_
             _check_broker(call, name)
         names = ", ".join(one.name for one in changes if one.change != Change.DELETE)
         if not names:
-            return  # nothing was ever set while it runs, so there is nothing to unset: tools do that on leaving
+            return  # nothing can be set at runtime, so nothing needs unsetting: tools do that when they exit
         raise InvalidRequest(
             f"configs of the broker are set at its start, by options or in its properties file, not while it runs: "
             f"{names}"
@@ -191,7 +191,7 @@ def alter(call: Call, kind: int, name: str, changes: Sequence[Wanted], validate_
 
 
 def replace(call: Call, kind: int, name: str, values: Mapping[str, str | None], validate_only: bool) -> None:
-    """Set these configs and unset all others, as the AlterConfigs of old does."""
+    """Set these configs and unset all others, as the old AlterConfigs does."""
     changes = [Wanted(key, Change.SET, value) for key, value in values.items()]
     if kind == TOPIC:
         check_topic(call, Operation.ALTER_CONFIGS, name)
@@ -224,7 +224,8 @@ def _alter_topic(call: Call, topic: str, changes: Sequence[Wanted], validate_onl
             new[one.name] = value
             continue
         new[one.name] = _changed_list(key, present[one.name].value, one)
-    # What is not set is not unset, nor asked for its name: as in Kafka, whose tools unset what may be set on leaving.
+    # As in Kafka, unsetting a config that is not set is ignored, even an unknown one: its tools unset configs when they
+    # exit.
     unset = [one.name for one in changes if one.change == Change.DELETE and one.name in present]
     if validate_only:
         broker.topic_admin.check_alter(topic, new, unset)

@@ -1,9 +1,9 @@
-"""One TCP connection: bytes to frames, frames to calls, answers back in the order of the requests.
+"""A TCP connection: bytes to frames, frames to calls, answers back in the order of the requests.
 
-Frames are received in one of two ways. Small ones come through a buffer that all connections share: the event loop
-asks for it and fills it in one go, so nobody else gets in between. A frame that does not end there gets a buffer of
-its size (that grows as its bytes come, if it is large), and the rest is received straight into that: records are never
-copied again.
+Frames are received in one of two ways. Small frames come through a buffer that all connections share: the event loop
+requests it and fills it in one step, so no other connection can use it in between. A frame that does not end there gets
+a separate buffer of its size (which grows with the data, if it is large), and the rest is received directly into it:
+records are never copied again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _logger = logging.getLogger("eventbus.server")
 
 _LENGTH_BYTES = 4
 _FRAME_BYTES = 2 << 20
-"""A request that says it is larger begins with so much memory."""
+"""The initial buffer for a request whose stated size is larger."""
 _SMALL_REQUEST_BYTES = 16 << 20
-"""The largest request but Produce: what it says becomes objects, which take many times its bytes."""
+"""The largest request other than Produce: decoded objects take many times the bytes of the request."""
 _SLOWEST_BYTES_PER_MS = 16
-"""A peer that sends its request slower than this is given up."""
+"""A peer that sends its request more slowly than this is disconnected."""
 _PRODUCE = 0
 _KEPT_BYTES = 16 << 20
-"""Answers of one connection that wait for those before them or for the peer to take some; with more, no more are made.
-"""
+"""The limit for a connection's answers that wait for earlier answers or for the peer to read; above it, no more are
+made."""
 _JOIN_BYTES = 65_536
-"""Up to here answers are joined into one write; larger parts are handed over as they are."""
+"""Up to this size answers are joined into one write; larger parts are written separately."""
 API_VERSIONS = 18
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A peer. Made by the listener's socket; `Node.gate` holds it until it ends."""
+    """A connected peer. Created by the listener's socket; `Node.gate` holds it until it ends."""
 
     __slots__ = (
         "__weakref__", "_answered_bytes", "_calls", "_corked", "_filled", "_frame", "_in_flight_bytes", "_kept_bytes",
@@ -59,41 +59,42 @@ class Connection(asyncio.BufferedProtocol):
         self.principal = "User:ANONYMOUS"
         self.is_authenticated = not listener.has_sasl
         self.session: SaslSession | None = None
-        """What SASL keeps of the peer; `eventbus.server.security` alone looks into it."""
+        """The peer's SASL state, used only by `eventbus.server.security`."""
         self.peer_host = ""
         self.peer_port = 0
         self.is_closing = False
         self._transport: asyncio.Transport | None = None
         self._frame: bytearray | None = None
-        """A request that is being received; it grows to `_size` as its bytes come."""
+        """A request that is being received; it grows to `_size` with its data."""
         self._size = 0
         self._filled = 0
         self._rest = b""
-        """What has come and is no request yet: its length is not complete, or it is not its turn."""
+        """Received bytes that do not form a request yet: the length is incomplete, or it must wait."""
         self._calls: deque[Call] = deque()
         self._in_flight_bytes = 0
         self._kept_bytes = 0
-        """Of the answers in `_calls`."""
+        """The size of the answers in `_calls`."""
         self._want_room: dict[Call, Callable[[], None]] = {}
-        """Those whose answer may hold more once the peer has taken what it was answered."""
+        """Calls whose answer may hold more once the peer has read earlier answers."""
         self._corked = False
         self._answered_bytes = 0
-        """Answers that are there while `_corked` keeps them back."""
+        """The size of complete answers that `_corked` holds back."""
         self._muted: asyncio.TimerHandle | None = None
         self._write_paused = False
         self._read_paused = False
         self._resumes = False
         self._unsent_bytes = 0
-        """When `Gate` looked last."""
+        """The unsent bytes at the last check of `Gate`."""
         self._made_ms = self._since_ms = node.gate.time_ms
-        """When the connection was made, and when what `check_deadlines` watches began or last moved."""
+        """When the connection was made, and when the condition that `check_deadlines` watches began or last made
+        progress."""
         self._last_ms: int | None = None
         """When the last request was complete."""
 
     # the socket ------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer_host, self.peer_port = peer[0], peer[1]
@@ -121,17 +122,17 @@ class Connection(asyncio.BufferedProtocol):
                 self._guard(call.on_close)
 
     def _guard(self, callback: Callable[[], None]) -> None:
-        """What one peer left behind must not disturb another."""
+        """Run a callback whose error must not disturb other connections."""
         try:
             callback()
-        except Exception:  # whatever it is: a bug, told once, and this peer has gone already
+        except Exception:  # a bug, logged once; this peer has already disconnected
             _logger.exception("%s: after its end", self.describe())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         frame = self._frame
         if frame is not None:
             if self._filled == len(frame):
-                # Sizes may lie: what has come so far may be doubled, memory for what is only promised is not taken.
+                # Stated sizes may be wrong: allocate at most twice what has been received, not what was announced.
                 more = min(self._size, 2 * len(frame)) - len(frame)
                 frame += bytes(more)
                 self.node.gate.hold(more)
@@ -163,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send_ready()
 
     def _split(self, received: memoryview) -> None:
-        """Requests out of the shared buffer; one that is not complete begins a buffer of its own."""
+        """Split requests out of the shared buffer; an incomplete request gets a separate buffer."""
         gate = self.node.gate
         position, end = 0, len(received)
         while not self.is_closing:
@@ -195,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a request has come in part."""
+        """True if a request has been received in part."""
         return self._frame is not None
 
     # requests --------------------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(f"{api.name} of {len(frame):,} bytes; at most {_SMALL_REQUEST_BYTES:,} are taken here")
                 return
             view = memoryview(frame)
-            # Bytes behind the request are not looked at, as in Kafka: librdkafka 2.16 sends some with Metadata v13.
+            # Extra bytes after the request are ignored, as in Kafka: librdkafka 2.16 sends some with Metadata v13.
             request, _ = reader(api.name + "Request", version)(view, offset)
         except MalformedMessage as error:
             self.close(f"a request that cannot be read: {error}")
@@ -229,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
             api.handle(call, request)
         except KafkaError as error:
             self._failed(call, error)
-        except Exception:  # a bug in one handler ends one connection
+        except Exception:  # a bug in a handler ends only its connection
             _logger.exception("%r failed: this is a bug; its connection is closed", call)
             self.close(f"{api.name} v{version} failed")
 
@@ -240,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flow()
 
     def _failed(self, call: Call, error: KafkaError) -> None:
-        """The handler did not catch it: answer with its code, where the answer has one for all."""
+        """Answer with the code of an error that the handler did not catch, if the answer has a field for it."""
         if call.buffers is not None:
             _logger.error("%r failed after its answer: %s", call, error)
             return
@@ -254,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         call.reply(response)
 
     def _unsupported(self, key: int, version: int, correlation_id: int, client_id: str | None, size: int) -> None:
-        """Clients negotiate; one that asks for ApiVersions beyond ours is told our range, in version 0 (KIP-35)."""
+        """Handle a version that is not served: ApiVersions is answered with our range, in version 0 (KIP-35)."""
         api = self.node.apis.get(key)
         if key == API_VERSIONS and api is not None:
             call = Call(self, api, 0, correlation_id, client_id, size)
@@ -271,22 +272,22 @@ class Connection(asyncio.BufferedProtocol):
     # answers ---------------------------------------------------------------------------------------------------------
 
     def answered(self, size_bytes: int) -> None:
-        """A call has its answer, of so many bytes; those before it go first."""
+        """Record that a call has its answer of ``size_bytes``; earlier answers are sent first."""
         self._kept_bytes += size_bytes
         self._answered_bytes += size_bytes
         if not self._corked or self._answered_bytes > _JOIN_BYTES:
             self._send_ready()
 
     def has_room_for(self, call: Call) -> bool:
-        """False: so much is answered and cannot be sent that an answer which may be empty should be."""
-        return self._kept_bytes < _KEPT_BYTES or self._calls[0] is call  # the first holds up the others
+        """False if so many answers are unsent that an answer that may be empty should be."""
+        return self._kept_bytes < _KEPT_BYTES or self._calls[0] is call  # the first call blocks the others
 
     def when_room(self, call: Call, then: Callable[[], None]) -> None:
         """Call back once when there is room again; ``then`` must not answer within the call."""
         self._want_room[call] = then
 
     def _send_ready(self) -> None:
-        """Write the answers that are there, up to the first that is not, or until the peer does not take them."""
+        """Write complete answers in order, up to the first incomplete one, or until the peer stops reading."""
         self._answered_bytes = 0
         calls = self._calls
         small: list[Buffer] = []
@@ -332,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send_ready()
 
     def mute(self, milliseconds: int) -> None:
-        """Do not listen for so long."""
+        """Do not read from the peer for this long."""
         if self.is_closing:
             return
         if self._muted is not None:
@@ -345,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flow()
 
     def _must_pause(self) -> bool:
-        """The peer is muted, does not take its answers, or it or all together have too much under way."""
+        """True if the peer is muted or does not read its answers, or if requests take too much memory."""
         config = self.node.config
         return (
             self._write_paused
@@ -357,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def flow(self) -> None:
-        """Listen to the peer or not, as things are now."""
+        """Start or stop reading, depending on the present state."""
         if self.is_closing or self._transport is None:
             return
         if self._must_pause():
@@ -365,11 +366,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._read_paused = True
                 self._transport.pause_reading()
         elif self._read_paused and not self._resumes:
-            self._resumes = True  # not at once: this may be called from within what `_split` does
+            self._resumes = True  # not at once: `_split` may be the caller
             asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        """First what has come already, then the socket."""
+        """Process what was already received, then read from the socket."""
         self._resumes = False
         if self.is_closing or self._transport is None or self._must_pause():
             return
@@ -387,18 +388,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def check_deadlines(self, now_ms: int) -> None:
-        """End the connection if it has taken too long for anything. ``now_ms``: the gate's time."""
+        """Close the connection if anything takes too long. ``now_ms``: the gate's time."""
         config = self.node.config
         waited_ms = now_ms - self._made_ms
         if not self.is_authenticated and not self.is_closing and waited_ms > config.handshake_timeout_ms:
-            # Whatever it sends meanwhile, and however slowly: it is nobody yet.
+            # Whatever it sends meanwhile, and however slowly: it has not authenticated.
             self.close("no request" if self._last_ms is None else "it does not say who it is")
             if self._write_paused:
                 self.abort()
         elif self.is_closing or self._write_paused:
             unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
             if not self._unsent_bytes or unsent < self._unsent_bytes:
-                self._unsent_bytes, self._since_ms = unsent, now_ms  # it takes some
+                self._unsent_bytes, self._since_ms = unsent, now_ms  # it reads some
             elif now_ms - self._since_ms > config.request_timeout_ms:
                 _logger.info("%s: cut off: it does not take its answers", self.describe())
                 self.abort()
@@ -417,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
     # the end ---------------------------------------------------------------------------------------------------------
 
     def close(self, reason: str = "") -> None:
-        """End it; what is answered already is still sent."""
+        """Close the connection after sending the answers that are complete."""
         if self.is_closing:
             return
         if reason:
@@ -429,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End it at once; what was not sent is not sent any more."""
+        """Close the connection at once, without sending the rest."""
         self.is_closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -439,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _keep_alive(sock: socket.socket | None) -> None:
-    """Let the system find out about a peer that has gone without a word, within two minutes."""
+    """Enable TCP keep-alive, so that the system detects a vanished peer within two minutes."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

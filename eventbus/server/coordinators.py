@@ -1,4 +1,4 @@
-"""What the handlers of groups and transactions share: permissions, codes by version, and when an answer may leave."""
+"""Code shared by the handlers of groups and transactions: permissions, codes by version, and when to answer."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 TOPIC_AUTHORIZATION_FAILED = 29
 
 _FLUSHES = 5
-"""Prepare*, markers, Complete*: each a flush, and perhaps one of them begins a turn later."""
+"""Prepare*, markers, Complete*: each needs a flush, and one of them may begin a turn later."""
 
 
 def check_group_access(call: Call, operation: Operation, group: str) -> None:
-    """Raises GROUP_AUTHORIZATION_FAILED."""
+    """Raise GROUP_AUTHORIZATION_FAILED unless the operation on the group is allowed."""
     if not call.allows(operation, ResourceType.GROUP, group):
         raise refusal(call, operation, ResourceType.GROUP, group)
 
 
 def check_transaction_access(call: Call, operation: Operation, transactional_id: str) -> None:
-    """Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+    """Raise TRANSACTIONAL_ID_AUTHORIZATION_FAILED unless the operation on the transactional id is allowed."""
     if not call.allows(operation, ResourceType.TRANSACTIONAL_ID, transactional_id):
         raise error_of(TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def group_code(error: KafkaError) -> int:
-    """What a group's client is told: when the log takes no more records, to look for the coordinator again, as Kafka
-    does. It then retries, where the log's own code would end it."""
+    """Return the code for a group's client. As in Kafka, a storage error becomes COORDINATOR_NOT_AVAILABLE, after
+    which clients retry; the error's own code would stop them."""
     return CoordinatorNotAvailable.code if isinstance(error, StorageError) else error.code
 
 
 def transaction_code(error: KafkaError, call: Call, fenced_since: int) -> int:
-    """As `group_code`. PRODUCER_FENCED is newer than the requests it answers: from version ``fenced_since`` on."""
+    """Return a code like `group_code`. PRODUCER_FENCED is newer than some requests: used from version
+    ``fenced_since`` on."""
     if isinstance(error, ProducerFenced) and call.version < fenced_since:
         return InvalidProducerEpoch.code
     return group_code(error)
 
 
 def when_group_is_stored(call: Call, group: str, then: Then) -> None:
-    """Call ``then`` when everything decided of the group so far is as durable as the log promises."""
+    """Call ``then`` when every earlier decision about the group is as durable as the log promises."""
     record = call.node.broker.groups.last_record_of(group)
     if record is None:
         then(None)
@@ -64,8 +65,10 @@ def when_group_is_stored(call: Call, group: str, then: Then) -> None:
 def when_settled(
     call: Call, attempt: Callable[[], None], refuse: Callable[[KafkaError], None], flushes: int = _FLUSHES
 ) -> None:
-    """Carry ``attempt`` out; while the id's last transaction is being ended, once more after each of the flushes that
-    takes. Kafka would answer CONCURRENT_TRANSACTIONS at once, and its client wait for twenty milliseconds or more."""
+    """Call ``attempt``; while the id's last transaction is being ended, call it again after each flush that this takes.
+
+    Kafka would answer CONCURRENT_TRANSACTIONS at once, and its client would wait for twenty milliseconds or more.
+    """
     try:
         attempt()
     except ConcurrentTransactions as concurrent:
@@ -85,7 +88,7 @@ def when_settled(
 
 
 class Commit:
-    """Offsets of a request on their way: who may not, what does not exist, and what became of the rest."""
+    """The offsets of a commit request: checks permissions and partitions, and collects the results."""
 
     __slots__ = ("_call", "_codes", "offsets")
 
@@ -93,13 +96,14 @@ class Commit:
         self._call = call
         self._codes: dict[TopicPartition, int] = {}
         self.offsets: dict[TopicPartition, SentOffset] = {}
-        """What to store."""
+        """The offsets to store."""
 
     def add(self, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str | None) -> None:
         self.offsets[TopicPartition(topic, partition)] = SentOffset(offset, metadata or "", leader_epoch)
 
     def check_partitions(self) -> None:
-        """Take out what does not exist and what whoever asks may not read: told before anything of the group is."""
+        """Remove partitions that do not exist or that the caller may not read. This is checked before anything of
+        the group."""
         counts: dict[str, int] = {}
         for topic, number in list(self.offsets):
             if topic not in counts:
@@ -115,12 +119,12 @@ class Commit:
         return self._codes.get(TopicPartition(topic, partition), 0)
 
     def failed(self, code: int) -> None:
-        """Nothing was stored, for one reason."""
+        """Use one error for all remaining offsets."""
         for topic_partition in self.offsets:
             self._codes[topic_partition] = code
 
     def stored(self, result: OffsetCommitResult, answer: Callable[[], None]) -> None:
-        """Call ``answer`` when what was stored is durable."""
+        """Call ``answer`` when the stored offsets are durable."""
         for topic_partition, refused in result.errors.items():
             self._codes[topic_partition] = refused.code
 

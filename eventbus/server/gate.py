@@ -1,7 +1,7 @@
-"""Who may connect, how many bytes of requests there may be at once, and who has taken too long.
+"""Limits on connections, on the bytes of all requests, and on time.
 
-Time is coarse: one timer looks at all connections, and what they stamp is the time of its last look. So a request
-costs no call of the clock, and ten thousand idle connections cost nothing but the look.
+Time is coarse: a single timer checks all connections, and they use the time of its last check. So a request needs no
+call of the clock, and ten thousand idle connections cost nothing but the check.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from eventbus.server.connection import Connection
 
 _LOOKS = 8
-"""A deadline is at most an eighth late."""
+"""The number of checks per deadline: a deadline is at most an eighth late."""
 _LOOK_MAX_MS = 5_000
 _FILES_OF_THE_LOG = 4_096
-"""What `eventbus.log.storage` keeps open: so many, or half of what the process may."""
+"""The number of files that `eventbus.log.storage` keeps open, or half of the process's limit if that is less."""
 
 
 def _spare_files() -> int:
-    """How many connections there may be before the log cannot open its files any more."""
+    """Return the number of connections that leave enough file descriptors for the log."""
     try:
         import resource
-    except ImportError:  # Windows, which has no such limit
+    except ImportError:  # Windows has no limit of this kind
         return sys.maxsize
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit - min(_FILES_OF_THE_LOG, limit // 2) - limit // 16
@@ -39,9 +39,9 @@ class Gate:
     def __init__(self, config: ServerConfig, now_ms: Callable[[], int]) -> None:
         self.connections: set[Connection] = set()
         self.time_ms = now_ms()
-        """As of the last look."""
+        """The time of the last check."""
         self._greeting: set[Connection] = set()
-        """Those whose TLS handshake is under way: they have a socket, too."""
+        """Connections whose TLS handshake is unfinished: they have a socket, too."""
         self._config = config
         self._max_connections = min(config.max_connections, _spare_files())
         self._now_ms = now_ms
@@ -55,7 +55,7 @@ class Gate:
     # connections -----------------------------------------------------------------------------------------------------
 
     def greet(self, connection: Connection) -> str:
-        """A TLS handshake begins; why it may not, if not. `greeted` says that it is over."""
+        """Register a TLS handshake, until `greeted`. Return why it is refused, or an empty string."""
         if len(self.connections) + len(self._greeting) >= self._max_connections:
             return self._too_many(1)
         self._greeting.add(connection)
@@ -65,7 +65,7 @@ class Gate:
         self._greeting.discard(connection)
 
     def admit(self, connection: Connection) -> str:
-        """Take a new connection; why not, if not."""
+        """Accept a connection. Return why it is refused, or an empty string."""
         self._greeting.discard(connection)
         self.connections.add(connection)
         self._empty.clear()
@@ -86,7 +86,7 @@ class Gate:
         return f"{len(self.connections) + len(self._greeting) + more:,} connections; at most {what}"
 
     def forget(self, connection: Connection) -> None:
-        """The connection has ended."""
+        """Remove a connection that has ended."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
@@ -105,7 +105,7 @@ class Gate:
                 self._timer = None
 
     async def wait_until_empty(self, seconds: float) -> None:
-        """Return when all connections have ended; those that take longer are cut off."""
+        """Return when all connections have ended; after ``seconds`` the rest are aborted."""
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -116,20 +116,20 @@ class Gate:
     # bytes -----------------------------------------------------------------------------------------------------------
 
     def hold(self, size_bytes: int) -> None:
-        """Requests take so much more."""
+        """Count the bytes of a new request."""
         self._held_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """So much is done with."""
+        """Subtract the bytes of a finished request."""
         self._held_bytes -= size_bytes
         if self._waiting and self._held_bytes <= self._config.in_flight_max_bytes:
             self._wake()
 
     def must_wait(self, connection: Connection) -> bool:
-        """Whether nothing more may be read from the connection, because requests take too many bytes altogether.
+        """True if the connection must not be read, because all requests together take too many bytes.
 
-        One whose request has begun goes on all the same, or several that have sent half of theirs would wait for each
-        other for ever. It is told by `Connection.flow` when that changes.
+        One connection whose request has begun may continue; otherwise several half-received requests would wait for
+        each other forever. `Connection.flow` is called when the answer changes.
         """
         if self._held_bytes <= self._config.in_flight_max_bytes:
             return False
@@ -141,7 +141,7 @@ class Gate:
         return True
 
     def received(self, connection: Connection) -> None:
-        """The connection's large request is complete."""
+        """Record that the connection's large request is complete."""
         if self._goes_on is connection:
             self._goes_on = None
             self._wake()

@@ -1,4 +1,4 @@
-"""What all connections of a server share: the log, who is connected, what is served."""
+"""The shared state of all connections of a server: the log, the connections, the APIs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 65_536
 
 Then = Callable[[KafkaError | None], None]
-"""Told that what was waited for is durable, or why it never will be."""
+"""Called when a record is durable, or with the error why it never will be."""
 
 
 def load_apis() -> dict[int, Api]:
-    """The served APIs by key: every module of `eventbus.server.apis` that has an ``API``."""
+    """Return the served APIs by key: every module of `eventbus.server.apis` that has an ``API``."""
     served: dict[int, Api] = {}
     for module in pkgutil.iter_modules(apis.__path__):
         if module.name.startswith("_"):
@@ -44,7 +44,7 @@ def load_apis() -> dict[int, Api]:
 
 
 class Node:
-    """The one broker of the cluster, as its peers see it."""
+    """The only broker of the cluster, from the clients' point of view."""
 
     node_id = BROKER_ID
 
@@ -54,17 +54,17 @@ class Node:
         self.apis = load_apis()
         self.gate = Gate(config, engine.now_ms)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """Shared: see `eventbus.server.connection`."""
+        """A receive buffer that all connections share, see `eventbus.server.connection`."""
         self.clock = engine.clock
-        """Wall time in milliseconds: for records."""
+        """Wall time in milliseconds, for records."""
         self.now_ms = engine.now_ms
-        """Steady time in milliseconds: for groups, transactions, sessions."""
+        """Monotonic time in milliseconds, for groups, transactions, sessions."""
         self.listen = engine.listen
         self.unlisten = engine.unlisten
         self.deadline_changed = engine.deadline_changed
         self.security = Security.from_config(config.security, engine.broker.security)
         self.listeners: tuple[Listener, ...] = ()
-        """As they listen: free ports are known, and what is advertised. Set by the server."""
+        """The bound listeners, with their actual ports and advertised addresses. Set by the server."""
         self._ids: dict[bytes, str] = {}
         self._ids_version = -1
 
@@ -78,11 +78,11 @@ class Node:
 
     @property
     def connections(self) -> set[Connection]:
-        """All that are open."""
+        """The connections that are open."""
         return self.gate.connections
 
     def frame_limit(self, connection: Connection) -> int:
-        """The largest request taken from the peer now."""
+        """Return the largest request that is accepted from the peer now."""
         if connection.is_authenticated:
             return self.config.socket_request_max_bytes
         return self.config.unauthenticated_request_max_bytes
@@ -90,7 +90,7 @@ class Node:
     # what is served --------------------------------------------------------------------------------------------------
 
     def api_ranges(self, only: int | None = None) -> list[messages.ApiVersionsResponse.ApiVersion]:
-        """What clients are told of the versions served."""
+        """Return the served versions as clients receive them."""
         return [
             messages.ApiVersionsResponse.ApiVersion(
                 api_key=api.key,
@@ -102,18 +102,18 @@ class Node:
         ]
 
     def allows(self, call: Call, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether who asks may do that; always, where access is not restricted."""
+        """True if the caller is allowed to perform the operation, or if access is not restricted."""
         return self.security.allows(call, operation, resource_type, name)
 
     # topics ----------------------------------------------------------------------------------------------------------
 
     def topic_id(self, name: str) -> bytes:
-        """The topic's id as on the wire, ZERO_UUID when there is none."""
+        """Return the topic's id as on the wire, ZERO_UUID if it does not exist."""
         text = self.engine.broker.topic_id(name)
         return uuid_bytes(text) if text else ZERO_UUID
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The topic of an id, None when there is none (any more)."""
+        """Return the name of the topic with this id, None if it does not exist (any more)."""
         broker = self.engine.broker
         if self._ids_version != broker.topics_version:
             self._ids = {self.topic_id(name): name for name in broker.list_topics()}
@@ -121,7 +121,7 @@ class Node:
         return self._ids.get(topic_id)
 
     def topics_changed(self) -> None:
-        """Topics were created, grown or deleted: members and producers in this process want to know."""
+        """Notify members and producers in this process that topics were created, grown or deleted."""
         self.engine.topics_changed()
 
     # waiting ---------------------------------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ class Node:
         self.engine.flushes.when_durable(topic_partition, offset, then)
 
     def when_flushed(self, then: Then) -> None:
-        """Call ``then`` when everything appended so far is."""
+        """Call ``then`` when everything appended so far is as durable as the log promises."""
         self.engine.flushes.when_flushed(then)
 
     def after(self, delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back later; the handle's ``cancel()`` takes it back."""
+        """Call back later; the handle's ``cancel()`` cancels it."""
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)

@@ -1,4 +1,4 @@
-"""``server.properties``: Kafka's keys for a broker, read as settings of the server and of its log."""
+"""``server.properties``: Kafka's keys for a broker, parsed to settings of the server and of its log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _IN_OTHER_UNITS = {
     "log.roll.hours": ("segment.ms", _HOUR_MS),
     "log.roll.jitter.hours": ("segment.jitter.ms", _HOUR_MS),
 }
-"""Used where the key in milliseconds is not given; minutes go before hours."""
+"""Used if the key in milliseconds is missing; minutes take precedence over hours."""
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 _TLS_PREFIX = "ssl."
 _TLS_KEYS = ("ssl.keystore.location", "ssl.keystore.type", "ssl.key.password", "ssl.truststore.location",
@@ -53,23 +53,23 @@ _OF_A_CLUSTER = (
     "add.partitions.to.txn.retry.backoff.", "transaction.state.log.load.buffer.size",
     "transaction.partition.verification.enable", "transaction.two.phase.commit.enable",
 )  # fmt: skip
-"""Keys of clusters, thread pools and replicas, of which there are none here, and of what cannot be switched."""
+"""Keys for clusters, thread pools and replicas, none of which exist here, and for things that cannot be changed."""
 
 
 class Settings(NamedTuple):
-    """What a properties file says."""
+    """The settings of a properties file."""
 
     directory: str | None
     server: dict[str, Any]
-    """Keywords of `ServerConfig`."""
+    """Keyword arguments for `ServerConfig`."""
     log: dict[str, Any]
-    """Keywords of `BrokerConfig`."""
+    """Keyword arguments for `BrokerConfig`."""
     ignored: list[str]
-    """Keys that mean nothing on one node."""
+    """Keys that have no meaning on a single node."""
 
 
 def settings_of(properties: Mapping[str, str]) -> Settings:
-    """The settings. Raises ConfigError for an unknown key, naming the nearest one, and for a value that cannot be."""
+    """Return the settings. Raises ConfigError for invalid values, and for an unknown key, with the nearest key."""
     rest = dict(properties)
     server: dict[str, Any] = {}
     log: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def settings_of(properties: Mapping[str, str]) -> Settings:
 
 
 def _topic_defaults(rest: dict[str, str]) -> dict[str, str]:
-    """Takes the broker-wide keys of topic configs out of ``rest``."""
+    """Move the broker-wide keys of topic configs out of ``rest``."""
     defaults: dict[str, str] = {}
     for key, (name, scale) in _IN_OTHER_UNITS.items():
         if key in rest:
@@ -131,14 +131,15 @@ def _number(key: str, text: str) -> int:
 def listeners_of(
     listeners: str, advertised: str = "", protocol_map: str = "", but: Sequence[str] = ()
 ) -> tuple[Listener, ...]:
-    """Kafka's ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``, without those named.
+    """Return Kafka's ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``, except those in
+    ``but``.
 
     Raises ConfigError.
     """
     protocols = _pairs(protocol_map)
     told: dict[str, tuple[str, int]] = {}
     for text in _items(advertised):
-        name, host, port = split_address(text, default_port=0)  # without one: that of the listener
+        name, host, port = split_address(text, default_port=0)  # without a port, the listener's is used
         if name not in but:
             told[name or "PLAINTEXT"] = host, port
     found: list[Listener] = []
@@ -189,7 +190,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _tls(rest: dict[str, str]) -> Tls | None:
-    """Kafka's ``ssl.*`` keys, PEM files only."""
+    """Return Kafka's ``ssl.*`` keys; only PEM files are supported."""
     given = {key: rest.pop(key) for key in _TLS_KEYS if key in rest}
     if not given:
         return None

@@ -1,4 +1,4 @@
-"""A server's life: the log is opened, sockets listen, connections come and go, all is flushed and closed."""
+"""The lifecycle of a server: open the log, listen, and finally flush and close."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _logger = logging.getLogger("eventbus.server")
 _BACKLOG = 1_024
 _TURNS_TO_CONNECT = 3
 _CLOSING_SECONDS = 5.0
-"""How long connections may take to take their last answers."""
+"""How long connections may take to read their last answers."""
 
 
 class Server:
-    """Serves one log. ``async with Server("file://./data") as server: ...``, on asyncio.
+    """Serves a log, on asyncio: ``async with Server("file://./data") as server: ...``
 
-    Buses of this process that open the same URL share it: topics, groups, transactions.
+    Buses of this process that open the same URL share its topics, groups and transactions.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Server:
         self._sockets: list[Acceptor] = []
         self._housekeeping: asyncio.Task[None] | None = None
         self.listeners: tuple[Listener, ...] = ()
-        """As they listen: free ports are known, and what is advertised."""
+        """The bound listeners, with their actual ports and advertised addresses."""
 
     @property
     def node(self) -> Node:
@@ -99,12 +99,12 @@ class Server:
         self._housekeeping = asyncio.create_task(self._backend.run(), name=f"housekeeping of {self.url}")
         for listener in self.listeners:
             _logger.info(
-                "%s listens, clients are told %s", listener.url,
+                "%s listens, clients get %s", listener.url,
                 format_address(listener.advertised_host, listener.advertised_port),
             )  # fmt: skip
 
     async def _open(self, listener: Listener) -> Listener:
-        """Listen; every address of the host on one port (a client may take "localhost" for ::1 first)."""
+        """Listen on every address of the host with one port (a client may resolve "localhost" to ::1 first)."""
         context = self.config.tls.context() if listener.has_tls and self.config.tls else None
         port = listener.port
         opened: list[tuple[Acceptor, list[Listener]]] = []
@@ -136,15 +136,15 @@ class Server:
         return result
 
     async def wait(self) -> None:
-        """Return when the server's housekeeping ends, which it does by itself only when it failed: then it raises."""
+        """Return when the server's housekeeping ends, which happens only if it fails: then its error is raised."""
         assert self._housekeeping is not None
         await asyncio.shield(self._housekeeping)
 
     async def _accept_no_more(self) -> None:
-        """Close what listens, once whoever was accepted a moment ago is a connection, which `aclose` knows and closes.
+        """Close the listeners, after peers accepted a moment ago have become connections, which `aclose` closes.
 
-        That takes asyncio some turns: a task, a transport, `connection_made`. In between a listener that is closed
-        already, or a node that is gone, fails the task, and the socket is left to nobody.
+        asyncio needs some turns for that: a task, a transport, `connection_made`. If the listener were closed or the
+        node gone in between, the task would fail, and nothing would own the socket.
         """
         loop = asyncio.get_running_loop()
         for server in self._sockets:
@@ -157,7 +157,7 @@ class Server:
             server.close()
 
     async def aclose(self) -> None:
-        """Stop listening, let what is on its way be answered, close every connection, flush and close the log."""
+        """Stop listening, answer requests in flight, close every connection, flush and close the log."""
         await self._accept_no_more()
         self._sockets.clear()
         node, self._node = self._node, None
@@ -179,7 +179,7 @@ class Server:
 
 
 def _on_asyncio() -> bool:
-    """Whether a task of asyncio runs this (trio may be a guest of asyncio's loop, which is then no task of its own)."""
+    """True if a task of asyncio runs this (trio may be a guest of asyncio's loop, and then runs outside any task)."""
     try:
         return asyncio.current_task() is not None
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What several APIs ask of a partition."""
+"""Partition checks shared by several APIs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ UNKNOWN_TOPIC_ID = 100
 
 
 class FencedLeaderEpoch(KafkaError):
-    """Refresh the metadata: the leader is another one by now."""
+    """Refresh the metadata: the partition has a newer leader."""
 
     code: ClassVar[int] = 74
     retriable = True
 
 
 class UnknownLeaderEpoch(KafkaError):
-    """Try again: the client has heard of a leader that this broker has not heard of."""
+    """Try again: the client has metadata of a leader that this broker does not know yet."""
 
     code: ClassVar[int] = 75
     retriable = True
 
 
 def check_leader_epoch(current_leader_epoch: int) -> None:
-    """Fence a client whose metadata is of another leader (KIP-320); -1 asks for no check.
+    """Reject a client whose metadata belongs to another leader (KIP-320); -1 skips the check.
 
-    The leader never changes, so a larger epoch is that of another log: of a Kafka cluster that was here before, say.
+    The leader never changes, so a larger epoch comes from another log, such as a Kafka cluster that was here before.
     """
     if current_leader_epoch in (-1, LEADER_EPOCH):
         return

@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn (key 25): the transaction is about to commit offsets of a group, which need not exist yet.
+"""AddOffsetsToTxn (key 25): announce that the transaction will commit offsets of a group, which need not exist yet.
 
-PRODUCER_FENCED is known from v2 on.
+PRODUCER_FENCED is known to clients from v2 on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (key 24): the transaction is about to write to partitions; the first ones begin it.
+"""AddPartitionsToTxn (key 24): announce that the transaction will write to partitions; the first ones begin it.
 
-All or none: where one is refused, the others are told OPERATION_NOT_ATTEMPTED. PRODUCER_FENCED is known from v2 on.
-v4 and v5 are what brokers say to each other.
+All or none: if any partition is refused, the rest get OPERATION_NOT_ATTEMPTED. PRODUCER_FENCED is known to clients from
+v2 on. Versions 4 and 5 are used between brokers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def add_partitions_to_txn(call: Call, request: m.AddPartitionsToTxnRequest) -> N
 
 
 def _code(call: Call, topic_partition: TopicPartition) -> int:
-    """Why the caller's transaction may not write there, 0 if it may."""
+    """Return the code why the caller's transaction may not write to the partition, or 0."""
     topic, number = topic_partition
     if topic in INTERNAL_TOPICS or not call.allows(Operation.WRITE, ResourceType.TOPIC, topic):
         return TOPIC_AUTHORIZATION_FAILED

@@ -1,7 +1,7 @@
-"""AlterClientQuotas (key 49): set quotas, or take them away. Needs ALTER_CONFIGS on the cluster.
+"""AlterClientQuotas (key 49): set or remove quotas. Needs ALTER_CONFIGS on the cluster.
 
-Byte rates bind; ``request_percentage``, ``controller_mutation_rate`` and ``connection_creation_rate`` are kept and
-told, and bind nobody.
+Byte rates are enforced; ``request_percentage``, ``controller_mutation_rate`` and ``connection_creation_rate`` are
+stored and described, but not enforced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AlterConfigs (key 33), the one of old: what is not named is unset."""
+"""AlterConfigs (key 33), which unsets every config that the request does not contain."""
 
 from __future__ import annotations
 

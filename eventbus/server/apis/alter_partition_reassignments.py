@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (key 45): where a partition is already, it may be moved to."""
+"""AlterPartitionReassignments (key 45): a partition can only be moved to where it already is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (key 34): there is one directory, and every partition is there already."""
+"""AlterReplicaLogDirs (key 34): there is one directory, which already has every partition."""
 
 from __future__ import annotations
 

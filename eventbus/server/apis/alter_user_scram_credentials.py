@@ -1,6 +1,6 @@
-"""AlterUserScramCredentials (key 51): passwords for SCRAM, set and taken away (KIP-554). Needs ALTER on the cluster.
+"""AlterUserScramCredentials (key 51): set or remove passwords for SCRAM (KIP-554). Needs ALTER on the cluster.
 
-The client salts the password; it must not be sent on a listener without TLS that others can listen to.
+The client salts the password; do not send it to a listener without TLS on a network that others can read.
 """
 
 from __future__ import annotations

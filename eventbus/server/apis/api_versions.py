@@ -1,8 +1,8 @@
-"""ApiVersions (key 18): what is served, in which versions (KIP-35, KIP-511).
+"""ApiVersions (key 18): the served APIs and their versions (KIP-35, KIP-511).
 
 A version beyond ours is answered by the connection, in version 0, with this key's own range. One of Kafka's features is
-announced: ``transaction.version`` 2, by which clients choose the protocol that gives every transaction an epoch of its
-own (KIP-890). The other features have no level here, and no client chooses by them.
+announced: ``transaction.version`` 2, by which clients choose the protocol that gives every transaction a separate epoch
+(KIP-890). The other features have no level here, and no client depends on them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _INVALID_REQUEST = 42
 TRANSACTION_VERSION = "transaction.version", 2
 """The feature, and its only level."""
 _FEATURES_EPOCH = 1
-"""The levels never change. Clients ignore features of an epoch below 0, and those of one that they have seen."""
+"""The levels never change. Clients ignore features with an epoch below 0 or one that they have already seen."""
 _LEVEL_0_FROM = 4
-"""Older clients cannot read a feature that is supported from level 0 on (KAFKA-17011), so it is left out for them."""
+"""Older clients cannot parse a feature that is supported from level 0 on (KAFKA-17011), so it is left out for them."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

@@ -1,7 +1,8 @@
 """ConsumerGroupDescribe (key 69): groups of the consumer protocol, with their members (KIP-848).
 
-One of the classic protocol, or that nobody knows, is GROUP_ID_NOT_FOUND: admin clients then ask DescribeGroups. A group
-that holds topics the caller may not know of is not told at all. Version 1 tells each member's protocol (KIP-1099).
+A group that is unknown or uses the classic protocol is GROUP_ID_NOT_FOUND: admin clients then send DescribeGroups. A
+group with topics that the caller may not describe is not described at all. Version 1 has each member's protocol
+(KIP-1099).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""ConsumerGroupHeartbeat (key 68): join, stay in or leave a group of the consumer protocol, and be assigned (KIP-848).
+"""ConsumerGroupHeartbeat (key 68): join, stay in or leave a group of the consumer protocol, and get an assignment
+(KIP-848).
 
-Version 1 adds patterns of topics, and wants members to make their own ids (KIP-1082).
+Version 1 adds topic patterns, and requires members to generate their own ids (KIP-1082).
 """
 
 from __future__ import annotations

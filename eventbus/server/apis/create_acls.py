@@ -1,4 +1,4 @@
-"""CreateAcls (key 30): store ACLs, each for itself. Needs ALTER on the cluster."""
+"""CreateAcls (key 30): store ACLs, each independently. Needs ALTER on the cluster."""
 
 from __future__ import annotations
 

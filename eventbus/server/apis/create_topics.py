@@ -1,4 +1,4 @@
-"""CreateTopics (key 19). From version 5 on the answer tells the topic's configs, from 7 on its id."""
+"""CreateTopics (key 19). The answer has the topic's configs from version 5 on, and its id from version 7 on."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _create(call: Call, specs: list[TopicSpec], validate_only: bool) -> dict[str
         return {}
     try:
         return call.node.broker.create_topics(specs, call.node.clock(), validate_only)
-    except KafkaError as error:  # the disk: what became of them, nobody knows
+    except KafkaError as error:  # a disk error: whether the topics exist is unknown
         return {spec.name: error for spec in specs}
     finally:
         call.node.topics_changed()
 
 
 def _spec(topic: _Topic, accept_replication_factor: bool) -> TopicSpec:
-    """Raises InvalidRequest, InvalidConfig for what no topic can be."""
+    """Return the topic to create. Raises InvalidRequest, InvalidConfig for invalid fields."""
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
@@ -71,7 +71,8 @@ def _spec(topic: _Topic, accept_replication_factor: bool) -> TopicSpec:
 
 
 def _assignments(topic: _Topic) -> tuple[tuple[int, ...], ...]:
-    """The brokers of each partition in order. Raises INVALID_REPLICA_ASSIGNMENT unless they are numbered from 0 on."""
+    """Return the brokers of each partition in order. Raises INVALID_REPLICA_ASSIGNMENT unless they are numbered from
+    0."""
     brokers = {one.partition_index: tuple(one.broker_ids) for one in topic.assignments}
     if sorted(brokers) != list(range(len(topic.assignments))):
         raise error_of(
@@ -81,7 +82,7 @@ def _assignments(topic: _Topic) -> tuple[tuple[int, ...], ...]:
 
 
 def _refused(name: str, error: KafkaError) -> _Result:
-    # Scripts and tools look for Kafka's own words in this one.
+    # Scripts and tools search for Kafka's own words in this message.
     text = f"Topic '{name}' already exists." if isinstance(error, TopicAlreadyExists) else str(error)
     return _Result(name=name, error_code=error.code, error_message=text, configs=[])
 

@@ -1,4 +1,4 @@
-"""DeleteAcls (key 31): remove what filters match, and tell it. Needs ALTER on the cluster."""
+"""DeleteAcls (key 31): delete the ACLs that filters match, and return them. Needs ALTER on the cluster."""
 
 from __future__ import annotations
 

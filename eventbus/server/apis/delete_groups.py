@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): groups without members, with their offsets."""
+"""DeleteGroups (key 42): delete groups without members, with their offsets."""
 
 from __future__ import annotations
 

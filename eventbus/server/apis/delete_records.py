@@ -1,6 +1,7 @@
-"""DeleteRecords (key 21): readers begin at an offset from now on; -1 stands for the high watermark.
+"""DeleteRecords (key 21): hide records below an offset from readers; -1 is the high watermark.
 
-On disk when it is answered."""
+The deletion is on disk before the answer.
+"""
 
 from __future__ import annotations
 

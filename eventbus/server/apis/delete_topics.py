@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20). From version 6 on a topic may be named by its id."""
+"""DeleteTopics (key 20). From version 6 on, a topic may be given by its id."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ def delete_topics(call: Call, request: m.DeleteTopicsRequest) -> None:
 
 
 def _delete(call: Call, name: str | None, topic_id: bytes, deleted: set[str]) -> _Result:
-    """Raises the KafkaError that says why not."""
+    """Delete one topic. Raises the KafkaError for the answer."""
     if (name is None) == (topic_id == ZERO_UUID):
         raise InvalidRequest("a topic to delete is named by its name or by its id, one of the two")
     by_id = name is None
     if name is None:
         name = call.node.topic_name(topic_id)
         if name is None:
-            raise error_of(UNKNOWN_TOPIC_ID, f"there is no topic of the id {uuid_text(topic_id)}")
-        if not call.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):  # whoever knows the id knows that it is there
+            raise error_of(UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(topic_id)}")
+        # A caller with the id may learn that the topic exists.
+        if not call.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
             raise error_of(_TOPIC_AUTHORIZATION_FAILED)
     check_topic(call, Operation.DELETE, name)
     topic_id = topic_id if by_id else call.node.topic_id(name)

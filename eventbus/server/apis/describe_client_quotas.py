@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (key 48): the quotas of the entities that a filter meets.
+"""DescribeClientQuotas (key 48): the quotas of the entities that a filter matches.
 
 Needs DESCRIBE_CONFIGS on the cluster.
 """

@@ -1,4 +1,4 @@
-"""DescribeCluster (key 60): the one broker, which is the controller too."""
+"""DescribeCluster (key 60): the only broker, which is also the controller."""
 
 from __future__ import annotations
 

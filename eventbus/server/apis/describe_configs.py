@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): all configs of topics, brokers and their loggers, or those that are named."""
+"""DescribeConfigs (key 32): all or selected configs of topics, brokers and loggers."""
 
 from __future__ import annotations
 

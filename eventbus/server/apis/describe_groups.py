@@ -1,6 +1,6 @@
 """DescribeGroups (key 15): groups of the classic protocol, with their members.
 
-One that nobody knows is "Dead" without an error, and GROUP_ID_NOT_FOUND from v6 on.
+An unknown group is "Dead" without an error, and GROUP_ID_NOT_FOUND from v6 on.
 """
 
 from __future__ import annotations

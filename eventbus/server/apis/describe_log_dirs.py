@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): what each partition takes on the disk, and what is left there."""
+"""DescribeLogDirs (key 35): the disk space that each partition uses, and the space left."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def describe_log_dirs(call: Call, request: m.DescribeLogDirsRequest) -> None:
 
 
 def _space(directory: str) -> tuple[int, int]:
-    """Bytes of the disk, and those left for us; -1 where there is no disk."""
+    """Return the size of the disk and the bytes available to us; -1 for a log in memory."""
     import shutil
 
     try:

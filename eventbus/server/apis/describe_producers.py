@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61): who wrote to partitions, and what they have open there (KIP-664)."""
+"""DescribeProducers (key 61): the producers of partitions, and their open transactions there (KIP-664)."""
 
 from __future__ import annotations
 

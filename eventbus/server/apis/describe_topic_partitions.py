@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (key 75): topics page by page, for clients that have to do with very many partitions."""
+"""DescribeTopicPartitions (key 75): topics page by page, for clients with very many partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventbus.server.security.acls import Operation, ResourceType, authorized_op
 _TOPIC_AUTHORIZATION_FAILED = 29
 _INVALID_REQUEST = 42
 _LARGEST_PAGE = 2_000
-"""Kafka's ``max.request.partition.size.limit``."""
+"""Kafka's default for ``max.request.partition.size.limit``."""
 
 _Topic = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _Partition = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition

@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65): how transactional ids stand (KIP-664)."""
+"""DescribeTransactions (key 65): the state of transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

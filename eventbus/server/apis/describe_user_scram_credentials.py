@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (key 50): who has SCRAM credentials, and for what (KIP-554).
+"""DescribeUserScramCredentials (key 50): the users with SCRAM credentials, and their mechanisms (KIP-554).
 
 Needs DESCRIBE on the cluster.
 """

@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43): the one broker leads every partition, so no election is needed, ever."""
+"""ElectLeaders (key 43): the only broker leads every partition, so an election is never needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _Result = m.ElectLeadersResponse.ReplicaElectionResult
 
 
 def elect_leaders(call: Call, request: m.ElectLeadersRequest) -> None:
-    """Asked for all partitions, only those that needed an election are told: none."""
+    """Answer that no election was needed. A request for all partitions gets an empty list, as no partition needed
+    one."""
     check_cluster(call, Operation.ALTER)
     results: list[_Result] = []
     for topic in request.topic_partitions or []:

@@ -1,8 +1,9 @@
 """EndTxn (key 26): commit or abort. Answered once the decision is durable; the markers follow, whatever happens.
 
-PRODUCER_FENCED is known from v2 on. v5 returns the epoch of the next transaction (transactions V2, KIP-890); its answer
-waits for the markers too. A client of v5 begins its next transaction with a batch, where it would otherwise be told to
-try again and pause for its ``retry.backoff.ms``. An older client begins with AddPartitionsToTxn, which waits instead.
+PRODUCER_FENCED is known to clients from v2 on. Version 5 returns the epoch of the next transaction (transactions V2,
+KIP-890); its answer waits for the markers too. A client of v5 begins its next transaction with a batch, which would
+otherwise fail with a retriable error and cost a ``retry.backoff.ms``. An older client begins with AddPartitionsToTxn,
+which waits instead.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def end_txn(call: Call, request: m.EndTxnRequest) -> None:
                 refuse(error)
             elif bumps_epoch and end.markers:
                 _when_all_durable(call, end.markers, lambda _: answer(end))
-            else:  # without markers: nothing was written, or the disk has no room for them yet
+            else:  # without markers: nothing was written, or the disk is too full for them now
                 answer(end)
 
         if end.offset < 0:
@@ -59,7 +60,7 @@ def end_txn(call: Call, request: m.EndTxnRequest) -> None:
             node.when_durable(end.topic_partition, end.offset, decided)
 
     def decide() -> None:
-        """Once what was sent before is durable: its acks may not have been waited for."""
+        """Decide once earlier batches are durable, because the client may not have waited for their acks."""
 
         def then(failed: KafkaError | None) -> None:
             when_settled(call, attempt, refuse) if failed is None else refuse(failed)
@@ -76,13 +77,13 @@ def end_txn(call: Call, request: m.EndTxnRequest) -> None:
 
 
 def _when_all_durable(call: Call, places: Sequence[tuple[TopicPartition, int]], then: Then) -> None:
-    """Call ``then`` once every record is durable, with the first error; not any more once the peer has gone."""
+    """Call ``then`` once every record is durable, with the first error; never after the peer has disconnected."""
     unsettled = len(places)
     failed: KafkaError | None = None
 
     def settle(error: KafkaError | None) -> None:
         nonlocal unsettled, failed
-        if not isinstance(error, UnknownTopicOrPartition):  # a topic that was deleted has taken its records along
+        if not isinstance(error, UnknownTopicOrPartition):  # a deleted topic's records are gone too
             failed = failed or error
         unsettled -= 1
         if unsettled <= 0 and call.is_open:

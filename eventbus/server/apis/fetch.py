@@ -1,8 +1,8 @@
-"""Fetch (key 1): whole batches as they lie in the log, or a wait for them.
+"""Fetch (key 1): whole batches as they are in the log, or a wait for them.
 
-Every partition asked for is in the answer, also those that the byte limits leave without records: clients drop an
-answer that omits one. The first batch found may be larger than all limits (KIP-74), and whose turn it is to be first
-goes round. No fetch sessions are kept (KIP-227): the session id in every answer is 0, so each request is complete.
+Every requested partition is in the answer, also those that the byte limits leave without records: clients drop an
+answer that omits one. The first batch may be larger than all limits (KIP-74), and partitions take turns in being first.
+Fetch sessions are not used (KIP-227): the session id in every answer is 0, so each request is complete.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from eventbus.types import IsolationLevel, TopicPartition
 
 _FETCH_SESSION_ID_NOT_FOUND = 70
 _NO_SESSION = (0, -1)
-"""Epochs of requests that need no session: a first one, and one that closes its session."""
+"""Epochs of requests that need no session: the first of a session, and its close."""
 _IDS_FROM = 13
 _LIMIT_BYTES = 8 << 20
-"""The most that one answer holds, whatever was asked for (Kafka's ``fetch.max.bytes`` of the broker, 55 MiB): reading
-it holds up all others for about 2 ms, and for a peer that reads slowly it is kept in memory."""
+"""The most bytes in an answer, whatever the request allows (Kafka's ``fetch.max.bytes`` of the broker, 55 MiB):
+reading this much delays everything else by about 2 ms, and for a peer that reads slowly it stays in memory."""
 
 Topic = m.FetchResponse.FetchableTopicResponse
 Partition = m.FetchResponse.PartitionData
@@ -43,11 +43,11 @@ class _Asked(NamedTuple):
     max_bytes: int
     leader_epoch: int
     topic_id: str
-    """The topic's when it was asked for: a later one of its name has other records at that offset."""
+    """The topic's id at the time of the request: a later topic with its name has other records at that offset."""
 
 
 class _Fetch:
-    """One request. It is looked at when it comes, when records come, and when its time is over."""
+    """One request. It is evaluated when it arrives, when records arrive, and when its time is over."""
 
     __slots__ = (
         "_asked",
@@ -82,7 +82,7 @@ class _Fetch:
             self._park(request.max_wait_ms)
 
     def _take_apart(self, request: m.FetchRequest) -> bool:
-        """Note what is asked for; whether some of it cannot be given whatever comes."""
+        """Collect the requested partitions; return True if some of them have errors, so that waiting is useless."""
         call = self._call
         failed = False
         for topic in request.topics:
@@ -119,12 +119,13 @@ class _Fetch:
     # reading ---------------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[int, bool]:
-        """Fill the answer with what is there now: (bytes found, whether to wait is no use: one failed, or is cut)."""
+        """Fill the answer with available records; return the bytes found, and True if waiting is useless (an error,
+        a limit)."""
         broker = self._call.node.broker
         fetch = broker.fetch
         changed = broker.topics_version != self._topics_version
         isolation = self._isolation
-        has_room = self._call.has_room  # if not, it may ask again when it has taken what it asked for before
+        has_room = self._call.has_room  # if not, the client may ask again after it has read earlier answers
         left = self._limit_bytes if has_room else 0
         found_bytes = 0
         at_once = False
@@ -151,7 +152,7 @@ class _Fetch:
             _fill(answer, data, isolation)
             end = data.last_stable_offset if isolation else data.high_watermark
             if found_bytes < self._min_bytes and 2 * size > limit and _end_offset(data.records) < end:
-                at_once = True  # whole batches seldom fill a limit: who waits for that much would wait in vain
+                at_once = True  # whole batches seldom fill a limit exactly: waiting for that much would be in vain
         return found_bytes, at_once
 
     def _answer(self, found_bytes: int) -> None:
@@ -160,7 +161,7 @@ class _Fetch:
         if found_bytes:
             quotas = call.node.security.quotas
             throttle_ms = quotas.fetched(call.principal, call.client_id, found_bytes, call.node.now_ms())
-            if throttle_ms:  # later, then: nothing is counted, and nothing given
+            if throttle_ms:  # the answer comes later: nothing is counted, and nothing returned
                 for asked in self._asked:
                     asked.answer.records = b""
         call.reply(self._response, throttle_ms)
@@ -183,7 +184,7 @@ class _Fetch:
                 self._call.node.unlisten(asked.topic_partition, self._advanced)
 
     def _advanced(self, topic_partition: TopicPartition) -> None:
-        """Records came, or the partition went. Looked at when whoever brought them is done, apart from them."""
+        """Handle new records, or a deleted partition. Evaluated in another turn, after their producer is done."""
         self._wake()
 
     def _wake(self) -> None:
@@ -203,7 +204,7 @@ class _Fetch:
             self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        """While a peer waits for more than was found, that is in the log and need not be here, too."""
+        """Read on from disk while the peer waits for more bytes than are in memory."""
         for asked in self._asked:
             asked.answer.records = b""
         if not self._call.has_room:

@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): who keeps a group or a transactional id. There is one broker: this one."""
+"""FindCoordinator (key 10): the broker that coordinates a group or a transactional id, which is always this broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GROUP, _TRANSACTION = 0, 1
 _BATCHED_FROM = 4
 _RESOURCES = {_GROUP: ResourceType.GROUP, _TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 _REFUSED = {_GROUP: 30, _TRANSACTION: 53}
-"""GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+"""GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, by the type of key."""
 
 Coordinator = m.FindCoordinatorResponse.Coordinator
 

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): the member is alive; REBALANCE_IN_PROGRESS tells it to join again."""
+"""Heartbeat (key 12): keep a member alive; after REBALANCE_IN_PROGRESS the member joins again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): set, delete, append to a list, subtract from one (KIP-339)."""
+"""IncrementalAlterConfigs (key 44): set, delete, append to a list, remove from a list (KIP-339)."""
 
 from __future__ import annotations
 

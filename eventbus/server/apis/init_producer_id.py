@@ -1,7 +1,7 @@
-"""InitProducerId (key 22): who a producer is. With a transactional id, it takes that over from whoever had it.
+"""InitProducerId (key 22): give out a producer id. With a transactional id, previous producers of that id are fenced.
 
-What the one before left open is aborted first. The answer waits for a flush: a crash must not give the same epoch to
-somebody else. PRODUCER_FENCED is known from v4 on. v6 (two-phase commit, KIP-939) is not served.
+Their open transaction is aborted first. The answer waits for a flush: a crash must not give the same epoch to a second
+producer. PRODUCER_FENCED is known to clients from v4 on. v6 (two-phase commit, KIP-939) is not served.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def init_producer_id(call: Call, request: m.InitProducerIdRequest) -> None:
             else:
                 call.reply(m.InitProducerIdResponse(producer_id=given.producer_id, producer_epoch=given.producer_epoch))
 
-        if request.transactional_id is None:  # its id comes from a block that is on the disk already
+        if request.transactional_id is None:  # its id comes from a block that is already on disk
             then(None)
         else:
             node.when_flushed(then)
@@ -54,14 +54,14 @@ def _check_access(call: Call, transactional_id: str | None) -> None:
     if transactional_id is not None:
         check_transaction_access(call, Operation.WRITE, transactional_id)
         return
-    # Who may write to some topic may do so without duplicates (KIP-679).
+    # A client that may write to some topic may also do so idempotently (KIP-679).
     may_write = call.node.security.allows_some(call, Operation.WRITE, ResourceType.TOPIC)
     if not may_write and not allows_cluster(call, Operation.IDEMPOTENT_WRITE):
         raise error_of(_CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _producer_before(request: m.InitProducerIdRequest) -> ProducerIdAndEpoch | None:
-    """Who it was until now (KIP-360). Raises InvalidRequest for half of it."""
+    """Return the producer's present id and epoch (KIP-360). Raises InvalidRequest if only one is given."""
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         raise InvalidRequest("a producer id goes with its epoch: give both, or neither")
     return None if request.producer_id < 0 else ProducerIdAndEpoch(request.producer_id, request.producer_epoch)

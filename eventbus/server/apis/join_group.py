@@ -1,6 +1,6 @@
-"""JoinGroup (key 11): become part of a group's next generation. Parked until the others have joined.
+"""JoinGroup (key 11): join a group's next generation. Parked until the other members have joined.
 
-The code MEMBER_ID_REQUIRED is for members that can come back with the id (v4 on, KIP-394); a returning static leader
+The code MEMBER_ID_REQUIRED is for members that can join again with the id (v4 on, KIP-394); a returning static leader
 need not assign again from v9 on (KIP-814).
 """
 

@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13): members go, each by its id, or by its group instance id alone (v3 on, KIP-345)."""
+"""LeaveGroup (key 13): remove members, each by its id, or by its group instance id alone (v3 on, KIP-345)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ListConfigResources (key 74): what has configs. Version 0 asks for client metrics alone, and there are none."""
+"""ListConfigResources (key 74): the resources that have configs. Version 0 is about client metrics, which do not
+exist."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""ListOffsets (key 2): where a partition begins and ends, and where a time is.
+"""ListOffsets (key 2): the first and last offset of a partition, or the offset at a time.
 
 -1 is the end that a reader of the isolation may see, -2 the start, -3 the first record with the largest timestamp
-(version 7), -4 the start of what is on local disk (8), which is all; -5 and -6 speak of tiered storage (9, 11), and
-there is none. A time that no record has reached is answered with offset -1 and no error.
+(version 7), -4 the start of what is on local disk (8), which is everything; -5 and -6 are about tiered storage (9, 11),
+which does not exist here. A time after all records is answered with offset -1 and no error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNSUPPORTED_VERSION = 35
 _EARLIEST = -2
 _EARLIEST_LOCAL = -4
 _SINCE = {-1: 0, _EARLIEST: 0, -3: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
-"""The version from which each special time may be asked for."""
+"""The version from which each special time may be requested."""
 _TIERED = (-5, -6)
 
 Partition = m.ListOffsetsResponse.ListOffsetsPartitionResponse

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): on one broker nothing is ever under way."""
+"""ListPartitionReassignments (key 46): always empty, because there is only one broker."""
 
 from __future__ import annotations
 

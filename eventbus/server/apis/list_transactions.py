@@ -1,7 +1,7 @@
-"""ListTransactions (key 66): every transactional id, or those in some states, of some producers, open for so long.
+"""ListTransactions (key 66): all transactional ids, or those with some states, producers or durations.
 
-v2 selects ids by a regular expression in RE2's syntax, which is matched here over the characters of topic names only
-(`TopicPattern`), and ids may have any: not served.
+v2, which selects ids by a regular expression in RE2's syntax, is not served: `TopicPattern` supports only the
+characters of topic names, and ids may have any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Metadata (key 3): the one broker, and topics with their partitions.
+"""Metadata (key 3): the only broker, and topics with their partitions.
 
-A topic that is missing is created where the log and the request allow it (``auto.create.topics.enable``); it is there
-at once, so nobody is told LEADER_NOT_AVAILABLE.
+A missing topic is created if the log and the request allow it (``auto.create.topics.enable``). It exists at once, so
+LEADER_NOT_AVAILABLE is never returned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eventbus.server.security.acls import CLUSTER_NAME, Operation, ResourceType,
 
 _INVALID_REQUEST = 42
 _IDS_FROM = 12
-"""The version from which topics may be asked for by their ids."""
+"""The version from which topics may be given by their ids."""
 _NOT_ASKED = -(1 << 31)
 
 Topic = m.MetadataResponse.MetadataResponseTopic
@@ -79,7 +79,7 @@ def _by_id(call: Call, request: m.MetadataRequest, name: str | None, topic_id: b
 
 
 def _create_if_missing(call: Call, request: m.MetadataRequest, name: str) -> int:
-    """0 when the topic is there, or the code of why not."""
+    """Create the topic unless it exists; return 0 or an error code."""
     node = call.node
     broker = node.broker
     if broker.has_topic(name):

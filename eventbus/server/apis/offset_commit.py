@@ -1,7 +1,7 @@
-"""OffsetCommit (key 8): how far a group came. Topics by id from v10 on; answered once it is stored.
+"""OffsetCommit (key 8): commit offsets of a group. Topics by id from v10 on; answered once stored.
 
-Without a member (generation -1) it is for groups without members. The code for a group that is not there depends on
-the version: GROUP_ID_NOT_FOUND from v9 on (KIP-848), ILLEGAL_GENERATION before.
+Without a member (generation -1) it is for groups without members. The code for an unknown group depends on the version:
+GROUP_ID_NOT_FOUND from v9 on (KIP-848), ILLEGAL_GENERATION before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): a group forgets offsets, but none of a topic that one of its members reads."""
+"""OffsetDelete (key 47): delete offsets of a group, but none of a topic that a member reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def offset_delete(call: Call, request: m.OffsetDeleteRequest) -> None:
 
 
 def _delete(call: Call, group: str, topic: _Wanted) -> _Topic:
-    """Raises what is wrong with the group, not with the topic."""
+    """Delete the offsets of one topic. Raises errors of the group, not of the topic."""
     node = call.node
     count = node.broker.partitions_of(topic.name)
     numbers = [partition.partition_index for partition in topic.partitions]

@@ -1,6 +1,6 @@
-"""OffsetFetch (key 9): how far groups came. Many groups at once from v8 on, topics by id from v10 on.
+"""OffsetFetch (key 9): committed offsets. Many groups at once from v8 on, topics by id from v10 on.
 
-A group that nobody knows has offset -1 everywhere, metadata "" and no error: some clients take an error for the end.
+An unknown group has offset -1 everywhere, metadata "" and no error: some clients stop at an error.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def offset_fetch(call: Call, request: m.OffsetFetchRequest) -> None:
 
 
 def _when_all_are_stored(call: Call, groups: list[_Group], answer: Callable[[], None]) -> None:
-    """What was committed and could still be lost is not told."""
+    """Answer once all groups' offsets are durable, because an offset that a crash could lose must not be returned."""
     waiting = len(groups)
 
-    def told(group: _Group, error: KafkaError | None) -> None:
+    def stored(group: _Group, error: KafkaError | None) -> None:
         nonlocal waiting
         if error is not None:
             group.topics, group.error_code = [], group_code(error)
@@ -57,7 +57,7 @@ def _when_all_are_stored(call: Call, groups: list[_Group], answer: Callable[[], 
             answer()
 
     for group in groups:
-        when_group_is_stored(call, group.group_id, partial(told, group))
+        when_group_is_stored(call, group.group_id, partial(stored, group))
     if not groups:
         answer()
 
@@ -101,7 +101,7 @@ def _fetch(call: Call, request: _Request, require_stable: bool) -> _Group:
         call.node.broker.groups.check_fetch(request.group_id, request.member_id, request.member_epoch)
     except KafkaError as error:
         group.error_code = error.code
-        if call.version < 2:  # it has no other place for the code
+        if call.version < 2:  # it has no other field for the code
             group.topics = [_refused(topic, error.code) for topic in request.topics or ()]
     else:
         fetch = _Fetch(call, request.group_id, require_stable)
@@ -110,7 +110,7 @@ def _fetch(call: Call, request: _Request, require_stable: bool) -> _Group:
 
 
 class _Fetch:
-    """What one group committed, for whoever asks."""
+    """The committed offsets of one group, for the caller."""
 
     def __init__(self, call: Call, group: str, require_stable: bool) -> None:
         self._call = call
@@ -118,7 +118,7 @@ class _Fetch:
         self._require_stable = require_stable
 
     def all(self) -> list[_Topic]:
-        """Every topic it has offsets of, as far as the caller may know of it."""
+        """Return all topics with offsets that the caller may describe."""
         groups, node = self._call.node.broker.groups, self._call.node
         topics: dict[str, _Topic] = {}
         for (name, number), found in groups.look_up_offsets(self._group, require_stable=self._require_stable).items():

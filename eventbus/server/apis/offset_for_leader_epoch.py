@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23): where a leader's term ended (KIP-320). There is one term, 0, and it never ends."""
+"""OffsetForLeaderEpoch (key 23): the end of a leader epoch (KIP-320). The only epoch is 0, and it never ends."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Produce (key 0): batches are checked by their headers, given their offsets in place, and written as they came.
+"""Produce (key 0): batches are checked by their headers, given their offsets in place, and written unchanged.
 
 Served from version 3, announced from 0: librdkafka before 2.11.1 takes Produce v0 as the sign that a broker supports
-gzip, snappy and lz4, and sends uncompressed records without a warning where it is missing (KAFKA-18659). From version
-12 on a batch adds its partition to its transaction. Clients send that version only where every transaction has an epoch
-of its own (``transaction.version`` 2, KIP-890): a late batch would otherwise begin the next transaction.
+gzip, snappy and lz4, and sends uncompressed records without a warning if it is missing (KAFKA-18659). From version 12
+on, a batch adds its partition to its transaction. Clients use that version only if every transaction has a separate
+epoch (``transaction.version`` 2, KIP-890): a late batch would otherwise begin the next transaction.
 
-The answer comes when the records are as durable as the log promises, and can be read: with acks 1 as well as -1, for
-there is one copy, and clients of either read what they have written. With 0 nothing is said at all, so a failure ends
-the connection, which is how the client hears of it.
+The answer comes when the records are as durable as the log promises, and can be read: with acks 1 as well as -1,
+because there is only one copy, and clients with either setting read what they have written. With acks 0 there is no
+answer, so a failure closes the connection, which is how the client detects it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ZSTD_FROM = 7
 _ABORTABLE_FROM = 11
 _ADDS_PARTITIONS_FROM = 12
 _ATTRIBUTES_POSITION = 22
-"""In a batch: the low byte of its attributes."""
+"""The position of the low byte of a batch's attributes."""
 _CODEC_BITS = 0x07
 _TRANSACTIONAL_BIT = 0x10
 
@@ -50,7 +50,7 @@ RecordError = m.ProduceResponse.BatchIndexAndErrorMessage
 
 
 class _Produce:
-    """One request whose records are written, and wait for the disk."""
+    """A request whose records were written and wait for a flush."""
 
     __slots__ = ("call", "response", "unsettled")
 
@@ -58,10 +58,10 @@ class _Produce:
         self.call = call
         self.response = m.ProduceResponse()
         self.unsettled = 1
-        """Partitions that wait, and the handler itself."""
+        """Partitions that wait, plus one for the handler itself."""
 
     def wait(self, topic_partition: TopicPartition, info: AppendInfo, answer: Partition) -> None:
-        """Have the answer wait until the batch is durable."""
+        """Delay the answer until the batch is durable."""
 
         def then(error: KafkaError | None) -> None:
             if error is not None:
@@ -123,7 +123,7 @@ def produce(call: Call, request: m.ProduceRequest) -> None:
 
 
 def _refusal(call: Call, request: m.ProduceRequest) -> tuple[int, str]:
-    """Why nothing of the request may be stored: code and message; 0 when it may."""
+    """Return code and message if nothing of the request may be stored; code 0 if it may."""
     if request.acks not in (_ALL, _LEADER, _NONE):
         return InvalidRequiredAcks.code, f"acks={request.acks}: -1 waits for durability, 1 for the write, 0 for nothing"
     transactional_id = request.transactional_id
@@ -144,7 +144,7 @@ def _append(
     records: Buffer | list[Buffer] | None,
     answer: Partition,
 ) -> AppendInfo | None:
-    """Store one batch; where it landed, or None when ``answer`` says why not."""
+    """Store one batch; return its offsets, or None with the error in ``answer``."""
     node = call.node
     try:
         if not isinstance(records, memoryview) or not len(records):
@@ -174,11 +174,11 @@ def _append(
 
 
 def _code(call: Call, records: Buffer | list[Buffer] | None, error: KafkaError) -> int:
-    """The error's code, or the nearest one that clients of the version handle as intended."""
+    """Return the error's code, or the nearest code that clients of the version handle as intended."""
     if isinstance(error, ConcurrentTransactions) and call.version < _ADDS_PARTITIONS_FROM:
         return _NOT_ENOUGH_REPLICAS  # retriable in every version
     if isinstance(error, ProducerFenced):
-        return InvalidProducerEpoch.code  # an abort settles it, and the client learns then whether it may continue
+        return InvalidProducerEpoch.code  # the client aborts, and learns then whether it may continue
     is_late = isinstance(error, InvalidTxnState) and isinstance(records, memoryview) and _is_transactional(records)
     return _TRANSACTION_ABORTABLE if is_late and call.version >= _ABORTABLE_FROM else error.code
 
@@ -202,7 +202,7 @@ def _fail(answer: Partition, code: int, message: str) -> None:
 
 
 def _nobody_waits(error: KafkaError | None) -> None:
-    """The producer was told nothing."""
+    """Do nothing: the producer waits for no answer."""
 
 
 API = Api(0, "Produce", 3, 12, produce, advertised_min=0)

@@ -1,7 +1,7 @@
-"""SaslAuthenticate (key 36): one message of the mechanism that the handshake named.
+"""SaslAuthenticate (key 36): one message of the mechanism chosen in the handshake.
 
-A refused peer waits for its answer, and its connection ends: guessing must be slow. A peer that was accepted stays so
-for ``connections.max.reauth.ms``, and is told so (KIP-368).
+A refused peer waits for its answer, and its connection is closed: guessing must be slow. An accepted peer stays
+authenticated for ``connections.max.reauth.ms``, which the answer contains (KIP-368).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _accept(call: Call, session: SaslSession, lifetime_ms: int) -> None:
         session.expiry.cancel()
         session.expiry = None
     if lifetime_ms:
-        peer = weakref.ref(connection)  # the timer may be hours ahead: it must not keep a connection that has ended
+        peer = weakref.ref(connection)  # the timer may be hours ahead: it must not keep a closed connection alive
 
         def expire() -> None:
             held = peer()

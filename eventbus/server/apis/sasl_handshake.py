@@ -1,7 +1,7 @@
-"""SaslHandshake (key 17): which mechanism the peer is going to authenticate by.
+"""SaslHandshake (key 17): choose the mechanism by which the peer will authenticate.
 
 It may come again on the same connection (KIP-368). Version 0 is not served: bare tokens without requests follow it, and
-no client of the last years sends it to a server that has SaslAuthenticate.
+no recent client sends it to a server that has SaslAuthenticate.
 """
 
 from __future__ import annotations

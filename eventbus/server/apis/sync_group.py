@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): learn what the group's leader assigned. Parked until it has; the leader's carries it."""
+"""SyncGroup (key 14): fetch the assignment. Parked until the leader's SyncGroup brings it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sync_group(call: Call, request: m.SyncGroupRequest) -> None:
 def _response(result: SyncGroupResult) -> m.SyncGroupResponse:
     assignment = result.assignment
     if not assignment and result.protocol_type == CONSUMER_PROTOCOL:
-        assignment = _NO_PARTITIONS  # some consumers cannot read an assignment of no bytes
+        assignment = _NO_PARTITIONS  # some consumers cannot read an empty assignment
     return m.SyncGroupResponse(
         protocol_type=result.protocol_type, protocol_name=result.protocol_name, assignment=assignment
     )

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit (key 28): offsets that count once the transaction is committed.
+"""TxnOffsetCommit (key 28): commit offsets that count once the transaction is committed.
 
-The group's partition was added before (AddOffsetsToTxn); from v5 on this request adds it (transactions V2, KIP-890). A
-member's generation comes from v3 on (KIP-447), TRANSACTION_ABORTABLE is known from v4 on.
+The group's partition was added before (AddOffsetsToTxn); from v5 on this request adds it (transactions V2, KIP-890). It
+has the member's generation from v3 on (KIP-447). TRANSACTION_ABORTABLE is known to clients from v4 on.
 """
 
 from __future__ import annotations

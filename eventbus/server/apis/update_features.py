@@ -12,7 +12,7 @@ _INVALID_UPDATE_VERSION = 95
 
 
 def update_features(call: Call, request: m.UpdateFeaturesRequest) -> None:
-    """One outcome for all, as in Kafka 4, also for the versions whose answer has room for one of each."""
+    """Return one result for all features, as Kafka 4 does, even in versions whose answer has a result per feature."""
     check_cluster(call, Operation.ALTER)
     names = [update.feature for update in request.feature_updates]
     if names:

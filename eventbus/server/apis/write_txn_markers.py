@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (key 27): end what a producer has open in partitions, for `kafka-transactions abort`.
+"""WriteTxnMarkers (key 27): end a producer's open transaction in partitions, for `kafka-transactions abort`.
 
-Between brokers it carries out the coordinator's decisions; here it is for administrators, who may end a transaction
-that no coordinator knows of. v0 was removed in Kafka 4.0.
+Between Kafka brokers it executes the coordinator's decisions; here it is for administrators, who may end a transaction
+that is unknown to the coordinator. v0 was removed in Kafka 4.0.
 """
 
 from __future__ import annotations

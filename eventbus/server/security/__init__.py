@@ -1,1 +1,1 @@
-"""Who connects, what they may do, and how fast."""
+"""Authentication, authorization and quotas of connections."""

@@ -1,4 +1,4 @@
-"""ACLs and filters as Kafka's three APIs for them write them."""
+"""ACLs and filters in the messages of Kafka's three ACL APIs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SECURITY_DISABLED = 54
 
 
 def check_may(call: Call, operation: Operation) -> None:
-    """Raises SECURITY_DISABLED while ACLs are off, CLUSTER_AUTHORIZATION_FAILED when they do not allow it."""
+    """Raise SECURITY_DISABLED while ACLs are off, CLUSTER_AUTHORIZATION_FAILED if they do not allow the operation."""
     if call.node.security.authorizer is None:
         raise error_of(_SECURITY_DISABLED, "No Authorizer is configured: start the server with --acls")
     check_cluster(call, operation)
 
 
 def read_acl(creation: m.CreateAclsRequest.AclCreation) -> Acl:
-    """What is asked to be stored; numbers that are not known become UNKNOWN, which `Acl.check` refuses."""
+    """Return the requested ACL; unknown numbers become UNKNOWN, which `Acl.check` refuses."""
     return Acl(
         known(ResourceType, creation.resource_type),
         creation.resource_name,
@@ -31,7 +31,7 @@ def read_acl(creation: m.CreateAclsRequest.AclCreation) -> Acl:
 
 
 def read_filter(asked: m.DescribeAclsRequest | m.DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
-    """Which ACLs are meant."""
+    """Return the requested filter."""
     return AclFilter(
         known(ResourceType, asked.resource_type_filter),
         asked.resource_name_filter,

@@ -1,7 +1,7 @@
-"""Decides whether a principal may do something, by the rules of Kafka's ``StandardAuthorizer`` (KIP-11, KIP-290).
+"""Decide whether a principal may do something, by the rules of Kafka's ``StandardAuthorizer`` (KIP-11, KIP-290).
 
-What denies goes before what allows; what nothing allows is denied. READ, WRITE, DELETE and ALTER imply DESCRIBE, and
-ALTER_CONFIGS implies DESCRIBE_CONFIGS, but only where they are allowed: denying one of them denies that one.
+Denials take precedence over grants; what nothing allows is denied. Granting READ, WRITE, DELETE or ALTER implies
+DESCRIBE, and granting ALTER_CONFIGS implies DESCRIBE_CONFIGS; denying them implies nothing else.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ _IMPLIED_BY = {
     Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
 }
 _ANY_NAME = "hardcode"
-"""A name that no rule means; Kafka's."""
+"""A name that no ACL contains; Kafka's."""
 _REMEMBERED = 10_000
-"""Decisions kept; with more of them all are forgotten."""
+"""The number of cached decisions; the cache is cleared when it is full."""
 
 
 class AclStore(Protocol):
-    """Where the rules are."""
+    """The source of the ACLs."""
 
     @property
     def acls_version(self) -> int:
-        """Another one after every change."""
+        """A number that changes with every change."""
         ...
 
     def all_acls(self) -> Iterable[Acl]: ...
 
 
 class MayAsk(Protocol):
-    """A call, as far as its permissions go."""
+    """The part of a call that its permissions depend on."""
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool: ...
 
 
 class Authorizer:
-    """Answers from the store's rules. Super users may do everything, whatever the rules say."""
+    """Decides by the store's ACLs. Super users may do everything, whatever the ACLs are."""
 
     def __init__(
         self, store: AclStore, super_users: Iterable[str] = (), allow_everyone_if_no_acl_found: bool = False
@@ -56,7 +56,7 @@ class Authorizer:
         self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
 
     def allows(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether ``principal``, at the address ``host``, may do that to the resource."""
+        """True if ``principal``, at the address ``host``, is allowed the operation on the resource."""
         if principal in self._super_users:
             return True
         self._refresh()
@@ -69,9 +69,9 @@ class Authorizer:
         return answer
 
     def allows_some(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether there may be a resource of the type that it is allowed on (Kafka's ``authorizeByResourceType``).
+        """True if the operation is allowed on some resource of the type (Kafka's ``authorizeByResourceType``).
 
-        For idempotent producers, who name no topic yet when they ask for an id: WRITE on some topic will do (KIP-679).
+        Idempotent producers request an id before they write to a topic: WRITE on any topic is sufficient (KIP-679).
         """
         if self.allows(principal, host, operation, resource_type, _ANY_NAME):
             return True
@@ -118,7 +118,7 @@ def _speaks_of(acl: Acl, principal: str, host: str) -> bool:
 
 
 def _swallows(denial: Acl, grant: Acl) -> bool:
-    """Whether the denial leaves nothing of what the grant's pattern matches."""
+    """True if the denial covers everything that the grant's pattern matches."""
     if denial.pattern_type is PatternType.PREFIXED:
         is_everything = grant.name == WILDCARD and grant.pattern_type is PatternType.LITERAL
         return not is_everything and grant.name.startswith(denial.name)
@@ -126,7 +126,7 @@ def _swallows(denial: Acl, grant: Acl) -> bool:
 
 
 def authorized_operations(call: MayAsk, resource_type: ResourceType, name: str) -> int:
-    """Kafka's bit field of what the caller may do: bit n stands for operation n."""
+    """Return Kafka's bit field of what the caller may do: bit n is operation n."""
     bits = 0
     for operation in SUPPORTED_OPERATIONS[resource_type]:
         if call.allows(operation, resource_type, name):

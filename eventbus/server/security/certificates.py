@@ -1,4 +1,4 @@
-"""Who a client certificate speaks for, as Kafka names it: ``User:CN=alice,OU=Payments,O=Example,C=DE``."""
+"""The principal of a client certificate, as Kafka writes it: ``User:CN=alice,OU=Payments,O=Example,C=DE``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
-"""OpenSSL's long names of the attributes that RFC 2253 has a keyword for."""
+"""Keywords of RFC 2253 by OpenSSL's long names of attributes."""
 _OIDS = {
     "description": "2.5.4.13",
     "dnQualifier": "2.5.4.46",
@@ -29,15 +29,15 @@ _OIDS = {
     "title": "2.5.4.12",
 }
 _STRING_TYPES = {"emailAddress": 0x16, "dnQualifier": 0x13, "serialNumber": 0x13}
-"""The ASN.1 type of what has no keyword, where it is not UTF8String: RFC 2253 shows its bytes."""
+"""The ASN.1 type of attributes without a keyword, if it is not UTF8String: RFC 2253 shows their bytes."""
 _UTF8_STRING = 0x0C
 _SPECIAL = ',+"\\<>;='
 
 
 def principal_of(certificate: Mapping[str, Any] | None) -> str:
-    """The principal of what ``SSLObject.getpeercert()`` tells; nobody's for a peer that has shown none.
+    """Return the principal for the result of ``SSLObject.getpeercert()``, or ANONYMOUS without a certificate.
 
-    The subject's distinguished name as Java's ``X500Principal.getName()`` writes it (RFC 2253): last part first.
+    It is the subject's distinguished name as Java's ``X500Principal.getName()`` writes it (RFC 2253): last part first.
     """
     subject: Iterable[Iterable[tuple[str, str]]] = (certificate or {}).get("subject", ())
     parts = ["+".join(_attribute(name, value) for name, value in part) for part in subject]

@@ -1,4 +1,4 @@
-"""What a server can be told about who may do what."""
+"""Settings for authentication, authorization and quotas of a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AUTHORIZERS = (
     "kafka.security.authorizer.AclAuthorizer",
     "kafka.security.auth.SimpleAclAuthorizer",
 )
-"""Kafka's own, by the names they have had."""
+"""Kafka's own authorizers, by their present and former names."""
 _JAAS_SUFFIX = "sasl.jaas.config"
 _JAAS_OPTION = re.compile(r"""([^\s=]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
 _LISTENER_MECHANISMS = re.compile(r"listener\.name\.([a-z0-9_]+)\.sasl\.enabled\.mechanisms")
@@ -27,17 +27,17 @@ _MASK = "[hidden]"
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may connect and what they may do; numbers are described by `eventbus.settings.server`."""
+    """Settings for access to a server; the numbers are described by `eventbus.settings.server`."""
 
     users: dict[str, str] = {}
-    """Passwords by user, for every mechanism. Users that administrators add by SCRAM credentials come on top."""
+    """Passwords by user, for every mechanism. Users with SCRAM credentials set by administrators are added to these."""
     sasl_enabled_mechanisms: tuple[str, ...] = SASL_MECHANISMS
     listener_mechanisms: dict[str, tuple[str, ...]] = {}
-    """The same by the listener's name in small letters, where one offers others than the rest."""
+    """Mechanisms by lower-case listener name, for listeners that differ from the default."""
     acls: bool = False
     """Deny what no ACL allows (Kafka's ``authorizer.class.name``). Off: everybody may do everything."""
     super_users: tuple[str, ...] = ()
-    """Principals that no ACL binds: ``User:admin``."""
+    """Principals to whom ACLs do not apply: ``User:admin``."""
     allow_everyone_if_no_acl_found: bool = False
     connections_max_reauth_ms: int = 0
     connection_failed_authentication_delay_ms: int = 100
@@ -50,7 +50,7 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"SecurityConfig(users={users}, {', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError for invalid settings."""
         offered = [self.sasl_enabled_mechanisms, *self.listener_mechanisms.values()]
         for mechanism in (mechanism for mechanisms in offered for mechanism in mechanisms):
             if mechanism not in SASL_MECHANISMS:
@@ -67,12 +67,12 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"super user {principal!r}: write User:NAME")
 
     def mechanisms_of(self, listener: str) -> tuple[str, ...]:
-        """What the listener of that name offers."""
+        """Return the mechanisms that a listener offers."""
         return self.listener_mechanisms.get(listener.lower(), self.sasl_enabled_mechanisms)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> SecurityConfig:
-        """Reads those of the properties that `is_security_key` knows. Raises ConfigError."""
+        """Return the settings among the properties that `is_security_key` selects. Raises ConfigError."""
         settings: dict[str, object] = {"users": _users(properties)}
         mechanisms = properties.get("sasl.enabled.mechanisms")
         if mechanisms is not None:
@@ -103,14 +103,14 @@ _KEYS = {*_ROWS, "sasl.enabled.mechanisms", "authorizer.class.name", "super.user
 
 
 def is_security_key(key: str) -> bool:
-    """Whether `SecurityConfig.from_properties` reads the key of a ``server.properties``."""
+    """True if `SecurityConfig.from_properties` reads this key of a ``server.properties``."""
     if key in _KEYS or key == _JAAS_SUFFIX or key.endswith("." + _JAAS_SUFFIX):
         return True
     return _LISTENER_MECHANISMS.fullmatch(key) is not None
 
 
 def _users(properties: Mapping[str, str]) -> dict[str, str]:
-    """The users of every ``*.sasl.jaas.config``: Kafka's ``user_NAME="PASSWORD"`` of its PlainLoginModule."""
+    """Return the users of every ``*.sasl.jaas.config``: Kafka's ``user_NAME="PASSWORD"`` of its PlainLoginModule."""
     users: dict[str, str] = {}
     for key, text in properties.items():
         if key != _JAAS_SUFFIX and not key.endswith("." + _JAAS_SUFFIX):
@@ -118,7 +118,7 @@ def _users(properties: Mapping[str, str]) -> dict[str, str]:
         for found in _JAAS_OPTION.finditer(text):
             option, double, single, bare = found.groups()
             if not option.startswith("user_"):
-                continue  # the module's class, and who a Kafka broker is towards other brokers
+                continue  # the module's class, and the identity of a Kafka broker towards other brokers
             name = option.removeprefix("user_")
             password = bare if bare is not None else re.sub(r"\\(.)", r"\1", single if double is None else double)
             if users.setdefault(name, password) != password:

@@ -1,7 +1,8 @@
-"""How many bytes a second a client may send and be sent, as Kafka's ``ClientQuotaManager`` counts (KIP-13, KIP-55).
+"""Quotas for the bytes per second that a client sends and receives, like Kafka's ``ClientQuotaManager`` (KIP-13,
+KIP-55).
 
-Nobody is refused: whoever is above the quota gets the answer with a throttle time, and is not listened to for so long
-(KIP-219), so that the rate over the last seconds comes down to it.
+Requests are not refused: a client above the quota gets its answer with a throttle time, during which its connection is
+not read (KIP-219), so that the rate over the last seconds falls to the quota.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ FETCH = "consumer_byte_rate"
 
 
 class Rate:
-    """Bytes a second over the last ``samples`` windows, the one under way included (Kafka's ``Rate``)."""
+    """Bytes per second over the last ``samples`` windows, including the current one (Kafka's ``Rate``)."""
 
     __slots__ = ("_samples", "_sum", "_window_ms", "_windows", "used_ms")
 
@@ -25,12 +26,12 @@ class Rate:
         self._samples = samples
         self._window_ms = window_ms
         self._windows: deque[tuple[int, int]] = deque()
-        """When each began, and its bytes."""
+        """The start and the bytes of each window."""
         self._sum = 0
         self.used_ms = 0
 
     def record(self, amount: int, now_ms: int) -> None:
-        """Count ``amount`` bytes; less than 0 takes back what was counted just before."""
+        """Count ``amount`` bytes; a negative amount cancels what was counted just before."""
         self.used_ms = now_ms
         windows = self._windows
         if windows and now_ms - windows[-1][0] < self._window_ms:
@@ -41,18 +42,18 @@ class Rate:
         self._sum += amount
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long to wait until the rate is back at ``limit`` bytes a second; 0 when it is not above it."""
+        """Return how long to wait until the rate is back at ``limit`` bytes per second; 0 if it is not above."""
         if self.is_zero(now_ms):
             return 0
         elapsed_ms = now_ms - self._windows[0][0]
         missing = self._samples - 1 - elapsed_ms // self._window_ms
-        if missing > 0:  # a burst counts as if it had been spread over as many windows as are kept
+        if missing > 0:  # a burst counts as if it had been spread over all windows
             elapsed_ms += missing * self._window_ms
         rate = self._sum * 1_000 / elapsed_ms if elapsed_ms else float(self._sum)
         return round((rate - limit) / limit * elapsed_ms) if rate > limit else 0
 
     def is_zero(self, now_ms: int) -> bool:
-        """Whether nothing is counted in the windows that are kept."""
+        """True if the windows count no bytes."""
         windows = self._windows
         while windows and now_ms - windows[0][0] >= self._samples * self._window_ms:
             self._sum -= windows.popleft()[1]
@@ -60,7 +61,7 @@ class Rate:
 
 
 class Quotas:
-    """Looks up who is bound by which quota, and keeps their rates. ``values`` is the live table of what was set."""
+    """Finds the quota for each client, and measures rates. ``values`` is the live table of quotas."""
 
     def __init__(self, values: Mapping[Entity, Mapping[str, float]], samples: int = 11, window_ms: int = 1_000) -> None:
         self._values = values
@@ -70,7 +71,7 @@ class Quotas:
         self._next_sweep_ms = 0
 
     def produced(self, principal: str, client_id: str, size: int, now_ms: int) -> int:
-        """Count a produce request of ``size`` bytes; returns its throttle time in milliseconds."""
+        """Count a produce request of ``size`` bytes; return its throttle time in milliseconds."""
         found = self._rate(PRODUCE, principal, client_id, now_ms) if self._values else None
         if found is None:
             return 0
@@ -79,10 +80,10 @@ class Quotas:
         return rate.throttle_ms(limit, now_ms)
 
     def fetched(self, principal: str, client_id: str, size: int, now_ms: int) -> int:
-        """Count a fetch answer of ``size`` bytes; returns its throttle time in milliseconds.
+        """Count a fetch answer of ``size`` bytes; return its throttle time in milliseconds.
 
-        Above 0 the answer must not be sent, and was not counted: send an empty one with that throttle time. The first
-        one in a while is always sent: a batch may be larger than all that the quota lets through at once.
+        Above 0 the answer must not be sent, and was not counted: send an empty answer with that throttle time. The
+        first answer after a while is always sent: a batch may be larger than all that the quota allows at once.
         """
         found = self._rate(FETCH, principal, client_id, now_ms) if self._values else None
         if found is None:
@@ -96,14 +97,14 @@ class Quotas:
         return throttle_ms
 
     def fetch_limit_bytes(self, principal: str, client_id: str) -> int:
-        """The most that one answer may hold: what the quota lets through in all of its windows."""
+        """Return the most that an answer may hold: what the quota allows in all of its windows."""
         if not self._values:
             return UNLIMITED
         found = self._find(FETCH, _user(principal), client_id)
         return UNLIMITED if found is None else int(found[0] * (self._samples - 1) * self._window_ms / 1_000)
 
     def _rate(self, key: str, principal: str, client_id: str, now_ms: int) -> tuple[float, Rate] | None:
-        """The quota that binds, and the rate it is for."""
+        """Return the quota that applies, and the rate to compare with it."""
         found = self._find(key, _user(principal), client_id)
         if found is None:
             return None
@@ -115,9 +116,10 @@ class Quotas:
         return limit, rate
 
     def _find(self, key: str, user: str, client_id: str) -> tuple[float, str, str] | None:
-        """The quota that binds, and whose rate it is: a user's quota holds for all of its clients together.
+        """Return the quota that applies, and its rate's user and client: a user's quota covers all of its clients
+        together.
 
-        In Kafka's order: what is said of a user goes before defaults, and of users before clients.
+        The order is Kafka's: specific entities take precedence over defaults, and users over clients.
         """
         for entity, rate_user, rate_client in (
             (((CLIENT_ID, client_id), (USER, user)), user, client_id),
@@ -135,7 +137,7 @@ class Quotas:
         return None
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget rates that are zero by now: client ids are free text, and some clients make up one per process."""
+        """Remove rates that have become zero: client ids are free text, and some clients generate one per process."""
         if now_ms < self._next_sweep_ms:
             return
         kept_ms = self._samples * self._window_ms

@@ -1,6 +1,6 @@
-"""One connection's authentication: SASL by PLAIN or SCRAM (KIP-43, KIP-152), and anew on the same connection (KIP-368).
+"""Authentication of a connection: SASL with PLAIN or SCRAM (KIP-43, KIP-152), and re-authentication (KIP-368).
 
-The session says who the peer is only once a mechanism has proved it. Whatever fails ends the connection.
+The session has a principal only after a mechanism has succeeded. Every failure ends the connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eventbus.server.security.scram import AuthenticationFailed, ScramServer
 
 ANONYMOUS = "User:ANONYMOUS"
 _MOST_BYTES = 8_192
-"""Of one message: names, a password, a nonce. A longer one only keeps the server busy."""
+"""The limit for one message, which holds names, a password or a nonce. Larger messages only keep the server busy."""
 
 
 class Mechanism(Protocol):
@@ -23,11 +23,11 @@ class Mechanism(Protocol):
 
     @property
     def user(self) -> str | None:
-        """Who the peer has proved to be; None as long as it has not."""
+        """The authenticated user; None until the exchange has succeeded."""
         ...
 
     def evaluate(self, message: bytes) -> bytes:
-        """The answer to the peer's next message. Raises AuthenticationFailed."""
+        """Return the answer to the peer's next message. Raises AuthenticationFailed."""
         ...
 
 
@@ -41,7 +41,7 @@ class PlainServer:
     def evaluate(self, message: bytes) -> bytes:
         try:
             authorization, user, password = message.decode().split("\0")
-        except ValueError:  # UnicodeDecodeError is one, too
+        except ValueError:  # UnicodeDecodeError is a ValueError
             raise AuthenticationFailed("Authentication failed during PLAIN: invalid message of the client") from None
         if authorization not in ("", user):
             raise AuthenticationFailed("Authentication failed during PLAIN: the client asks to act as another user")
@@ -54,7 +54,7 @@ class PlainServer:
 
 
 class Credentials(Protocol):
-    """Where users are looked up."""
+    """The source of users and credentials."""
 
     @property
     def users(self) -> Mapping[str, str]: ...
@@ -62,13 +62,14 @@ class Credentials(Protocol):
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class SaslSession:
-    """What is known of one peer. `begin` a mechanism, `evaluate` its messages, and `principal` says who it is."""
+    """The authentication state of a peer. `begin` a mechanism, `evaluate` its messages; then `principal` is the
+    result."""
 
     __slots__ = (
         "_credentials",
@@ -91,27 +92,27 @@ class SaslSession:
     ) -> None:
         self._credentials = credentials
         self.mechanisms = mechanisms
-        """Those on offer."""
+        """The mechanisms that the listener offers."""
         self._new_nonce = new_nonce
         self._pretend_key = pretend_key
         self._exchange: Mechanism | None = None
         self.mechanism = ""
-        """Of the last handshake."""
+        """The mechanism of the last handshake."""
         self.principal = ANONYMOUS
-        """Who the peer has proved to be, last."""
+        """The principal that was authenticated last."""
         self.has_failed = False
-        """Whether the peer was refused: nothing more is taken from it."""
+        """True if the peer was refused: nothing more is accepted from it."""
         self.expiry: Timer | None = None
-        """What ends the session's lifetime."""
+        """The timer that ends the session's lifetime."""
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a handshake was made that no proof has followed yet."""
+        """True after a handshake whose exchange is not complete."""
         return self._exchange is not None
 
     def begin(self, mechanism: str) -> None:
-        """Start over with a mechanism. Raises KeyError when it is not offered, AuthenticationFailed when it is not the
-        one the peer authenticated by before."""
+        """Start an exchange. Raises KeyError if the mechanism is not offered, AuthenticationFailed if it differs
+        from the mechanism by which the peer authenticated before."""
         if mechanism not in self.mechanisms:
             raise KeyError(mechanism)
         if self.principal != ANONYMOUS and mechanism != self.mechanism:
@@ -130,10 +131,10 @@ class SaslSession:
         )
 
     def evaluate(self, message: bytes) -> tuple[bytes, bool]:
-        """The answer to the peer, and whether it is now known who it is. Raises AuthenticationFailed."""
+        """Return the answer, and True if the peer is now authenticated. Raises AuthenticationFailed."""
         exchange = self._exchange
         assert exchange is not None, "nothing was begun"
-        self.has_failed = True  # until it has not
+        self.has_failed = True  # until it has succeeded
         if len(message) > _MOST_BYTES:
             raise AuthenticationFailed(f"Authentication failed: a message of {len(message):,} bytes")
         answer = exchange.evaluate(message)

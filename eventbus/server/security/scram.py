@@ -1,12 +1,12 @@
-"""The server's half of SCRAM (RFC 5802, RFC 7677), without channel binding, as Kafka speaks it (KIP-84).
+"""The server's half of SCRAM (RFC 5802, RFC 7677), without channel binding, as in Kafka (KIP-84).
 
     C: n,,n=alice,r=<client nonce>
     S: r=<client nonce><server nonce>,s=<salt>,i=<iterations>
     C: c=biws,r=<client nonce><server nonce>,p=<proof>
     S: v=<the server's own proof>
 
-A user that does not exist is asked for a proof as well, with a made-up salt that is always the same for the name, so
-that nobody learns which users there are.
+For an unknown user the server continues with a made-up salt, which is always the same for the name, so that the
+exchange does not reveal which users exist.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _FINAL = re.compile(
 
 
 class AuthenticationFailed(Exception):
-    """The peer did not prove who it is. The text is for the peer, and tells neither a secret nor which users exist."""
+    """Raised if authentication fails. The text is sent to the peer; it contains no secret and does not reveal users."""
 
 
 class ScramServer:
-    """One exchange. `evaluate` its messages in turn; only then, if `user` is set, the peer is who it says."""
+    """One exchange. `evaluate` its messages in turn; the peer is authenticated only if `user` is set afterwards."""
 
     __slots__ = (
         "_auth_message",
@@ -59,7 +59,7 @@ class ScramServer:
         new_nonce: Callable[[], str],
         pretend_key: bytes,
     ) -> None:
-        """``new_nonce``: printable ASCII without commas, never the same; ``pretend_key``: salts names of nobody."""
+        """``new_nonce``: unique printable ASCII without commas; ``pretend_key``: makes the salts of unknown users."""
         self._mechanism = mechanism
         self._find = find
         self._new_nonce = new_nonce
@@ -69,10 +69,11 @@ class ScramServer:
         self._gs2 = b""
         self._credential: ScramCredential | None = None
         self.user: str | None = None
-        """Who the peer has proved to be."""
+        """The name of the authenticated user."""
 
     def evaluate(self, message: bytes) -> bytes:
-        """The answer to the peer's next message. Raises AuthenticationFailed, and then for every message after it."""
+        """Return the answer to the peer's next message. Raises AuthenticationFailed, and then for every later
+        message."""
         step, self._step = self._step, -1
         try:
             text = message.decode()
@@ -122,7 +123,7 @@ class ScramServer:
         if binding != self._gs2:
             raise self._failed("the channel binding is another one than at the start")
         if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
-            raise self._failed("the nonce is another one than at the start")  # or an old proof could be sent again
+            raise self._failed("the nonce is another one than at the start")  # otherwise an old proof could be replayed
         credential, hash_name = self._credential, self._mechanism.hash_name
         auth_message = (self._auth_message + found["unproved"]).encode()
         if credential is None or not _proves(credential, auth_message, proof, hash_name):
@@ -135,7 +136,7 @@ class ScramServer:
 
 
 def _proves(credential: ScramCredential, auth_message: bytes, proof: bytes, hash_name: str) -> bool:
-    """Whether the peer knows the key whose hash is stored."""
+    """True if the peer has the key whose hash is stored."""
     signature = hmac.digest(credential.stored_key, auth_message, hash_name)
     if len(proof) != len(signature):
         return False

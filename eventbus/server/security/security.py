@@ -1,4 +1,4 @@
-"""All that a server knows of security: credentials, sessions, permissions, quotas."""
+"""The security state of a server: credentials, sessions, permissions, quotas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOSTS_KEPT = 10_000
 
 
 class Security:
-    """One of a server. Make it with `Security.from_config`."""
+    """The security of one server; create it with `Security.from_config`."""
 
     def __init__(self, config: SecurityConfig, store: SecurityAdmin) -> None:
         self.config = config
@@ -40,14 +40,14 @@ class Security:
 
     @classmethod
     def from_config(cls, config: SecurityConfig, store: SecurityAdmin) -> Security:
-        """``store``: the log's (``broker.security``). Raises ConfigError."""
+        """Create it. ``store`` is the log's (``broker.security``). Raises ConfigError."""
         config.check()
         return cls(config, store)
 
     # who -------------------------------------------------------------------------------------------------------------
 
     def new_session(self, listener: str) -> SaslSession:
-        """For a connection to the listener of that name, which has to say who it is."""
+        """Return a session for a connection to this listener, which has to authenticate."""
         return SaslSession(self, self.config.mechanisms_of(listener), secrets.token_hex, self._pretend_key)
 
     @property
@@ -56,7 +56,7 @@ class Security:
         return self.config.users
 
     def scram_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        """What is stored of a user goes before what the server's settings say."""
+        """Return a user's credential. A stored credential takes precedence over the server's settings."""
         stored = self.store.scram_credential(mechanism, user)
         if stored is not None:
             return stored
@@ -71,9 +71,9 @@ class Security:
     # what ------------------------------------------------------------------------------------------------------------
 
     def allows(self, call: Call, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether who asks may do that; always, while ACLs are off.
+        """True if the caller is allowed to perform the operation, or if ACLs are off.
 
-        But nobody, super users neither, may do anything to the metadata log: users' credentials are in it.
+        The metadata log is closed to all clients, even super users: it contains users' credentials.
         """
         if name == CLUSTER_METADATA and resource_type is ResourceType.TOPIC:
             return False
@@ -83,7 +83,7 @@ class Security:
         )
 
     def allows_some(self, call: Call, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether who asks may do that to some resource of the type: see `Authorizer.allows_some`."""
+        """True if the caller is allowed the operation on some resource of the type: see `Authorizer.allows_some`."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows_some(
             call.principal, call.connection.peer_host, operation, resource_type
@@ -91,15 +91,15 @@ class Security:
 
 
 class Failures:
-    """How long to let a refused client wait: guessing must be slow."""
+    """Computes how long a refused client must wait: guessing must be slow."""
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_ms = delay_ms
         self._by_host: dict[str, tuple[int, int]] = {}
-        """How many in a row, and when the last one was."""
+        """The number of failures in a row, and the time of the last, by host."""
 
     def failed(self, host: str, now_ms: int) -> int:
-        """Count one; returns how long to wait with the answer, in milliseconds."""
+        """Count a failure; return how long to delay the answer, in milliseconds."""
         count, last_ms = self._by_host.pop(host, (0, now_ms))
         count = 1 if now_ms - last_ms > _FAILURES_KEPT_MS else count + 1
         if len(self._by_host) >= _HOSTS_KEPT:
@@ -108,5 +108,5 @@ class Failures:
         return self._delay_ms * (_SLOW_FACTOR if count >= _FAILURES_BEFORE_SLOW else 1)
 
     def succeeded(self, host: str) -> None:
-        """Somebody there knows a password: start over."""
+        """Reset the count after a successful authentication."""
         self._by_host.pop(host, None)
