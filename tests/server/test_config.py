@@ -27,7 +27,7 @@ def test_addresses(text: str, parts: tuple[str, str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["a b://x", "host:port", "host:99999", "::1", "PLAINTEXT://h:1/path", "[::1"])
 def test_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no listener"):
+    with pytest.raises(ConfigError, match="is not a listener"):
         split_address(text)
 
 
