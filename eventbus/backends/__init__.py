@@ -1,1 +1,1 @@
-"""The seam to the logs: embedded (memory, file) and Kafka."""
+"""The backends of logs: embedded (memory, file) and Kafka."""

@@ -1,6 +1,6 @@
-"""The batches of one partition: gathered, stamped with the producer's id and sequence, and handed to the log.
+"""The batches of one partition: collected, stamped with the producer's id and sequence, and appended to the log.
 
-Sequences are what makes a producer idempotent (KIP-98): the log stores a batch once, and in order.
+Sequences make a producer idempotent (KIP-98): the log stores each batch once, and in order.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from eventbus.backends.embedded_producer import EmbeddedProducer
 
 _SENDS_PER_TURN = 64
-"""Awaited sends that need not wait before other tasks get their turn."""
+"""The number of awaited sends that may complete without waiting before other tasks get a turn."""
 
 _MOST_CLOSED = 8
-"""Batches that are closed, at most, before a large record shares a batch after all."""
+"""The most batches that are closed before a large record is added to an open batch after all."""
 
 _NewMetadata = Callable[[type[RecordMetadata], tuple[str, int, int, int]], RecordMetadata]
 _new_metadata = cast("_NewMetadata", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]  a third of the cost
 
 
 class Identity(NamedTuple):
-    """What a producer stamps its batches with. Compared by identity: another object, another run of sequences."""
+    """The producer's fields in a batch. Compared by object identity: each object begins a new run of sequences."""
 
     producer_id: int
     producer_epoch: int
@@ -40,7 +40,7 @@ class Identity(NamedTuple):
 
 
 class Accumulator:
-    """The batches of one partition, one open at a time."""
+    """The batches of one partition, of which only the newest is open."""
 
     __slots__ = (
         "_builder",
@@ -59,21 +59,22 @@ class Accumulator:
     def __init__(self, producer: EmbeddedProducer, topic_partition: TopicPartition, topic_id: str) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
-        """Which topic of the name the sequences belong to: one made anew knows nothing of them."""
+        """The id of the topic that the sequences belong to: a topic that is created again has seen none of them."""
         self.last_offset = -1
-        """Of what was last stored here."""
+        """The offset of the last record stored here."""
         self.alone = self.alone_bytes = 0
-        """Batches of one awaited record each, and their bytes: they are counted at their mean, when somebody asks."""
+        """The number and size of batches with a single awaited record, which enter the statistics at their mean when
+        requested."""
         self._producer = producer
         self._identity: Identity | None = None
         self._sequence = -1
-        """Of the next record; -1 without idempotence."""
+        """The sequence of the next record; -1 without idempotence."""
         self._builder: BatchBuilder | None = None
         self._delivery = BatchDelivery(*topic_partition, producer.home)
         self._limit_bytes = 0
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
-        """Put a record into the open batch and give its handle. The hot path of `send_nowait`."""
+        """Add a record to the open batch and return its handle. The hot path of `send_nowait`."""
         builder = self._builder
         if builder is None:
             builder = self._open()
@@ -87,7 +88,7 @@ class Accumulator:
         return delivery
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
-        """The same without a handle. The hot path of `send_many`."""
+        """Add a record without creating a handle. The hot path of `send_many`."""
         builder = self._builder
         if builder is None:
             builder = self._open()
@@ -101,11 +102,11 @@ class Accumulator:
         return delivery
 
     async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
-        """Store one record and wait for its ack. The path of one awaited publish."""
+        """Store one record and wait for its ack. The path of a single awaited publish."""
         producer = self._producer
         if producer.lingers or self._builder is not None:
             return await self._send_in_batch(key, value, headers, timestamp_ms)
-        # Nobody to batch with: straight through, without a handle.
+        # There is nothing to batch with: append directly, without a handle.
         topic_partition = self.topic_partition
         large_bytes = producer.large_bytes
         if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
@@ -135,7 +136,7 @@ class Accumulator:
         else:
             producer.unwaited += 1
             if producer.unwaited >= _SENDS_PER_TURN:
-                # Nothing was waited for: without this a loop of sends would keep every other task from running.
+                # Nothing was waited for: without this, a loop of sends would keep every other task from running.
                 producer.unwaited = 0
                 await anyio.lowlevel.checkpoint()
             if producer.flushes:
@@ -150,7 +151,8 @@ class Accumulator:
     async def _send_in_batch(
         self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
     ) -> RecordMetadata:
-        """Behind what was sent without waiting: the order of sends is the order in the log."""
+        """Send the record after those that were sent without waiting, because the order of sends is the order in the
+        log."""
         await self._producer.wait_for_room()
         delivery = self.append(key, value, headers, timestamp_ms)
         if not self._producer.lingers:
@@ -165,11 +167,12 @@ class Accumulator:
         return self._builder
 
     def _open_for(self, key: bytes | None, value: bytes | None, headers: Headers) -> BatchBuilder:
-        """The batch for a record that may be large: as large as a batch it gets one of its own, to fail alone."""
+        """Return the batch for a record that may be large. A record as large as a batch gets a separate batch, to
+        fail alone."""
         size_bytes = self._producer.check_size(self.topic_partition, key, value, headers)
         if size_bytes >= self._limit_bytes:
-            # Closing calls delivery callbacks, and one of them may send to this partition. One that does so each time
-            # would keep this loop from ever ending: after some rounds the record shares its batch.
+            # Closing calls delivery callbacks, and one of them may send to this partition. A callback that always does
+            # so would make this loop endless: after some rounds the record shares its batch.
             for _ in range(_MOST_CLOSED):
                 if self._builder is None or not self._builder.count:
                     break
@@ -178,17 +181,17 @@ class Accumulator:
 
     @property
     def open_count(self) -> int:
-        """Records in the open batch."""
+        """The number of records in the open batch."""
         return 0 if self._builder is None else self._builder.count
 
     def close(self) -> None:
-        """Hand the open batch to the log."""
+        """Append the open batch to the log."""
         builder, self._builder = self._builder, None
         if builder is not None:
             self._producer.closed(self, builder, self._delivery)
 
     def discard(self, error: EventBusError) -> int:
-        """The open batch will not be stored, on purpose; how many records that is."""
+        """Drop the open batch on purpose; return its number of records."""
         builder, self._builder = self._builder, None
         if builder is None:
             return 0
@@ -198,7 +201,7 @@ class Accumulator:
     # idempotence -----------------------------------------------------------------------------------------------------
 
     def store(self, builder: BatchBuilder) -> tuple[AppendInfo, int]:
-        """Stamp the batch and append it; its size in bytes with it. A sequence is used up only by what was stored."""
+        """Stamp the batch and append it; return its size too. Only stored batches use up a sequence."""
         producer = self._producer
         identity = producer.identity
         if self._identity is not identity:
@@ -218,7 +221,7 @@ class Accumulator:
         return info, len(data)
 
     def store_each(self, builder: BatchBuilder, failures: dict[int, EventBusError]) -> tuple[AppendInfo, int] | None:
-        """Append the records of a refused batch one by one. Fill ``failures``; None if nothing is stored."""
+        """Append the records of a refused batch separately. Fill ``failures``; return None if nothing is stored."""
         first_offset, whole_bytes, last = -1, 0, None
         for index, record in enumerate(RecordBatch(bytes(builder.build())).records()):
             single = BatchBuilder(self._producer.config.compression)
@@ -233,12 +236,12 @@ class Accumulator:
         return None if last is None else (last._replace(base_offset=first_offset), whole_bytes)
 
     def _identify(self) -> Identity:
-        """The first batch here under an identity: sequences begin at 0."""
+        """Begin with the producer's present identity: sequences start at 0."""
         identity = self._producer.identify(self)
         self._sequence = 0 if identity.producer_id >= 0 else -1
         self._identity = identity
         return identity
 
     def forget(self) -> None:
-        """The topic is not the one it was: what comes next begins anew."""
+        """Start over, because the topic was deleted and created again."""
         self._identity = None

@@ -1,7 +1,7 @@
-"""The seam between clients and logs: what ``memory://``, ``file://`` and ``kafka://`` each implement.
+"""The interface between clients and logs, which ``memory://``, ``file://`` and ``kafka://`` implement.
 
-It sits at client level because librdkafka owns batching, sequencing and group membership: any lower, and a real
-cluster could not implement it.
+It is at the level of clients because librdkafka contains batching, sequencing and group membership: at a lower level, a
+real cluster could not implement it.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from eventbus.types import (
 )
 
 EARLIEST = -2
-"""``list_offsets``: the first offset held."""
+"""For ``list_offsets``: the first offset that exists."""
 LATEST = -1
-"""``list_offsets``: the next offset to be written (under read_committed: the last stable one)."""
+"""For ``list_offsets``: the next offset to be written (under read_committed: the last stable offset)."""
 MAX_TIMESTAMP = -3
-"""``list_offsets``: the record with the largest timestamp."""
+"""For ``list_offsets``: the record with the largest timestamp."""
 
 Start = Literal["earliest", "latest", "none", "by_duration"]
-"""Where a group without a committed offset begins (``auto.offset.reset``)."""
+"""The start position of a group without a committed offset (``auto.offset.reset``)."""
 
 
 Append = Callable[[bytes | None, bytes | None, Headers, int], Delivery]
-"""(key, value, headers, timestamp_ms) -> the handle of the record."""
+"""Takes (key, value, headers, timestamp_ms); returns the handle of the record."""
 
 
 Send = Callable[[bytes | None, bytes | None, Headers, int], Coroutine[Any, Any, RecordMetadata]]
-"""(key, value, headers, timestamp_ms) -> a coroutine for the record's metadata."""
+"""Takes (key, value, headers, timestamp_ms); returns a coroutine for the record's metadata."""
 Add = Callable[[bytes | None, bytes | None, Headers, int], BatchDelivery]
-"""(key, value, headers, timestamp_ms) -> the outcome of the batch it went into."""
+"""Takes (key, value, headers, timestamp_ms); returns the outcome of the record's batch."""
 Then = Callable[[EventBusError | None], object]
-"""Called once with what went wrong, or None."""
+"""Called once with the error, or None."""
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Shown without its secrets."""
+    """Settings whose repr hides secrets."""
 
     given: frozenset[str] | None = None
-    """The fields that a caller gave a value, be it the default. None: the fields that differ from their default."""
+    """The fields that a caller set, even to their default. None: the fields that differ from their default."""
 
     def __repr__(self) -> str:
         shown = msgspec.structs.asdict(self)
@@ -78,7 +78,7 @@ class ProducerConfig(_Settings, frozen=True, kw_only=True):
     """A producer's settings, described by `eventbus.settings.clients`."""
 
     acks: int = -1
-    """-1 is "all"."""
+    """The number of acks; -1 means "all"."""
     batch_size: int = 65_536
     linger_ms: int = 0
     buffer_memory: int = 33_554_432
@@ -90,7 +90,7 @@ class ProducerConfig(_Settings, frozen=True, kw_only=True):
     transaction_timeout_ms: int = 60_000
     client_id: str = "eventbus"
     kafka: dict[str, str] = {}
-    """Settings of librdkafka for this producer alone, under its names; a log in this process ignores them."""
+    """Additional librdkafka settings of this producer, under its names; ignored by a log in this process."""
 
 
 class ConsumerConfig(_Settings, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class ConsumerConfig(_Settings, frozen=True, kw_only=True):
     group: str | None = None
     start: Start = "earliest"
     start_duration_ms: int = 0
-    """With ``start="by_duration"``: how long before now the first record to read may have been written (KIP-1106)."""
+    """The age of the first record to read (KIP-1106), with ``start="by_duration"``."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
@@ -111,56 +111,58 @@ class ConsumerConfig(_Settings, frozen=True, kw_only=True):
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
     assignors: tuple[Any, ...] = ("range", "cooperative-sticky")
-    """``partition_assignment_strategy``: names, or `Assignor` objects; the preferred first."""
+    """``partition_assignment_strategy``: names, or `Assignor` objects, in order of preference."""
     enable_auto_commit: bool = False
     auto_commit_interval_ms: int = 5_000
     kafka: dict[str, str] = {}
-    """Settings of librdkafka for this consumer alone, under its names; a log in this process ignores them."""
+    """Additional librdkafka settings of this consumer, under its names; ignored by a log in this process."""
 
 
 class BackendProducer(Protocol):
-    """Sends records of known partition. Order is kept per partition."""
+    """Sends records to given partitions. Order is kept per partition."""
 
     on_topics_changed: Callable[[], object]
-    """Called when topics were created, grown or deleted: what the client remembers of them is stale."""
+    """Called when topics were created, grown or deleted, so that the client drops cached metadata."""
 
     def partition_count(self, topic: str) -> int | None:
-        """Partitions of ``topic``; None where the log has to be asked first. Raises UnknownTopicOrPartition."""
+        """Return the partition count of ``topic``; None if it must be looked up first. Raises
+        UnknownTopicOrPartition."""
         ...
 
     def look_up(self, topic: str, then: Then) -> None:
-        """Ask the log for a topic, and call ``then`` once `partition_count` knows it, or with why it does not."""
+        """Look up a topic, and call ``then`` once `partition_count` has it, or with the error."""
         ...
 
     def appender(self, topic: str, partition: int) -> Append:
-        """The function that puts a record into the partition's open batch.
+        """Return the function that adds a record to the partition's open batch.
 
-        It raises BufferExhausted, RecordTooLarge, ProducerClosed. Asked for once per partition, called per record.
+        The function raises BufferExhausted, RecordTooLarge, ProducerClosed. Obtain it once per partition, call it per
+        record.
         """
         ...
 
     def adder(self, topic: str, partition: int) -> Add:
-        """The same, without a handle per record: it gives the outcome of the batch."""
+        """Return the function that adds a record without a handle: it returns the outcome of the batch."""
         ...
 
     def sender(self, topic: str, partition: int) -> Send:
-        """The function that sends one record and waits for its ack."""
+        """Return the function that sends one record and waits for its ack."""
         ...
 
     async def wait_for_room(self) -> None:
-        """Return when the buffer has room; BufferExhausted after ``max_block_ms``."""
+        """Return when the buffer has space. Raises BufferExhausted after ``max_block_ms``."""
         ...
 
     async def flush(self) -> None:
-        """Return when every record given so far is stored or failed."""
+        """Return when every record sent so far is stored or failed."""
         ...
 
     async def init_transactions(self) -> None:
-        """Take over the transactional id: older producers are fenced, what they left open is aborted. Idempotent."""
+        """Take over the transactional id: older producers are fenced, their open transactions aborted. Idempotent."""
         ...
 
     def begin_transaction(self) -> None:
-        """From here on records belong to the transaction. Raises InvalidTxnState, ProducerFenced."""
+        """Begin a transaction, which contains all records from now on. Raises InvalidTxnState, ProducerFenced."""
         ...
 
     async def send_offsets_to_transaction(
@@ -170,26 +172,26 @@ class BackendProducer(Protocol):
         ...
 
     async def commit_transaction(self) -> None:
-        """On return every record and offset of the transaction is visible to read-committed readers, and on disk.
+        """Return when all of the transaction is visible to read-committed readers, and on disk.
 
         Raises TransactionAborted (nothing of it is visible), ProducerFenced, TransactionOutcomeUnknown.
         """
         ...
 
     async def abort_transaction(self) -> None:
-        """On return nothing of the transaction is or will be visible to read-committed readers."""
+        """Return when nothing of the transaction is visible or will ever be visible to read-committed readers."""
         ...
 
     async def run(self) -> None:
-        """The sender's loop; the bus runs it as a task."""
+        """Run the sender's loop; the bus runs it as a task."""
         ...
 
     async def aclose(self) -> None:
-        """Flush, then refuse further records. Cancelled, it refuses them all the same; then `give_up`."""
+        """Flush, then refuse further records. If cancelled, it refuses records nevertheless; call `give_up` then."""
         ...
 
     def give_up(self, error: EventBusError) -> int:
-        """After an `aclose` that was cancelled: fail what has no outcome yet; how many records that is."""
+        """After a cancelled `aclose`, fail records without an outcome; return how many there are."""
         ...
 
 
@@ -197,19 +199,19 @@ class BackendConsumer(Protocol):
     """Reads records; positions are per partition, commits per group."""
 
     on_revoked: Callable[[TopicPartition], object]
-    """Called when a partition is no longer this consumer's, or no longer the same: its topic was deleted. Nothing may
-    be committed for it any more."""
+    """Called when a partition no longer belongs to this consumer, or its topic was deleted. Nothing may be committed
+    for it any more."""
     on_revoking: Callable[[list[TopicPartition]], Awaitable[object]]
-    """Awaited by `fetch` before partitions are given up in a rebalance: finish and commit what is at work."""
+    """Awaited by `fetch` before partitions are revoked in a rebalance: finish and commit records in flight."""
     on_assigned: Callable[[list[TopicPartition]], Awaitable[object]]
-    """Awaited by `fetch` when a rebalance brought partitions, before the first record of them is returned."""
+    """Awaited by `fetch` when a rebalance assigned partitions, before the first record of them is returned."""
     on_settled: Callable[[], object]
-    """Called when a rebalance is over for this consumer, also when none of its partitions moved: then `fetch`, which
-    goes on waiting for records, would not say so for long."""
+    """Called when a rebalance is over for this consumer, even if none of its partitions moved. `fetch` continues to
+    wait for records, so it would not report that for a long time."""
 
     @property
     def deleted_unread(self) -> Counter[TopicPartition]:
-        """How many offsets were skipped because their records were deleted before they were read."""
+        """The number of offsets that were skipped because their records were deleted before they were read."""
         ...
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None: ...
@@ -217,13 +219,13 @@ class BackendConsumer(Protocol):
     async def assign(self, partitions: Iterable[TopicPartition]) -> None: ...
 
     def subscription(self) -> list[str]:
-        """The topics subscribed to; with a pattern, those that match it now."""
+        """The subscribed topics; with a pattern, those that match it now."""
         ...
 
     def assignment(self) -> list[TopicPartition]: ...
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
-        """What is there, one entry per partition; waits up to ``max_wait_ms`` for the first record."""
+        """Return available records, one entry per partition; wait up to ``max_wait_ms`` for the first record."""
         ...
 
     def passed(self) -> dict[TopicPartition, int]:
@@ -236,32 +238,34 @@ class BackendConsumer(Protocol):
 
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:
-        """Partitions that cannot be read now and are read later without further calls, each with the reason."""
+        """Return the partitions that cannot be read now but will be read later without further calls, each with the
+        reason."""
         ...
 
     def polled(self) -> bool:
-        """Its owner took records that were fetched before: a poll, as far as ``max_poll_interval_ms`` goes.
+        """Record a poll for ``max_poll_interval_ms``, because the owner took records that were fetched before.
 
-        True: the group waits for this member, call `fetch` (0 ms will do).
+        Return True if the group waits for this member: then call `fetch` (0 ms is enough).
         """
         ...
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Store the *next* offset to read per partition; durable on return.
 
-        Raises IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId: the partitions are, or will
-        be, another's.
+        Raises IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId: the partitions belong, or will
+        belong, to another member.
         """
         ...
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this consumer is now. Raises ConfigError without a group."""
+        """Return this consumer's present member id and generation. Raises ConfigError without a group."""
         ...
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]: ...
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return where `fetch` goes on; wait until that is known. Raises ConfigError for a partition not assigned."""
+        """Return the position of `fetch`; wait until it is known. Raises ConfigError if the partition is not
+        assigned."""
         ...
 
     async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
@@ -281,7 +285,7 @@ class BackendConsumer(Protocol):
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
     async def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of assigned topics, each that of the topic whose records `fetch` returns.
+        """Return the ids of assigned topics, each of the topic whose records `fetch` returns.
 
         The id is empty for a broker without topic ids. Raises the error of a broker that does not answer.
         """
@@ -291,33 +295,33 @@ class BackendConsumer(Protocol):
 
 
 class Backend(Protocol):
-    """One log, opened."""
+    """An opened log."""
 
     url: str
 
     @property
     def timers(self) -> Timers:
-        """What everything on this log waits by."""
+        """The timers that everything on this log uses for waiting."""
         ...
 
     @property
     def auto_creates_topics(self) -> bool:
-        """A topic comes into being when it is first used; only where that was asked for."""
+        """True if topics are created on first use; only if that was configured."""
         ...
 
     @property
     def trouble(self) -> str:
-        """What stands between its clients and the log now, in a line; empty when nothing does."""
+        """The problem that presently separates clients from the log, in a line; empty if there is none."""
         ...
 
     def statistics(self) -> Statistics:
-        """What is counted, as of now, without asking anybody over a network."""
+        """Return current statistics, without network requests."""
         ...
 
     async def start(self) -> None: ...
 
     async def run(self) -> None:
-        """Background work (flush intervals, retention); the bus runs it as a task."""
+        """Run background work (flush intervals, retention); the bus runs it as a task."""
         ...
 
     async def aclose(self) -> None: ...
@@ -351,17 +355,17 @@ class Backend(Protocol):
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None: ...
 
     async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
-        """Make members leave, by member id or group instance id; all of them by default."""
+        """Remove members, by member id or group instance id; all of them by default."""
         ...
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset (-1: below the high watermark); the new log start offsets."""
+        """Delete the records below an offset (-1: below the high watermark); return the new log start offsets."""
         ...
 
     async def list_transactions(self) -> list[TransactionListing]: ...
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
-        """Raises TransactionalIdNotFound."""
+        """Describe transactions. Raises TransactionalIdNotFound."""
         ...
 
     async def describe_producers(
@@ -369,7 +373,7 @@ class Backend(Protocol):
     ) -> dict[TopicPartition, list[ProducerDescription]]: ...
 
     async def abort_transaction(self, transactional_id: str) -> None:
-        """Abort what the id's producer has open and fence that producer (``kafka-transactions --abort``)."""
+        """Abort the id's open transaction and fence its producer (``kafka-transactions --abort``)."""
         ...
 
     async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:

@@ -1,7 +1,7 @@
-"""Compaction beside everything else: carries out what the broker finds due, a few milliseconds at a time.
+"""Compaction in the background: runs the cleanings that are due, a few milliseconds at a time.
 
-The work stays on the event loop, in slices with room for others between them, because in a thread it would hold the
-interpreter's lock against the loop for as long, and less evenly. Only the flushes wait in a thread.
+The work stays on the event loop, in slices with pauses between them, because a thread would hold the interpreter's lock
+for as long, and less evenly. Only the flushes wait in a thread.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def look_seconds(engine: Engine) -> float:
-    """Between looks at what is due."""
+    """Return the interval between checks for due cleanings."""
     backoff_ms = engine.config.log_cleaner_backoff_ms
-    # A clock that cannot be waited by, say a number of a test's, may have gone far within a second.
+    # A clock that is not the timers', such as a number set by a test, may advance by any amount within a second.
     return (backoff_ms if engine.timers is engine.clock else min(backoff_ms, 1_000)) / 1_000
 
 
 async def clean_logs(engine: Engine, next_ms: int) -> None:
-    """Compact what is due, as long as the engine runs. What is due goes by the log's clock, which may be a test's.
+    """Compact what is due, while the engine runs. The log's clock decides what is due; it may be a test's.
 
-    ``next_ms``: not before.
+    ``next_ms``: the time of the first check.
     """
     while True:
         if engine.now_ms() >= next_ms:
@@ -42,11 +42,11 @@ async def clean_logs(engine: Engine, next_ms: int) -> None:
 
 
 async def clean_next(engine: Engine) -> bool:
-    """Compact the log that needs it most; False when none is due, or it did not work out: try again later."""
+    """Run the most urgent compaction; return False if none is due, or if it failed: try again later."""
     broker = engine.broker
     if engine.config.fsync == "os" and broker.needs_sync:
         try:
-            # Nobody else flushes what was sealed, and only that is compacted.
+            # Nothing else flushes sealed segments, and only flushed segments are compacted.
             await engine.flushes.flush_all()
         except EventBusError:
             return False

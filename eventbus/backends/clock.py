@@ -1,4 +1,4 @@
-"""What time it is, for records and for timers, and how to wait."""
+"""Clocks for records and for timers, and waiting."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol, cast
 import anyio
 
 Clock = Callable[[], int]
-"""Milliseconds since the epoch."""
+"""Returns milliseconds since the epoch."""
 
 
 def system_clock() -> int:
-    """Milliseconds since the epoch by the machine's wall clock, which may jump."""
+    """Return milliseconds since the epoch by the machine's wall clock, which may jump."""
     return time.time_ns() // 1_000_000
 
 
@@ -30,21 +30,22 @@ def monotonic_clock(clock: Clock) -> Clock:
 
 
 class Timers(Protocol):
-    """Every wait of clients and backends goes through one of these: a test's clock can stand for them all."""
+    """All waits of clients and backends use this interface, so that a test's clock can replace them."""
 
     def current_time(self) -> float:
-        """Seconds on a steady clock; only differences mean something."""
+        """Return seconds of a monotonic clock; only differences are meaningful."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
-        """A scope that is cancelled when the time is over; `anyio.CancelScope.cancelled_caught` says whether it was."""
+        """Return a scope that is cancelled after ``seconds``; `anyio.CancelScope.cancelled_caught` is True if it
+        was."""
         ...
 
 
 class RealTimers:
-    """The event loop's own."""
+    """The event loop's timers."""
 
     def current_time(self) -> float:
         return anyio.current_time()
@@ -57,10 +58,11 @@ class RealTimers:
 
 
 def stopwatch_of(timers: Timers) -> Callable[[], float]:
-    """Seconds as the timers have them, as cheap as can be: for what is measured often. Only differences count."""
+    """Return a cheap function for the timers' seconds, for frequent measurements. Only differences are meaningful."""
     return time.monotonic if isinstance(timers, RealTimers) else timers.current_time
 
 
 def timers_of(clock: Clock) -> Timers:
-    """A clock that one can also wait by is used for waiting too, as a test's is; else the event loop's timers are."""
+    """Return the clock itself if it can also be waited for, as a test's clock can; otherwise the event loop's
+    timers."""
     return cast("Timers", clock) if hasattr(clock, "move_on_after") else RealTimers()

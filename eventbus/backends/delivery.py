@@ -1,4 +1,4 @@
-"""What a send gives back: one outcome per batch, shared by the handles of its records."""
+"""Results of sends: one outcome per batch, shared by the handles of its records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from eventbus.types import RecordMetadata
 logger = logging.getLogger("eventbus.producer")
 
 OnDelivery = Callable[[RecordMetadata | None, EventBusError | None], None]
-"""Called once per record: with its metadata, or with the error."""
+"""Called once per record, with its metadata or with the error."""
 
 
 def this_loop() -> Any:
-    """The event loop of this task; None where there is no task."""
+    """Return the event loop of this task; None outside of a task."""
     try:
         return anyio.lowlevel.current_token().native_token
     except RuntimeError:
@@ -29,7 +29,8 @@ def this_loop() -> Any:
 
 
 class BatchDelivery:
-    """The outcome of one batch: pending, stored at an offset, or failed; for all of its records, but for `failures`."""
+    """The outcome of a batch: pending, stored at an offset, or failed. It applies to all its records except
+    `failures`."""
 
     __slots__ = (
         "_callbacks",
@@ -46,13 +47,14 @@ class BatchDelivery:
     )
 
     def __init__(self, topic: str, partition: int, home: Any = None) -> None:
-        """``home``: the event loop that will know the outcome, and the only one that can be woken by it."""
+        """``home``: the event loop in which the outcome is set, and the only one whose tasks can wait for it."""
         self.topic = topic
         self.partition = partition
         self.done = False
         self.error: EventBusError | None = None
         self.failures: dict[int, EventBusError] | None = None
-        """The records, by index, that the log refused while it stored the others. ``error`` is the first of them."""
+        """The records, by index, that the log refused while it stored the rest. ``error`` is the first of these
+        errors."""
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.count = 0
@@ -61,36 +63,36 @@ class BatchDelivery:
         self._callbacks: list[Callable[[], None]] | None = None
 
     def resolve(self, base_offset: int, log_append_time_ms: int) -> None:
-        """Every record of the batch is stored. ``base_offset`` is -1 when nobody waited (``acks=0``)."""
+        """Record that the batch is stored. ``base_offset`` is -1 without acks (``acks=0``)."""
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self._finish()
 
     def fail(self, error: EventBusError) -> None:
-        """No record of the batch is stored. Logged, since a handle that nobody awaits must not hide it."""
+        """Record that nothing of the batch is stored. This is logged, so that unawaited handles do not hide it."""
         self.error = error
         self.failures = None
         logger.error("%d record(s) for %s-%d were not stored: %s", self.count, self.topic, self.partition, error)
         self._finish()
 
     def fail_some(self, failures: dict[int, EventBusError]) -> None:
-        """The log refused these records, and the others are written. `resolve` tells the offset of the first."""
+        """Record that the log refused these records, and stored the rest. `resolve` sets the offset of the first."""
         self.failures = failures
         self.error = next(iter(failures.values()))
         for error in failures.values():
             logger.error("a record for %s-%d was not stored: %s", self.topic, self.partition, error)
 
     def error_at(self, index: int) -> EventBusError | None:
-        """What kept one record from the log."""
+        """Return the error of one record, or None."""
         return self.error if self.failures is None else self.failures.get(index)
 
     def offset_at(self, index: int) -> int:
-        """The offset of a stored record."""
+        """Return the offset of a stored record."""
         before = 0 if self.failures is None else sum(failed < index for failed in self.failures)
         return self.base_offset + index - before
 
     def discard(self, error: EventBusError) -> None:
-        """No record of the batch is stored, as was asked for: nothing to log."""
+        """Record that the batch was intentionally dropped, which is not logged."""
         self.error = error
         self._finish()
 
@@ -105,11 +107,11 @@ class BatchDelivery:
     def _call(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception:  # the user's code: it must not take the batches behind it with it
+        except Exception:  # user code: its error must not affect later batches
             logger.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the outcome is known; at once if it is. What it raises is logged."""
+        """Call ``callback`` once the outcome is known; at once if it is. Its exceptions are logged."""
         if self.done:
             self._call(callback)
         elif self._callbacks is None:
@@ -118,7 +120,8 @@ class BatchDelivery:
             self._callbacks.append(callback)
 
     async def wait(self) -> None:
-        """Return when the outcome is known, good or bad. Raises ConfigError in an event loop that cannot know it."""
+        """Return when the outcome is known, success or failure. Raises ConfigError in an event loop that cannot wait
+        for it."""
         if not self.done:
             if self._home is not None and self._home is not this_loop():
                 raise ConfigError(
@@ -130,33 +133,33 @@ class BatchDelivery:
 
     @property
     def event(self) -> anyio.Event:
-        """Set when the outcome is known, while it is open. For tasks that are surely of the right loop: no check."""
+        """An event that is set with the outcome. For tasks that certainly run in the right loop: there is no check."""
         if self._event is None:
             self._event = anyio.Event()
         return self._event
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """The handle of one sent record. Await it for its `RecordMetadata`; it raises what kept the record from the log."""
+    """The handle of one sent record. Awaiting it returns `RecordMetadata` or raises the error."""
 
     batch: BatchDelivery
     index: int
     timestamp_ms: int
 
     def done(self) -> bool:
-        """The outcome is known."""
+        """True once the outcome is known."""
         return self.batch.done
 
     def exception(self) -> EventBusError | None:
-        """What went wrong, or None; None too while the outcome is open."""
+        """Return the error, or None; also None while the outcome is open."""
         batch = self.batch
         return None if batch.error is None else batch.error_at(self.index)
 
     def result(self) -> RecordMetadata:
-        """The metadata. Raises the delivery's error, or RuntimeError while the outcome is open."""
+        """Return the metadata. Raises the delivery's error, or RuntimeError while the outcome is open."""
         batch = self.batch
         if not batch.done:
-            raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
+            raise RuntimeError("the record is still in flight: await the delivery, or flush the producer first")
         if batch.error is None:
             offset = batch.base_offset + self.index if batch.base_offset >= 0 else -1
         else:
@@ -170,7 +173,7 @@ class Delivery(msgspec.Struct, gc=False):
     def add_callback(self, on_delivery: OnDelivery) -> None:
         """Call ``on_delivery(metadata, error)`` once; at once if the outcome is known.
 
-        The callback runs in the context variables of the caller: a call of another handler may learn the outcome first.
+        The callback runs in the caller's context variables, even if another handler's call triggers it.
         """
         context = copy_context()
 
@@ -181,7 +184,7 @@ class Delivery(msgspec.Struct, gc=False):
         self.batch.when_done(call)
 
     async def wait(self) -> None:
-        """Return when the outcome is known, good or bad."""
+        """Return when the outcome is known, success or failure."""
         await self.batch.wait()
 
     async def _result(self) -> RecordMetadata:

@@ -1,4 +1,4 @@
-"""``memory://`` and ``file://``: one backend over two storages."""
+"""``memory://`` and ``file://``: the same backend with two storages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from eventbus.types import (
     TopicPartition,
 )
 
-if TYPE_CHECKING:  # the log itself, 60 ms, is imported when it is opened: a bus may be declared to be looked at
+if TYPE_CHECKING:  # the log itself, which takes 60 ms, is imported when it is opened: some programs only inspect a bus
     from eventbus.backends.embedded_consumer import EmbeddedConsumer
     from eventbus.backends.embedded_producer import EmbeddedProducer
     from eventbus.backends.engine import Engine
@@ -40,14 +40,14 @@ _CLEAN_UP_SECONDS = 1.0
 
 
 class EmbeddedBackend:
-    """See `Backend`. ``make_engine`` is called at start: engines of one log are shared by the buses of a process."""
+    """See `Backend`. ``make_engine`` is called at start: buses of a process share the engine of a log."""
 
     def __init__(
         self, url: str, engine_of: Callable[[], Engine], timers: Timers | None = None, *, is_private: bool = False
     ) -> None:
         self.url = url
         self.is_private = is_private
-        """A log of one bus alone, which is empty whenever that starts."""
+        """True for a log of a single bus, which is empty whenever the bus starts."""
         self.timers: Timers = timers or RealTimers()
         self._engine_of = engine_of
         self._engine: Engine | None = None
@@ -75,7 +75,7 @@ class EmbeddedBackend:
         )
 
     async def start(self, *, clients_may_return: bool = False) -> None:
-        """Open the log; ``clients_may_return`` as in `Engine.attach`."""
+        """Open the log; for ``clients_may_return`` see `Engine.attach`."""
         if self._engine is None:
             engine = self._engine_of()
             engine.attach(clients_may_return=clients_may_return)
@@ -89,7 +89,7 @@ class EmbeddedBackend:
         if not engine.broker.missed_clean_up:
             clean_from_ms += engine.config.log_cleaner_backoff_ms
             with engine.timers.move_on_after(look_seconds(engine)):
-                await engine.run()  # alone: a log that is open for a moment only is cleaned as it closes
+                await engine.run()  # alone: a log that is open only for a moment is compacted when it closes
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(clean_logs, engine, clean_from_ms)
             await engine.run()
@@ -183,7 +183,7 @@ class EmbeddedBackend:
         leaving = [(names[name].member_id, names[name].group_instance_id) for name in chosen]
         errors = engine.groups.leave(group, leaving, engine.now_ms(), "removed by an administrator")
         for member in engine.members_of(group):
-            member.heartbeat()  # they hear of it now
+            member.heartbeat()  # so that they notice now
         engine.deadline_changed()
         await self._flush()
         for error in errors:
@@ -216,7 +216,7 @@ class EmbeddedBackend:
 
     async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
         engine = self.engine
-        # Raises for an id that is not known: taking it would create it.
+        # Raises for an unknown id: taking it over would create it.
         timeout_ms = engine.broker.transactions.describe(transactional_id).timeout_ms
         for _ in range(_FENCING_ATTEMPTS):
             try:
@@ -231,9 +231,9 @@ class EmbeddedBackend:
         )
 
     async def _settle(self) -> None:
-        """Return when what was decided of transactions is durable, and the markers are that follow from it."""
+        """Return when decisions about transactions are durable, with the markers that follow from them."""
         engine = self.engine
-        for _ in range(2):  # the decision, then the markers
+        for _ in range(2):  # first the decision, then the markers
             await self._flush()
             engine.broker.transactions.finish_prepared(engine.now_ms())
         await self._flush()
@@ -267,13 +267,14 @@ def _counted(one: TopicDescription) -> TopicStatistics:
 async def _clean_up(engine: Engine) -> None:
     """Delete and compact what is due before the log is closed, within a second.
 
-    Scripts and jobs end before the housekeeping has begun, and a directory that only they use would grow without end.
-    A cleaning that takes longer is broken off, and loses nothing.
+    Scripts and jobs end before the housekeeping has begun, and a directory that only they use would grow without end. A
+    cleaning that takes longer is broken off, and loses nothing.
     """
     from eventbus.backends.cleaning import clean_next
 
     if engine.closes_with_next:
-        with RealTimers().move_on_after(_CLEAN_UP_SECONDS, shield=True):  # a test has stopped moving its clock by now
+        # A test no longer advances its clock at this point.
+        with RealTimers().move_on_after(_CLEAN_UP_SECONDS, shield=True):
             while engine.clean_up():
                 await anyio.lowlevel.checkpoint()
             while await clean_next(engine):

@@ -1,4 +1,4 @@
-"""The embedded consumer: positions, fetches and long polls over the broker; its place in a group is a `Membership`."""
+"""The embedded consumer: positions, fetches and long polls on the broker. Its group membership is a `Membership`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("eventbus.consumer")
 
 
 class EmbeddedConsumer:
-    """See `BackendConsumer`."""
+    """The consumer of an embedded log, see `BackendConsumer`."""
 
     def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
         self._engine = engine
@@ -39,7 +39,7 @@ class EmbeddedConsumer:
         self._pattern: str | None = None
         self._manual = False
         self._wanted: set[TopicPartition] = set()
-        """What was assigned by hand."""
+        """Manually assigned partitions."""
         self._stale = True
         engine.topic_listeners.append(self._topics_changed)
         self.on_revoked: Callable[[TopicPartition], object] = _nothing
@@ -47,26 +47,28 @@ class EmbeddedConsumer:
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_settled: Callable[[], object] = _nobody_waits
         self._member: Membership | None = None
-        """Its place in the group it subscribes with."""
+        """Its membership of the group that it subscribes with."""
         self._lost_place = False
-        """The group has given this member up since its last fetch."""
+        """True if the group has removed this member since its last fetch."""
         self._known: dict[str, Sight] = {}
-        """The topics as they were when they were subscribed to: what came later is read from its beginning."""
+        """The topics at the time of the subscription: later topics and partitions are read from their beginning."""
         self._held: dict[TopicPartition, str] = {}
-        """What is being read, and which topic of that name: one deleted and made anew is another one."""
+        """The partitions being read, each with its topic's id, which changes if the topic is deleted and created
+        again."""
         self._positions: dict[TopicPartition, int] = {}
         self._passed: set[TopicPartition] = set()
         self.deleted_unread: Counter[TopicPartition] = Counter()
         """Partitions whose positions have moved without a record, see `passed`."""
         self._unplaced: dict[TopicPartition, None] = {}
-        """Held, but where to begin is not known yet: a transaction that commits an offset there is open."""
+        """Partitions whose start is not known yet: an open transaction commits an offset there."""
         self._waits_for_offsets: TopicPartition | None = None
-        """The partition of committed offsets that is listened to meanwhile."""
+        """The partition of committed offsets that is watched meanwhile."""
         self._paused: set[TopicPartition] = set()
         self._ready: dict[TopicPartition, None] = {}
-        """Partitions that may hold records past their position; a dict for its order, so that none starves."""
+        """Partitions that may have records past their position; a dict for its order, so that none starves."""
         self._in_hand: list[tuple[FetchedRecords, int]] = []
-        """Fetched and not returned yet, with the bytes it took; nothing of a partition that is given up stays."""
+        """Fetched records that were not returned yet, with their size in bytes; those of revoked partitions are
+        removed."""
         self._event: anyio.Event | None = None
         self._closed = False
 
@@ -115,7 +117,7 @@ class EmbeddedConsumer:
         self._place()
 
     def _know(self, topics: set[str]) -> None:
-        """What is read from now on; of what was read before, what was known then."""
+        """Remember these topics as they are now, or as they were when they were first subscribed to."""
         self._known = {topic: self._known.get(topic, self._engine.sight(topic)) for topic in topics}
         self._stale = True
 
@@ -127,7 +129,7 @@ class EmbeddedConsumer:
         return sorted(self._subscribed())
 
     def _subscribed(self) -> set[str]:
-        """The topics there are of those subscribed to."""
+        """The existing topics among those subscribed to."""
         broker = self._engine.broker
         topics = {topic for topic in self._topics if broker.has_topic(topic)}
         if self._pattern is not None:
@@ -135,7 +137,7 @@ class EmbeddedConsumer:
         return topics
 
     def _refresh(self) -> None:
-        """Take up new topics and partitions, give up those deleted or made anew. Cheap when nothing changed."""
+        """Add new topics and partitions, drop topics that were deleted or created again. Cheap if nothing changed."""
         if not self._stale:
             return
         self._stale = False
@@ -148,7 +150,7 @@ class EmbeddedConsumer:
         if self._member is not None:
             self._member.subscribe(self._topics | self._subscribed())
             self._member.topics_changed()
-            return  # who reads what is the group's to say
+            return  # the group decides who reads what
         if self._manual:
             wanted = {tp for tp in self._wanted if tp.partition < broker.partitions_of(tp.topic)}
         else:
@@ -164,7 +166,7 @@ class EmbeddedConsumer:
 
     def _take(self, topic_partition: TopicPartition) -> None:
         if topic_partition in self._held:
-            return  # taken already, by a poll that was cancelled before it was done
+            return  # already done, by a poll that was cancelled before it was complete
         self._held[topic_partition] = self._engine.broker.topic_id(topic_partition.topic)
         self._unplaced[topic_partition] = None
         self._engine.listen(topic_partition, self._on_advance)
@@ -185,7 +187,7 @@ class EmbeddedConsumer:
     # the group -------------------------------------------------------------------------------------------------------
 
     async def _drive(self, member: Membership) -> None:
-        """Do the group work that can be done now. Cancelled in the middle, the next fetch goes on from there."""
+        """Do the group work that can be done now. If it is cancelled, the next fetch continues."""
         try:
             while (step := member.advance()) is not None:
                 if isinstance(step, GiveUp):
@@ -196,7 +198,7 @@ class EmbeddedConsumer:
                     self._place()
                     try:
                         await self.on_assigned(step.partitions)
-                    except Exception:  # the listener's own, raised on: they are ours, whatever it makes of it
+                    except Exception:  # raised by the listener; the partitions are taken nevertheless
                         member.taken(step)
                         raise
                     member.taken(step)
@@ -208,7 +210,7 @@ class EmbeddedConsumer:
     async def _give_up(self, member: Membership, step: GiveUp) -> None:
         try:
             await self.on_revoking(step.partitions)
-        except Exception:  # the listener's own, and raised on: the group does not wait for it to do better
+        except Exception:  # raised by the listener; the group does not wait for another try
             self._gave_up(member, step)
             raise
         self._gave_up(member, step)
@@ -254,11 +256,12 @@ class EmbeddedConsumer:
     # where to begin --------------------------------------------------------------------------------------------------
 
     def _place(self, wanted: TopicPartition | None = None, *, is_reading: bool = False) -> None:
-        """Find out where to begin in partitions taken up, or in the one that is ``wanted``.
+        """Determine the start of new partitions, or of the partition ``wanted``.
 
-        Those that an open transaction holds are tried again later, those that are paused when they are resumed. When
-        all others are placed, raises NoCommittedOffset with ``start="none"`` until somebody seeks. A partition whose
-        storage fails does not keep a consumer from starting: with ``is_reading`` that is raised too.
+        Partitions held by an open transaction are tried again later, paused partitions when they are resumed. When all
+        others are placed, raises NoCommittedOffset with ``start="none"``, until a position is set by a seek. A
+        partition whose storage fails does not keep a consumer from starting: its error is raised only with
+        ``is_reading``.
         """
         failed: EventBusError | None = None
         for topic_partition in list(self._unplaced) if wanted is None else [wanted]:
@@ -278,12 +281,12 @@ class EmbeddedConsumer:
 
     def _set_position(self, topic_partition: TopicPartition, offset: int) -> None:
         self._positions[topic_partition] = offset
-        self._passed.discard(topic_partition)  # what lies before a position that was sought was not read
+        self._passed.discard(topic_partition)  # offsets before a sought position were not read
         self._unplaced.pop(topic_partition, None)
         self._on_advance(topic_partition)
 
     def _listen_to_offsets(self) -> None:
-        """The marker that ends the transaction moves the partition that holds the group's offsets."""
+        """Watch the partition of the group's offsets: the marker that ends the transaction moves it."""
         listened = self._waits_for_offsets
         if self._unplaced and listened is None and self._config.group is not None:
             self._waits_for_offsets = self._engine.groups.partition_of(self._config.group)
@@ -313,7 +316,7 @@ class EmbeddedConsumer:
             )
         is_new = topic_id != self._held[topic_partition] or topic_partition.partition >= count
         if is_new and not (is_recreated and self._config.start == "by_duration"):
-            # It came into being while this consumer ran: all of it is new, whatever ``start`` says of old records.
+            # It was created while this consumer ran: all of it is new, whatever ``start`` is for old records.
             return self._engine.broker.list_offsets(topic_partition, EARLIEST).offset
         return self._reset_offset(topic_partition)
 
@@ -349,7 +352,7 @@ class EmbeddedConsumer:
             event.set()
 
     def _next_wake(self) -> anyio.Event:
-        """What is set when there may be something to do; several tasks may wait for it."""
+        """Return the event that is set when there may be something to do; several tasks may wait for it."""
         if self._event is None:
             self._event = anyio.Event()
         return self._event
@@ -368,7 +371,8 @@ class EmbeddedConsumer:
             self._engine.due_by(member.poll_deadline_ms)
 
     async def _fetch(self, member: Membership | None, wait_ms: int) -> list[FetchedRecords]:
-        """Returns early, with nothing, when a position has passed what is not for readers (KAFKA-12980)."""
+        """Fetch once. Returns early, with nothing, if a position has passed offsets without readable records
+        (KAFKA-12980)."""
         deadline = -1.0
         has_passed = False
         timers = self._engine.timers
@@ -384,10 +388,10 @@ class EmbeddedConsumer:
                 if passed and not self._in_hand:
                     has_passed = True
                     await anyio.lowlevel.checkpoint()
-                    continue  # behind what was passed there may be records already
+                    continue  # there may already be records after the offsets that were passed
                 if has_passed and not self._in_hand:
                     break
-                # No await between the look and this line: what arrives from here on sets the event.
+                # No await between the check and this line: everything that arrives from here on sets the event.
                 event = self._next_wake()
                 if deadline < 0:
                     deadline = timers.current_time() + wait_ms / 1000
@@ -396,7 +400,7 @@ class EmbeddedConsumer:
                 if scope.cancelled_caught:
                     break
         except BaseException:
-            for records, _ in reversed(self._in_hand):  # cancelled with records in hand: they are fetched again
+            for records, _ in reversed(self._in_hand):  # cancelled: the records are fetched again
                 self._positions[TopicPartition(records.topic, records.partition)] = records.offsets[0]
             self._in_hand = []
             raise
@@ -404,9 +408,9 @@ class EmbeddedConsumer:
         return [records for records, _ in in_hand]
 
     def _collect(self) -> bool:
-        """One fetch from each ready partition, up to about one partition's fetch size in all.
+        """Fetch once from each ready partition, up to about the fetch size of one partition in total.
 
-        True when one of them passed aborted or control records, and nothing else.
+        Return True if a partition passed only aborted or control records.
         """
         has_passed = False
         if self._unplaced:
@@ -416,19 +420,19 @@ class EmbeddedConsumer:
             if topic_partition in self._paused:
                 continue
             if topic_partition not in self._positions:
-                del self._ready[topic_partition]  # it has moved, but where to begin is not known
+                del self._ready[topic_partition]  # it has moved, but its start is not known
                 continue
             try:
                 records, size_bytes = self._fetch_partition(topic_partition, budget_bytes)
             except EventBusError as error:
-                # To the end of the line: the others are read on while this one fails.
+                # Move it to the end of the queue, so that the others are read while it fails.
                 self._ready.pop(topic_partition, None)
                 self._ready[topic_partition] = None
                 if self._in_hand:
-                    break  # hand over what is good first; this one is met again
+                    break  # return the good records first; the error occurs again
                 error.topic_partition = topic_partition
                 raise
-            # To the end of the line: a busy partition must not starve the others.
+            # Move it to the end of the queue: a busy partition must not starve the others.
             self._ready.pop(topic_partition, None)
             if records is None:
                 continue
@@ -462,7 +466,7 @@ class EmbeddedConsumer:
         return records, len(data.records)
 
     def _reset_after(self, topic_partition: TopicPartition, position: int, error: OffsetOutOfRange) -> int:
-        """Kafka's ``auto.offset.reset`` for a position that retention passed, but never in silence."""
+        """Apply Kafka's ``auto.offset.reset`` to a position that retention passed, and always log it."""
         if self._config.start == "none":
             raise error
         fresh = self._reset_offset(topic_partition)
@@ -487,7 +491,7 @@ class EmbeddedConsumer:
         return {partition: self._positions[partition] for partition in wanted if partition in self._positions}
 
     async def _placed(self, partition: TopicPartition) -> None:
-        """Return when it is known where the partition begins, or when it is given up."""
+        """Return when the start of the partition is known, or when it is revoked."""
         while partition in self._unplaced:
             self._place(partition)
             if partition in self._unplaced:
@@ -524,7 +528,7 @@ class EmbeddedConsumer:
         group = self.group_metadata()
         offsets = {partition: offset for partition, offset in offsets.items() if not self._is_recreated(partition)}
         if not offsets:
-            if self._lost_place:  # what was to be committed went with it: refused, like any commit that comes too late
+            if self._lost_place:  # the partitions were lost with it: refuse like any commit that comes too late
                 engine.groups.heartbeat(group, engine.now_ms())
             return
         try:
@@ -541,7 +545,7 @@ class EmbeddedConsumer:
     def _is_recreated(self, partition: TopicPartition) -> bool:
         """True if the topic was deleted and created again, and `fetch` has not noticed yet.
 
-        The offset is one of records that are gone. Committed, it would skip as many records of the new topic.
+        The offset belongs to deleted records. If it were committed, as many records of the new topic would be skipped.
         """
         broker, topic_id = self._engine.broker, self._held.get(partition)
         return (
@@ -576,19 +580,19 @@ class EmbeddedConsumer:
         member, self._member = self._member, None
         if member is not None:
             self._engine.remove_member(member)
-            if self._engine.is_open:  # else everybody is gone: who opens the log next is told so
+            if self._engine.is_open:  # else all members are gone: the next process that opens the log removes them
                 member.leave("the consumer was closed")
                 self._engine.deadline_changed()
         self._wake()
 
 
 def _nothing(topic_partition: TopicPartition) -> None:
-    """Until somebody wants to hear of revoked partitions."""
+    """Do nothing: the default for revoked partitions."""
 
 
 def _nobody_waits() -> None:
-    """Until somebody waits for the end of rebalances."""
+    """Do nothing: the default for the end of rebalances."""
 
 
 async def _do_nothing(partitions: list[TopicPartition]) -> None:
-    """Until somebody wants to hear of rebalances."""
+    """Do nothing: the default for rebalances."""

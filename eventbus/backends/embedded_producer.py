@@ -1,7 +1,7 @@
 """The embedded producer: an accumulator per partition in front of the broker.
 
-A batch leaves when it is full (inline, at the record that fills it) or when the sender's turn comes (at once, or
-after ``linger_ms``). While a flush is under way new records gather in the next batch, as they do in Kafka's producer.
+A batch is appended when it is full (inline, by the record that fills it) or in the sender's turn (at once, or after
+``linger_ms``). During a flush, new records gather in the next batch, as in Kafka's producer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from eventbus.records import BatchBuilder
 from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, TopicPartition
 
 _RECORD_OVERHEAD_BYTES = 128
-"""More than a batch header, and the lengths and deltas around one record, ever take."""
+"""An upper limit for a batch header, and the lengths and deltas of one record."""
 _NOT_IDENTIFIED = Identity(-1, -1, False)
-"""Ask first: the id is not taken yet, or no transaction is open."""
+"""No identity yet: the producer id is not requested, or no transaction is open."""
 
 
 class _Unsettled(NamedTuple):
@@ -48,7 +48,7 @@ class _Unsettled(NamedTuple):
 
 
 class EmbeddedProducer:
-    """See `BackendProducer`."""
+    """The producer of an embedded log, see `BackendProducer`."""
 
     def __init__(self, engine: Engine, config: ProducerConfig) -> None:
         self.config = config
@@ -58,28 +58,29 @@ class EmbeddedProducer:
         engine.producers.add(self)
         self._accumulators: dict[tuple[str, int], Accumulator] = {}
         self._open: dict[tuple[str, int], Accumulator] = {}
-        """Those with an open batch, oldest first."""
+        """Accumulators with an open batch, oldest first."""
         self._unsettled: deque[_Unsettled] = deque()
         self._unsettled_bytes = 0
         self._written_count = 0
-        """Batches that ever waited for a flush; those before the head of `_unsettled` know their outcome."""
+        """The number of batches that ever waited for a flush; those before the head of `_unsettled` have their
+        outcome."""
         self.unwaited = 0
-        """Awaited sends since the last that had to wait."""
+        """The number of awaited sends since the last that had to wait."""
         self.acks = config.acks
         self.waits = engine.waits_for_flush and config.acks == -1
         self.transactions = (
             None if config.transactional_id is None else ProducerTransactions(self, config.transactional_id)
         )
         self.flushes = engine.waits_for_flush and not self.waits
-        """acks=1: nobody waits, but readers see a record once it is durable."""
+        """With acks=1 sends do not wait, but readers see a record only once it is durable."""
         self.lingers = config.linger_ms > 0
         self.compression = config.compression
         self.large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
         self.store: Callable[..., AppendInfo] = engine.broker.append_built
         self.identity = _NOT_IDENTIFIED
-        """What batches are stamped with. An accumulator that knows another one asks `identify`."""
+        """The identity for batches. An accumulator with another identity calls `identify`."""
         self.home = this_loop()
-        """Where outcomes are told."""
+        """The event loop in which outcomes are set."""
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()
@@ -88,12 +89,12 @@ class EmbeddedProducer:
         return self.engine.partition_count(topic)
 
     def look_up(self, topic: str, then: Then) -> None:
-        then(None)  # every topic of this log is known here
+        then(None)  # every topic of this log is already known
 
     def _topics_changed(self) -> None:
-        """Sequences outlive every change but one: another topic of the same name begins anew.
+        """Keep sequences unless the topic was deleted and created again, which starts them over.
 
-        The broker may be another one too, after `Engine.restart`.
+        The broker may have been replaced too, after `Engine.restart`.
         """
         self.tell_counts()
         topic_id = self.engine.broker.topic_id
@@ -127,9 +128,10 @@ class EmbeddedProducer:
         return accumulator
 
     def identify(self, accumulator: Accumulator) -> Identity:
-        """What the batches of a partition are stamped with from here on: under it no other has counted there.
+        """Return the identity for the partition's batches from now on, under which no other producer has sequences
+        there.
 
-        Raises InvalidTxnState outside a transaction, UnknownTopicOrPartition when the topic is another one by now.
+        Raises InvalidTxnState outside a transaction, UnknownTopicOrPartition if the topic was deleted or created again.
         """
         topic_partition = accumulator.topic_partition
         if self._accumulators.get(topic_partition) is not accumulator:
@@ -150,16 +152,16 @@ class EmbeddedProducer:
         return self.identity
 
     def forget_identity(self) -> None:
-        """No batch may be stored under the one there was."""
+        """Drop the present identity, under which no batch may be stored any more."""
         self.identity = _NOT_IDENTIFIED
 
     def not_stored(self, error: EventBusError) -> None:
-        """A record was given and not stored: an open transaction cannot be committed any more."""
+        """Record that a record was not stored: an open transaction can only be aborted."""
         if self.transactions is not None:
             self.transactions.spoil(error)
 
     def opening(self, accumulator: Accumulator) -> int:
-        """An accumulator begins a batch; the size at which it must close. Raises ProducerClosed, BufferExhausted."""
+        """Begin a batch; return the size at which it must close. Raises ProducerClosed, BufferExhausted."""
         if self._closed:
             _refuse()
         if self.transactions is not None:
@@ -179,7 +181,7 @@ class EmbeddedProducer:
     def check_size(
         self, topic_partition: TopicPartition, key: bytes | None, value: bytes | None, headers: Headers
     ) -> int:
-        """The size of a record, at most. Raises RecordTooLarge beyond ``max_request_size``."""
+        """Return an upper limit for the size of a record. Raises RecordTooLarge beyond ``max_request_size``."""
         size_bytes = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
         size_bytes += sum([4 * len(name) + len(data or b"") + 10 for name, data in headers])
         if size_bytes > self.config.max_request_size:
@@ -193,7 +195,7 @@ class EmbeddedProducer:
         return size_bytes
 
     def closed(self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery) -> None:
-        """An accumulator ends a batch: append it to the log."""
+        """Append a closed batch to the log."""
         topic_partition = accumulator.topic_partition
         self._open.pop(topic_partition, None)
         if not builder.count:
@@ -217,7 +219,7 @@ class EmbeddedProducer:
     def _stored_in(
         self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery
     ) -> tuple[AppendInfo, int]:
-        """Append a batch, and without those of its records that the log refuses. Raises if all are refused."""
+        """Append a batch without the records that the log refuses. Raises if all are refused."""
         try:
             return accumulator.store(builder)
         except (InvalidRecord, InvalidTimestamp, RecordTooLarge):
@@ -232,7 +234,7 @@ class EmbeddedProducer:
         return stored
 
     def discard_open(self, error: EventBusError) -> int:
-        """What has not been stored yet of an aborted transaction never will be; how many records that is."""
+        """Drop the records of an aborted transaction that are not stored yet; return how many there are."""
         count = 0
         while self._open:
             _, accumulator = self._open.popitem()
@@ -249,12 +251,12 @@ class EmbeddedProducer:
         self._written_count += 1
 
     def queued(self) -> Queued:
-        """What has no outcome yet, for metrics."""
+        """Return records without an outcome, for metrics."""
         records = sum(entry.delivery.count for entry in self._unsettled)
         return Queued(records + sum(one.open_count for one in self._open.values()), self._used_bytes())
 
     def tell_counts(self) -> None:
-        """Awaited records, each a batch of its own, are counted now."""
+        """Add awaited records, each in a separate batch, to the statistics now."""
         for one in self._accumulators.values():
             if one.alone:
                 self.engine.wrote(1, one.alone_bytes / one.alone, one.alone)
@@ -265,13 +267,13 @@ class EmbeddedProducer:
 
     async def run(self) -> None:
         if not self.config.linger_ms:
-            # One loop: while a flush is under way, what is sent meanwhile gathers in the next batches.
+            # A loop, because records sent during a flush gather in the next batches.
             while True:
                 if not self._open and not self._unsettled:
                     self._opened = self._stored = anyio.Event()
                     await self._opened.wait()
                 else:
-                    # Draining does not yield where nothing waits for the disk. A delivery callback that sends the next
+                    # Draining does not yield if nothing waits for the disk. A delivery callback that sends the next
                     # record refills the buffer each time, and no other task would run again.
                     await anyio.lowlevel.checkpoint()
                 await self._drain()
@@ -292,24 +294,25 @@ class EmbeddedProducer:
             self.close_open()
 
     def close_open(self) -> None:
-        """Hand every open batch to the log."""
+        """Append every open batch to the log."""
         for accumulator in list(self._open.values()):
             accumulator.close()
 
     async def _drain(self) -> None:
-        """Store what was given so far; not what others add meanwhile, or a busy producer would never be drained."""
+        """Store everything sent so far, but not what is added meanwhile, or draining a busy producer would never
+        end."""
         self.close_open()
         await self.settle()
 
     async def settle(self) -> None:
-        """Return when every batch written so far knows its outcome."""
+        """Return when every batch written so far has its outcome."""
         await self._settle(self._written_count)
 
     async def _settle(self, count: int) -> None:
-        """Wait for flushes, and tell the first ``count`` batches their outcome, in order.
+        """Wait for flushes, and set the outcome of the first ``count`` batches, in order.
 
-        Several tasks may be here at once (the sender, a flush, an awaited send): each looks at the head again after
-        its wait, so that an entry settled by another is not settled twice.
+        Several tasks may be here at once (the sender, a flush, an awaited send): each checks the head again after its
+        wait, so that an entry settled by another task is not settled twice.
         """
         unsettled = self._unsettled
         while unsettled and self._written_count - len(unsettled) < count:
@@ -335,7 +338,7 @@ class EmbeddedProducer:
         return entry.delivery
 
     async def wait_for_room(self) -> None:
-        # Room for two batches more: one send may close a batch that has passed its limit, and open the next.
+        # Leave space for two more batches: one send may close a batch that exceeded its limit, and open the next.
         most_bytes = max(self.config.buffer_memory - 2 * self.config.batch_size, self.config.buffer_memory // 2)
         if self._used_bytes() < most_bytes:
             return
@@ -406,4 +409,4 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 def _nothing() -> None:
-    """Until a client says what it wants to hear."""
+    """Do nothing: the default callback."""

@@ -1,14 +1,14 @@
-"""The transactional half of the embedded producer: what is open, and what may be done with it now (KIP-98, KIP-890).
+"""The transactions of the embedded producer: its state machine (KIP-98, KIP-890).
 
 ::
 
     FRESH --init--> READY --begin--> OPEN --commit--> COMMITTING --+--> READY
                                       |                            |
                                     error --> SPOILED --abort--> ABORTING
-    fenced, or the outcome cannot be known: LOST, for good
+    fenced, or the outcome cannot be known: LOST, permanently
 
-A commit has one order: the data is durable, the decision is durable, the markers are durable. Each step can be done
-again, so a commit that was cancelled on the way is finished by asking again, or by `init`.
+A commit has a fixed order: the data is durable, the decision is durable, the markers are durable. Each step can be
+repeated, so a commit that was cancelled is completed by the next call, or by `init`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.producer")
 
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
-"""What the log says to a producer that is no longer the one of its transactional id, or whose transaction timed out."""
+"""Errors for a producer that no longer owns its transactional id, or whose transaction timed out."""
 _NOT_COMMITTED = (InvalidTxnState, *_FENCED)
 """Errors of a commit whose transaction the log has aborted. InvalidTxnState: the abort is the last end of the id."""
 _RETRY_SECONDS = 0.005
@@ -52,7 +52,7 @@ _REPORT_AFTER_SECONDS = 5.0
 
 
 class _State(Enum):
-    """The values say it in words, for errors."""
+    """The producer's state; the values are used in error messages."""
 
     FRESH = "its transactional id is not taken yet: init() first"
     READY = "no transaction is open: begin one first"
@@ -64,7 +64,7 @@ class _State(Enum):
 
 
 class ProducerTransactions:
-    """One producer's transactions, one after the other."""
+    """The consecutive transactions of one producer."""
 
     def __init__(self, producer: EmbeddedProducer, transactional_id: str) -> None:
         self._producer = producer
@@ -73,23 +73,23 @@ class ProducerTransactions:
         self._state = _State.FRESH
         self._owner: ProducerIdAndEpoch | None = None
         self._identity: Identity | None = None
-        """Of the open transaction, while batches may still join it."""
+        """The identity of the open transaction, while batches may still join it."""
         self._touched: dict[TopicPartition, Accumulator] = {}
-        """Where the open transaction has records."""
+        """The partitions in which the open transaction has records."""
         self._offsets: dict[TopicPartition, int] = {}
-        """Where it has offsets: by partition of ``__consumer_offsets``, the last of its records there."""
+        """The partitions of ``__consumer_offsets`` where it has offsets, each with the offset of its last record."""
         self._end: TransactionEnd | None = None
-        """The end that was asked for; None again once it is seen through."""
+        """The requested end; None again once it is complete."""
         self._error: EventBusError | None = None
-        """Why the transaction can only be aborted, or why the producer is finished."""
+        """Why the transaction can only be aborted, or why the producer cannot be used any more."""
         self._initialising = anyio.Lock()
         self._reported = False
-        """It was logged what the end of the open transaction waits for."""
+        """True once the log contains what the end of the open transaction waits for."""
 
     # beginning -------------------------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Take over the transactional id; finish what was interrupted. Nothing to do otherwise."""
+        """Take over the transactional id, and finish what was interrupted. Does nothing if neither is necessary."""
         if self._end is not None:
             await self._see_through(self._end)
         self._check_not_lost()
@@ -101,7 +101,7 @@ class ProducerTransactions:
                 self._state = _State.READY
 
     async def _take_over(self, owner: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch:
-        """A new epoch, durable: a crash must not give it out again while records that carry it survive."""
+        """Return a new, durable epoch: a crash must not give it out again while records with it survive."""
         engine = self._engine
         deadline = self._deadline()
         while True:
@@ -113,7 +113,7 @@ class ProducerTransactions:
                 await self._let_end(deadline, error)
                 continue
             if engine.waits_for_flush:
-                # The epoch is taken: a caller that is cancelled here and never learns it would be fenced by it.
+                # The epoch is taken: a caller that is cancelled here would not learn it, and later be fenced by it.
                 with anyio.CancelScope(shield=True):
                     await engine.flushes.flush_all()
             return taken
@@ -122,7 +122,7 @@ class ProducerTransactions:
         return self._engine.timers.current_time() + self._producer.config.max_block_ms / 1000
 
     async def _let_end(self, deadline: float, error: EventBusError | None = None) -> None:
-        """The transaction before is being ended: its decision needs a flush, its markers room on the disk."""
+        """Wait for the end of the previous transaction: its decision needs a flush, its markers space on the disk."""
         engine = self._engine
         left_seconds = deadline - engine.timers.current_time()
         if left_seconds < 0:
@@ -154,19 +154,20 @@ class ProducerTransactions:
     # what belongs to it ----------------------------------------------------------------------------------------------
 
     def check_accepts(self) -> None:
-        """Raises unless a record may be sent now."""
+        """Raise unless a record may be sent now."""
         if self._state is not _State.OPEN:
             self._require(_State.OPEN, "send")
 
     def include(self, accumulator: Accumulator) -> Identity:
-        """The partition's first batch in this transaction is about to be stored: the coordinator must know before."""
+        """Add the partition before its first batch in this transaction is stored: the coordinator must know it
+        first."""
         if self._identity is None or self._owner is None:
             raise self._refusal("send")
         topic_partition = accumulator.topic_partition
         transactions, now_ms = self._engine.broker.transactions, self._now_ms()
         try:
             transactions.add_partitions(self._id, self._owner, (topic_partition,), now_ms)
-        except ConcurrentTransactions:  # the last one is marked, but there was no room to write down that it is
+        except ConcurrentTransactions:  # the last transaction has its markers, but the disk was too full to record that
             transactions.finish_prepared(now_ms)
             transactions.add_partitions(self._id, self._owner, (topic_partition,), now_ms)
         if not self._touched:
@@ -175,7 +176,7 @@ class ProducerTransactions:
         return self._identity
 
     def spoil(self, error: EventBusError) -> None:
-        """Something of the open transaction was not stored: it can only be aborted."""
+        """Record that something of the open transaction was not stored: it can only be aborted."""
         if self._state in (_State.OPEN, _State.COMMITTING) and self._end is None:
             self._error = self._error or error
             if self._state is _State.OPEN:
@@ -183,7 +184,7 @@ class ProducerTransactions:
                 self._close_door()
 
     def _close_door(self) -> None:
-        """No batch joins the transaction from here on."""
+        """Let no further batch join the transaction."""
         self._identity = None
         self._producer.forget_identity()
 
@@ -207,7 +208,8 @@ class ProducerTransactions:
     # ending ----------------------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown; StorageError: nothing happened yet."""
+        """Commit. Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown; StorageError: nothing
+        happened yet."""
         if self._end is not None and self._end.committed:
             await self._see_through(self._end)
             return
@@ -224,7 +226,8 @@ class ProducerTransactions:
                     await self._end_it(committed=True)
                     return
             finally:
-                if self._state is _State.COMMITTING and self._end is None:  # cancelled, or it failed: still open
+                # It was cancelled, or failed: the transaction is still open.
+                if self._state is _State.COMMITTING and self._end is None:
                     self._state = _State.SPOILED
                     if self._error is None:
                         self._state = _State.OPEN
@@ -235,7 +238,7 @@ class ProducerTransactions:
         raise TransactionAborted(f"the transaction of {self._id!r} was aborted: {error}") from error
 
     async def abort(self) -> None:
-        """Raises ProducerFenced; StorageError: ask again once the disk has room."""
+        """Abort. Raises ProducerFenced; StorageError: call again once the disk has space."""
         if self._end is not None and not self._end.committed:
             await self._see_through(self._end)
             return
@@ -249,13 +252,13 @@ class ProducerTransactions:
         try:
             await self._end_it(committed=False)
         except TransactionAborted:
-            return  # by its timeout: as was wished
+            return  # aborted by its timeout, as requested
         finally:
             if self._state is _State.ABORTING and self._end is None:
                 self._state = _State.SPOILED
 
     async def _make_durable(self) -> None:
-        """All records and offsets of the transaction are on disk; an error spoils it."""
+        """Make all records and offsets of the transaction durable; an error spoils it."""
         if not self._engine.waits_for_flush:
             await anyio.lowlevel.checkpoint()
             return
@@ -266,13 +269,13 @@ class ProducerTransactions:
             try:
                 await self._engine.flushes.wait_durable(topic_partition, last_offset)
             except UnknownTopicOrPartition:
-                continue  # its topic was deleted: the records went with it
+                continue  # its topic was deleted, with the records
             except EventBusError as error:
                 self.spoil(error)
                 return
 
     async def _end_it(self, *, committed: bool) -> None:
-        """Have the coordinator write down the outcome, and see it through. When it cannot, nothing has happened."""
+        """Let the coordinator record the outcome, and complete the end. If it cannot, nothing has happened."""
         try:
             end = self._decide(committed)
         except (ConcurrentTransactions, *_NOT_COMMITTED) as error:
@@ -291,7 +294,7 @@ class ProducerTransactions:
         return end
 
     async def _decide_later(self, committed: bool, error: KafkaError) -> None:
-        """Something else is being ended, or was."""
+        """Handle the refusal of an end because of another end."""
         deadline = self._deadline()
         while self._end is None:
             if not isinstance(error, ConcurrentTransactions):
@@ -303,7 +306,8 @@ class ProducerTransactions:
                 error = again
 
     async def _recover(self, error: EventBusError) -> NoReturn:
-        """The log has ended the transaction itself. By its timeout: go on with a new epoch. Else this one is fenced."""
+        """Handle a transaction that the log has ended: after a timeout, continue with a new epoch; otherwise, it was
+        fenced."""
         try:
             self._owner = await self._take_over(self._owner)
         except _FENCED:
@@ -322,11 +326,11 @@ class ProducerTransactions:
         ) from error
 
     async def _see_through(self, end: TransactionEnd) -> None:
-        """Wait until the decision and the markers are durable. Can be done twice, and by two tasks.
+        """Wait until the decision and the markers are durable. Can be repeated, and called by two tasks.
 
-        A task that is cancelled still waits for the flushes, which take milliseconds, and then knows the outcome. It
-        does not wait for room on a full disk, which may never come: the next call, or the next producer of the id, ends
-        the transaction.
+        A task that is cancelled still waits for the flushes, which take milliseconds, and then has the outcome. It does
+        not wait for space on a full disk, which may never come: the next call, or the next producer of the id, ends the
+        transaction.
         """
         engine = self._engine
         try:
@@ -337,10 +341,10 @@ class ProducerTransactions:
             for topic_partition, offset in end.markers or ():
                 try:
                     await self._wait_durable(topic_partition, offset)
-                except UnknownTopicOrPartition:  # deleted since: nobody is left to read the marker
+                except UnknownTopicOrPartition:  # deleted since: the marker is no longer needed
                     engine.broker.transactions.finish_prepared(self._now_ms())
         except EventBusError as error:
-            if not end.committed:  # sure all the same: whatever the disk holds, opening the log aborts it
+            if not end.committed:  # certain anyway: whatever is on disk, opening the log aborts it
                 self._lose(error)
                 raise
             decided = end.markers is not None
@@ -364,7 +368,7 @@ class ProducerTransactions:
             self._become_ready()
 
     async def _wait_for_markers(self, end: TransactionEnd) -> None:
-        """The decision is durable and its markers are not written: the disk has no room for them."""
+        """Wait for markers that could not be written because the disk is full. The decision is durable."""
         deadline = self._deadline()
         while end.markers is None:
             await self._let_end(deadline)
@@ -378,7 +382,7 @@ class ProducerTransactions:
         self._state = _State.READY
 
     async def aclose(self) -> None:
-        """Abort what is open, finish what is ending. What goes wrong is logged: the next producer of the id aborts."""
+        """Abort an open transaction, or finish its end. Errors are logged: the next producer of the id aborts it."""
         try:
             if self._end is not None:
                 await self._see_through(self._end)
@@ -404,7 +408,7 @@ class ProducerTransactions:
             raise self._refusal(what)
 
     def _refusal(self, what: str) -> EventBusError:
-        """Why ``what`` is not possible now."""
+        """Return the error why ``what`` is not possible now."""
         if self._state is _State.LOST:
             assert self._error is not None
             return type(self._error)(str(self._error))
@@ -412,7 +416,7 @@ class ProducerTransactions:
             refusal = TransactionAborted(
                 f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {self._error}"
             )
-            refusal.__cause__ = self._error  # callers tell a timeout from a record the log refused
+            refusal.__cause__ = self._error  # so that callers can distinguish a timeout from a refused record
             return refusal
         return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
 

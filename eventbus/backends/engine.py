@@ -1,7 +1,7 @@
-"""The embedded log's async shell: one `Broker`, the waits around it, and who shares it.
+"""The asynchronous layer of the embedded log: a `Broker`, the waits around it, and its sharing between buses.
 
-Everything inside the broker is synchronous, so each call on it is atomic on the event loop and no locks exist. Here
-are the only waits: for a flush (one thread runs them, all waiting sends share each) and for records to arrive.
+Everything inside the broker is synchronous, so each call of it is atomic on the event loop and no locks exist. All
+waits are here: for a flush (one thread runs them, all waiting sends share each) and for records to arrive.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _Result = TypeVar("_Result")
 
 
 class Queued(NamedTuple):
-    """What a producer holds."""
+    """The records that a producer buffers."""
 
     records: int
     size_bytes: int
 
 
 class _Producer(Protocol):
-    """A producer of this process, as its log counts it."""
+    """A producer of this process, for the statistics of its log."""
 
     def queued(self) -> Queued: ...
 
     def tell_counts(self) -> None:
-        """Tell of all that was written (`Engine.wrote`) and not told yet."""
+        """Report what was written since the last call (`Engine.wrote`)."""
         ...
 
 
 class Engine:
-    """One opened log. Buses of one process that name the same log share one engine."""
+    """An opened log. Buses of a process that open the same log share its engine."""
 
     _all_open: ClassVar[list[Engine]] = []
 
@@ -63,11 +63,11 @@ class Engine:
         self.clock = clock
         """The wall clock: for timestamps that are stored, and for the age of what is stored."""
         self.now_ms: Clock = monotonic_clock(clock)
-        """The monotonic clock: for sessions and timeouts. A machine's clock that is set must not expire them."""
+        """The monotonic clock: for sessions and timeouts, which must not expire when the machine's clock is set."""
         self.timers = timers_of(clock)
         self.waits_for_flush = storage.durable and config.fsync == "commit"
         self.topic_listeners: list[Callable[[], None]] = []
-        """Told when topics are created, grown or deleted."""
+        """Called when topics are created, grown or deleted."""
         self._storage = storage
         self._new_id = new_id
         self._users = 0
@@ -77,25 +77,26 @@ class Engine:
         self.flush_seconds = Histogram(SECONDS)
         self.batch_records = Histogram(RECORDS)
         self.batch_bytes = Histogram(BYTES)
-        """What producers here write at a time, and how long the disk takes for all of it together."""
+        """The sizes of batches that producers of this process write, and the durations of flushes."""
         self.producers: WeakSet[_Producer] = WeakSet()
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
         self._members: dict[str, list[Membership]] = {}
-        """The members of groups that live in this process."""
+        """The members of groups that run in this process."""
         self._next_tick_ms = 0
         self._nearer_deadline = anyio.Event()
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        """The log is open in the parent alone. A new bus here opens the storage itself, or is refused by its lock."""
+        """Mark the log as closed, because only the parent has it open. A new bus in the child must open the storage
+        itself."""
         with contextlib.suppress(ValueError):
             Engine._all_open.remove(self)
 
     @classmethod
     def shared(cls, name: str, config: BrokerConfig, make: Callable[[], Engine]) -> Engine:
-        """The engine called ``name``, made if nobody in this process has it open.
+        """Return the engine called ``name``, created if it is not open in this process.
 
-        Raises ConfigError when it is open with other settings: one of the two would not get what it asked for.
+        Raises ConfigError if it is open with other settings, which cannot both be used.
         """
         engine = next(iter(cls.opened(name)), None)
         if engine is None:
@@ -111,7 +112,7 @@ class Engine:
 
     @classmethod
     def opened(cls, name: str | None = None) -> list[Engine]:
-        """Those called ``name`` (or all) that are open in this process: several where each bus has one of its own."""
+        """Return the open engines called ``name`` (or all) in this process: several if each bus has a private log."""
         return [engine for engine in cls._all_open if name in (engine.name, None)]
 
     @property
@@ -135,13 +136,13 @@ class Engine:
         return ConfigError(f"{self.name} is not open: use `async with bus:` or `await bus.start()` first")
 
     def attach(self, *, clients_may_return: bool = False) -> None:
-        """Open the log, or join those who have it open.
+        """Open the log, or share it with those who have it open.
 
-        ``clients_may_return``: who used the log before lives in other processes, and goes on when it is open again: as
-        clients of a server do. Else their groups' memberships and open transactions are ended, if this opens the log.
+        ``clients_may_return``: previous clients of the log are in other processes, and continue once it is open again,
+        as clients of a server do. Otherwise, if this opens the log, their group memberships and open transactions are
+        ended.
 
-        Blocks while the tail of the log is verified: without an await nobody can be cancelled half-way, with the
-        directory locked and no one to unlock it.
+        Blocks while the tail of the log is verified: without an await, no cancellation can leave the directory locked.
         """
         if self._users and self._thread != threading.get_ident():
             raise ConfigError(
@@ -153,13 +154,13 @@ class Engine:
             broker = self._open(now_ms)
             try:
                 if not clients_may_return:
-                    # Whoever had the log open before lived in another process, or left: nobody of them comes back.
+                    # Previous clients of the log were in another process, or have left: none of them comes back.
                     broker.groups.drop_clients(now_ms)
                     broker.transactions.abort_all(now_ms)
             except BaseException:
                 self._broker = None
                 with contextlib.suppress(EventBusError):
-                    broker.close(now_ms)  # or the directory stays locked, and nobody there to unlock it
+                    broker.close(now_ms)  # otherwise the directory stays locked without an owner
                 raise
             self._nearer_deadline = anyio.Event()
             self._thread = threading.get_ident()
@@ -178,10 +179,10 @@ class Engine:
         return broker
 
     def restart(self) -> None:
-        """Close the log and open it again underneath those who use it, as a broker that is restarted.
+        """Close the log and open it again while it is in use, like the restart of a broker.
 
-        What groups and transactions keep in memory alone is forgotten; members, producers and what they have stored
-        stay. For tests: it blocks, and must not meet a flush or a compaction.
+        Groups and transactions lose what they keep only in memory; members, producers and stored data stay. For tests:
+        it blocks, and must not run during a flush or a compaction.
         """
         assert not self.flushes.is_running, "a flush is under way: restart between two"
         now_ms = self.now_ms()
@@ -194,7 +195,7 @@ class Engine:
         self._nearer_deadline.set()
 
     def detach(self) -> None:
-        """Leave; the last one closes the log. Blocks for its last flush."""
+        """Release the engine; the last user closes the log, and blocks for its last flush."""
         self._users -= 1
         if self._users or self._broker is None:
             return
@@ -212,36 +213,35 @@ class Engine:
     # readers in other processes --------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Let readers in other processes go as far as the log goes now, instead of within a second."""
+        """Let readers in other processes read up to the present end now, instead of within a second."""
         self.broker.publish_checkpoints(self.now_ms())
 
     def copy_to(self, to: Storage) -> Copy:
-        """Keep a copy of a log in memory in the directory ``to``, for such readers. Raises OSError, and ConfigError for
-        a log that is elsewhere.
-        """
+        """Maintain a copy of a log in memory in the directory ``to``, for readers in other processes. Raises
+        OSError, and ConfigError for a log that is not in memory."""
         if not isinstance(self._storage, MemoryStorage):
             raise ConfigError(f"{self.name} is kept by {type(self._storage).__name__}, and only memory is copied")
         self.publish()
         return self._storage.copy_to(to)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """Call ``function`` where the log lives, from any thread. Raises ConfigError when its event loop is gone."""
+        """Call ``function`` in the log's event loop, from any thread. Raises ConfigError if the loop has ended."""
         if self._thread == threading.get_ident():
             return function()
         if self._flushes is not None and self._flushes.event_loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 return self._flushes.event_loop.call_from_thread(function)
-        raise ConfigError(f"{self.name} belongs to an event loop that is not there any more: open it anew")
+        raise ConfigError(f"{self.name} belongs to an event loop that is not there any more: open it again")
 
     # counts ----------------------------------------------------------------------------------------------------------
 
     def wrote(self, records: int, size_bytes: float, batches: int = 1) -> None:
-        """A producer of this process wrote a batch; or several, of that size on average."""
+        """Count a batch that a producer of this process wrote, or several of that mean size."""
         self.batch_records.add(records, batches)
         self.batch_bytes.add(size_bytes, batches)
 
     def statistics(self) -> LogStatistics:
-        """What was counted since the engine was made."""
+        """Return the statistics since the engine was created."""
         queued = [producer.queued() for producer in self.producers]
         for producer in self.producers:
             producer.tell_counts()
@@ -272,7 +272,7 @@ class Engine:
             listener()
 
     def partition_count(self, topic: str) -> int:
-        """Partitions of ``topic``, created first where the log creates topics on demand."""
+        """Return the partition count of ``topic``, which is created first if the log creates topics on demand."""
         broker = self.broker
         known = broker.has_topic(topic)
         count = broker.partition_count(topic)
@@ -291,7 +291,7 @@ class Engine:
         return self.broker.groups
 
     def sight(self, topic: str) -> Sight:
-        """A topic's id and its partition count: what a member remembers to see a change by."""
+        """Return a topic's id and partition count, by which a member detects changes."""
         return self.broker.topic_id(topic), self.broker.partitions_of(topic)
 
     def add_member(self, member: Membership) -> None:
@@ -305,7 +305,7 @@ class Engine:
             self._members.pop(member.group, None)
 
     def members_of(self, group: str) -> Sequence[Membership]:
-        """Those of the group that live in this process."""
+        """Return the group's members in this process."""
         return tuple(self._members.get(group, ()))
 
     def _rebalancing(self, group: str) -> None:
@@ -315,9 +315,9 @@ class Engine:
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due. Members of this process are heard of first: they live, or nothing here would run.
+        """Do everything that is due. Members of this process are counted as alive first, since they run if this runs.
 
-        A rebalance may have gone on without one that did not come in time: it hears of that before others begin.
+        A rebalance may have continued without a late member: it notices that before others begin.
         """
         now_ms = self.now_ms()
         members = [member for members in self._members.values() for member in members]
@@ -338,12 +338,12 @@ class Engine:
         return self.broker.clean_up(self.now_ms())
 
     def due_by(self, deadline_ms: int) -> None:
-        """Something is to be looked at by then. Cheap, for it is said with every poll."""
+        """Ensure that the housekeeping runs by a deadline. Cheap, because every poll calls it."""
         if 0 <= deadline_ms < self._next_tick_ms:
             self._nearer_deadline.set()
 
     def deadline_changed(self) -> None:
-        """Something may be due earlier than the housekeeping thinks: a rebalance began, a transaction was opened."""
+        """Wake the housekeeping, because something may be due earlier: a rebalance began, a transaction was opened."""
         if self.broker.next_deadline_ms() < self._next_tick_ms:
             self._nearer_deadline.set()
 
@@ -352,12 +352,13 @@ class Engine:
             return self.config.fsync_interval_ms
         if self.timers is not self.clock:
             return _TICK_MS
-        # Waited for by the very clock that the deadlines are set by: none is missed in between.
+        # Measured with the clock by which the deadlines are set, so that none is missed.
         deadlines_ms = [member.poll_deadline_ms for members in self._members.values() for member in members]
         return min([_SELDOM_MS, *(deadline_ms - now_ms for deadline_ms in deadlines_ms if deadline_ms > now_ms)])
 
     async def run(self) -> None:
-        """Housekeeping: heartbeats, timeouts, flushes by interval, retention, checkpoints for other processes."""
+        """Run the housekeeping: heartbeats, timeouts, flushes by interval, retention, checkpoints for other
+        processes."""
         while True:
             now_ms = self.now_ms()
             wait_ms = min(self._longest_wait_ms(now_ms), max(self.broker.next_deadline_ms() - now_ms, 1))
@@ -367,6 +368,6 @@ class Engine:
             with self.timers.move_on_after(wait_ms / 1000):
                 await self._nearer_deadline.wait()
             self.tick()
-            # In commit mode: what the tick decided, say that a transaction timed out, which goes on after a flush.
+            # In commit mode: flush what the tick decided, such as the abort of a transaction that timed out.
             if self.config.fsync != "os" and self.broker.needs_sync:
                 self.flushes.begin()

@@ -1,7 +1,7 @@
-"""The event loop that owns an embedded log: what the log needs of asyncio or trio.
+"""The event loop that owns an embedded log: the few functions of asyncio or trio that the log needs.
 
-anyio looks the library up in each call, which takes longer than the call itself. A log stays with one event loop while
-it is open, so it looks once.
+anyio determines the library in each call, which takes longer than the call itself. A log stays in one event loop while
+it is open, so the library is determined only once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class Outcome(Protocol):
-    """A result that one task awaits: an error, or None for success. A call sets it, also after the task has gone."""
+    """A result that a task awaits: an error, or None for success. It may be set even after the task has ended."""
 
     def __call__(self, error: KafkaError | None, /) -> object: ...
 
@@ -31,7 +31,7 @@ class Outcome(Protocol):
 
 
 class EventLoop:
-    """One running event loop. `from_thread` may be called in any thread, the rest only in the loop's own."""
+    """A running event loop. `from_thread` may be called in any thread, the rest only in the loop's own."""
 
     def __init__(
         self, call_soon: Callable[..., object], from_thread: Callable[..., object], new_outcome: Callable[[], Outcome]

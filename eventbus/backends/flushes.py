@@ -1,7 +1,7 @@
-"""The flushes of an embedded log, and those who wait for them.
+"""The flushes of an embedded log, and the callers that wait for them.
 
-One thread runs the flushes one after the other. Everything that was appended before a flush begins shares it, whoever
-waits: publishes, outputs of handlers, offset commits, requests to a server::
+A single thread runs the flushes in turn. Everything that was appended before a flush begins shares it: publishes,
+outputs of handlers, offset commits, requests to a server::
 
     loop      append, wait ... append, wait    begin    append, wait ...    complete: wake those it covers, begin again
     thread                                          fsync
@@ -29,26 +29,26 @@ from eventbus.types import TopicPartition
 logger = logging.getLogger("eventbus.engine")
 
 _MAX_FLUSHES = 3
-"""A flush that covers a record makes it durable; after so many without that, whoever waits gets an error."""
+"""A flush that covers a record makes it durable; after this many without that, the waiting callers get an error."""
 _PAUSE_SECONDS = 0.25
-"""The time that a flush without a file descriptor waits, before it counts as failed and the next one begins."""
+"""How long a flush without a file descriptor waits, before it counts as failed and the next one begins."""
 
 Then = Callable[[KafkaError | None], object]
-"""A callback for the answer of the disk: None, or the error."""
+"""A callback for the result of a flush: None, or the error."""
 
 
 class _Running:
-    """A flush in the thread."""
+    """A flush that runs in the thread."""
 
     __slots__ = ("error", "flush", "number", "seconds")
 
     def __init__(self, flush: Flush, number: int) -> None:
         self.flush = flush
         self.number = number
-        """How many flushes have begun, with this one."""
+        """The number of flushes that have begun, including this one."""
         self.error: Exception | None = None
         self.seconds = 0.0
-        """How long the disk took."""
+        """The duration of the flush."""
 
     def run(self) -> None:
         began = time.monotonic()
@@ -56,14 +56,14 @@ class _Running:
             self.flush.run()
         except OutOfDescriptors as error:
             self.error = error
-            time.sleep(_PAUSE_SECONDS)  # in the thread: the event loop goes on, and begins no other flush meanwhile
+            time.sleep(_PAUSE_SECONDS)  # in the thread: the event loop continues, and begins no other flush meanwhile
         except Exception as error:
             self.error = error
         self.seconds = time.monotonic() - began
 
 
 class _Waiter:
-    """A callback that waits: for a record when ``topic_partition`` is set, else for a flush."""
+    """A waiting callback: for a record if ``topic_partition`` is set, else for a flush."""
 
     __slots__ = ("flush_number", "flushes_left", "offset", "then", "topic_id", "topic_partition")
 
@@ -98,10 +98,10 @@ class Flushes:
         """The number of the last flush that succeeded."""
         self._waiters: list[_Waiter] = []
         self._is_called = False
-        """A flush begins with the loop's next turn."""
+        """True if a flush begins with the loop's next turn."""
         self._is_closed = False
         self._is_out_of_descriptors = False
-        """The last flush found no file descriptor: one warning is enough for all that follow."""
+        """True if the last flush had no file descriptor: a single warning is enough for all that follow."""
 
     def __del__(self) -> None:
         self._queue.put(None)  # ends the thread
@@ -135,7 +135,7 @@ class Flushes:
             raise error
 
     async def flush_all(self) -> None:
-        """Return when everything appended so far is on the disk, whatever the policy. Raises StorageError."""
+        """Return when everything appended so far is on disk, whatever the policy. Raises StorageError."""
         if self._broker.has_unsynced or self._running is not None:
             outcome = self.loop().new_outcome()
             self._wait(self._for_all(outcome))
@@ -172,7 +172,8 @@ class Flushes:
             self._wait(self._for_all(then))
 
     def _for_all(self, then: Then) -> _Waiter:
-        """A flush that is under way may have begun before the last append: the next one covers that."""
+        """Return a waiter for the next flush that covers all appends; a running flush may have begun before the last
+        append."""
         return _Waiter(then, self._begun + self._broker.has_unsynced, None, -1, "")
 
     def _wait(self, waiter: _Waiter) -> None:
@@ -189,14 +190,14 @@ class Flushes:
     # flushing --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a flush, unless one is under way. Nobody needs to wait: it completes by itself."""
+        """Begin a flush, unless one is running. It completes in the background."""
         if self._running is not None:
             return
         report = functools.partial(self.loop().from_thread, self._guarded, self._complete)
         running = self._running = _Running(self._broker.begin_sync(), self._begun + 1)
         self._begun += 1
         if self._thread is None:
-            # A daemon: an interpreter that exits with an open log does not wait for the next flush for ever.
+            # A daemon, so that an interpreter that exits with an open log does not wait for the next flush forever.
             self._thread = threading.Thread(
                 target=_run_each, args=(self._name, self._queue), name="eventbus-flush", daemon=True
             )
@@ -204,7 +205,7 @@ class Flushes:
         self._queue.put(functools.partial(_run_and_report, running, report))
 
     def close(self) -> None:
-        """Wait, blocking, for the flush under way, and begin no other."""
+        """Block until the running flush has ended, and begin no other."""
         self._is_closed = True
         self._queue.put(None)
         if self._running is not None and self._thread is not None:
@@ -217,7 +218,7 @@ class Flushes:
             self._call(waiter.then, error)
 
     def _guarded(self, function: Callable[..., object], *args: object) -> None:
-        """The event loop has nobody to raise to, and whoever waits for the disk must not wait for ever."""
+        """Call a function. The event loop has no caller to raise to, and waiters for the disk must not wait forever."""
         try:
             function(*args)
         except Exception as error:
@@ -229,11 +230,11 @@ class Flushes:
 
     def _complete(self, running: _Running) -> None:
         if running is not self._running:
-            return  # `close` was faster
+            return  # `close` came first
         self._running = None
         try:
             self._broker.complete_sync(running.flush, running.error)
-        except Exception:  # whatever it is: a bug, and nobody who waits for the disk may wait for ever because of it
+        except Exception:  # a bug, because of which no caller must wait for the disk forever
             logger.exception("%s: after a flush", self._name)
         if running.error is None:
             self._done = running.number
@@ -247,11 +248,11 @@ class Flushes:
         self._is_out_of_descriptors = is_out_of_descriptors
         self._call_waiters(running.error)
         if not self._is_closed and (self._waiters or (self._waits and self._broker.needs_sync)):
-            # What came meanwhile: its senders wait for it, or were cancelled, or never waited.
+            # More was appended meanwhile; its senders wait for it, were cancelled, or never waited.
             self.begin()
 
     def _call_waiters(self, failure: Exception | None) -> None:
-        """Call those whose outcome is known by now. What they append then shares the next flush.
+        """Call the waiters whose outcome is known. What they append then shares the next flush.
 
         ``failure`` is the error of the flush that has just ended.
         """
@@ -297,12 +298,12 @@ class Flushes:
     def _call(self, then: Then, error: KafkaError | None) -> None:
         try:
             then(error)
-        except Exception:  # whoever waits beside it has its own answer to give
+        except Exception:  # the other waiters must get their results nevertheless
             logger.exception("%s: a callback that waited for a flush failed", self._name)
 
 
 def _run_each(name: str, jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    """The thread. It knows only the queue, so that an idle thread keeps no log alive."""
+    """Run jobs in the thread. It references only the queue, so that an idle thread keeps no log alive."""
     while (job := jobs.get()) is not None:
         try:
             job()

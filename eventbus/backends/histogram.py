@@ -1,4 +1,4 @@
-"""How often what was seen: numbers by size, for metrics."""
+"""Histograms of sizes and durations, for metrics."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ BYTES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20,
 
 
 class Histogram(msgspec.Struct):
-    """Counts by upper bounds, inclusive. Added to from several threads it may miss one, never fail."""
+    """Counts by inclusive upper bounds. Concurrent updates from threads may lose a count, but never fail."""
 
     bounds: tuple[float, ...]
     counts: list[int] = []
-    """One for each bound, and one for all above the last."""
+    """A count for each bound, and a last one for larger values."""
     total: float = 0
-    """The sum of what was seen."""
+    """The sum of all values."""
 
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     @property
     def count(self) -> int:
-        """How much was seen."""
+        """The number of values."""
         return sum(self.counts)
 
     def add(self, value: float, times: int = 1) -> None:
-        """``value`` was seen so many times."""
+        """Add ``value``, ``times`` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """Return a copy of the present state."""
         return Histogram(self.bounds, list(self.counts), self.total)

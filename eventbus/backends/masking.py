@@ -1,4 +1,4 @@
-"""What is never shown: the values of secret settings, and passwords inside URLs."""
+"""Hide secrets: the values of secret settings, and passwords inside URLs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from eventbus.settings.setting import is_secret
 HIDDEN = "***"
 
 _LOGIN = re.compile(r"(?<=://)(?![/.])(.*)@", re.DOTALL)
-"""What stands before the host, up to the last @: with a / ? # @ in it, where it should not be, it is a login still."""
+"""Matches the user and password before the host, up to the last @, even with unescaped / ? # @ in them."""
 _HOSTS = re.compile(r"[^:@?#\s,/]*(:\d+)?(,[^:@?#\s,/]*(:\d+)?)*(/[^?#@]*)?")
 _QUERY = re.compile(r"([?&])([^=&\s]+)=([^&]*(?:&[^&=]*(?![^&]))*)")
-"""A value goes on behind an & that no name follows: one that should have been written %26."""
+"""Matches a query parameter. A value continues after an & without a name, which should have been written %26."""
 
 
 def is_secret_setting(name: str) -> bool:
-    """The same as `is_secret`, for names with dots, underscores or dashes, and in capitals."""
+    """True for names of secrets, as `is_secret`, also with dots, underscores, dashes or capitals."""
     dotted = re.sub("[_-]", ".", name.lower())
     return is_secret(dotted) or dotted.endswith(("jaas.config", "token", "passwd"))
 
 
 def shown_value(name: str, value: Any) -> Any:
-    """What may be shown of a setting's value."""
+    """Return the value of a setting, hidden if it is secret."""
     if value is not None and is_secret_setting(name):
         return HIDDEN
     return shown_url(value) if isinstance(value, str) and "://" in value else value
 
 
 def shown_url(url: str) -> str:
-    """A URL without the password before its host and without the values of secret settings in its query."""
+    """Return a URL without the password before its host and without the values of secret settings in its query."""
     if (login := _login(url)) is not None:
         name, colon, _ = login[1].partition(":")
         shown = f"{name}:{HIDDEN}" if colon and "?" not in name else HIDDEN if colon else name
@@ -39,7 +39,7 @@ def shown_url(url: str) -> str:
 
 
 def has_login(url: str) -> bool:
-    """A user, and most often a password, before the host."""
+    """True if there is a user, and usually a password, before the host."""
     return _login(url) is not None
 
 
@@ -49,4 +49,4 @@ def _login(url: str) -> re.Match[str] | None:
         return None
     hosts, question, query = found[1].partition("?")
     is_query = question and _HOSTS.fullmatch(hosts) and all("=" in piece for piece in query.split("&"))
-    return None if is_query else found  # of kafka://host?client_id=me@here the @ is none of a login
+    return None if is_query else found  # in kafka://host?client_id=me@here the @ does not belong to a login

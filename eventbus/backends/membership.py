@@ -1,12 +1,12 @@
-"""A consumer's place in its group: the client's half of the classic group protocol. Synchronous.
+"""A consumer's membership of its group: the client's half of the classic group protocol. Synchronous.
 
     out --join--> joining --(all have joined)--> joined --sync--> syncing --(leader assigned)--> synced --> in
      ^                                                                                                      |
      +--------------- the group rebalances; topics or the subscription changed; the place is lost ----------+
 
-The consumer drives it from its polls: `advance` does what can be done without waiting and says what the consumer must
-do before it can go on, give partitions up or take some. Answers of the coordinator only move the state and wake the
-consumer; nothing is called back from inside the coordinator.
+The consumer drives it from its polls: `advance` does what can be done without waiting and returns what the consumer
+must do before it can continue: give partitions up or take some. Answers of the coordinator only change the state and
+wake the consumer; the coordinator never calls the consumer back directly.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ logger = logging.getLogger("eventbus.group")
 
 State = Literal["out", "joining", "joined", "syncing", "synced", "in"]
 Sight = tuple[str, int]
-"""A topic as it was looked at: its id and its number of partitions; ("", 0) when there is none."""
+"""The id and partition count of a topic when it was last seen; ("", 0) if it does not exist."""
 
 
 class GiveUp(NamedTuple):
-    """These partitions go to others: finish and commit them, then call `Membership.given_up`."""
+    """Partitions that go to other members: finish and commit them, then call `Membership.given_up`."""
 
     partitions: list[TopicPartition]
 
 
 class Take(NamedTuple):
-    """These partitions are this member's now: call `Membership.taken` once they are."""
+    """Partitions that belong to this member now: call `Membership.taken` once they are set up."""
 
     partitions: list[TopicPartition]
 
 
 class Coordinator(Protocol):
-    """The log's half; see `eventbus.broker.groups.Groups`."""
+    """The coordinator in the log; see `eventbus.broker.groups.Groups`."""
 
     def join(self, request: JoinGroup, now_ms: int, reply: Callable[[JoinGroupResult | KafkaError], None]) -> None: ...
 
@@ -80,7 +80,7 @@ class Coordinator(Protocol):
 
 
 class Host(Protocol):
-    """What a member needs of the process it lives in."""
+    """The services that a member uses in its process."""
 
     @property
     def groups(self) -> Coordinator: ...
@@ -93,7 +93,7 @@ class Host(Protocol):
 
 
 class Membership:
-    """One member of one group."""
+    """A group's member in this process."""
 
     def __init__(
         self,
@@ -103,11 +103,12 @@ class Membership:
         wake: Callable[[], object],
         lose: Callable[[list[TopicPartition]], object],
     ) -> None:
-        """``wake``: there is something to `advance`. ``lose``: these partitions are gone, commit nothing for them."""
+        """``wake`` is called when `advance` has something to do; ``lose`` with partitions that are lost: commit
+        nothing for them."""
         self.group = group
         self.owned: set[TopicPartition] = set()
         self.metadata = GroupMetadata(group, group_instance_id=config.group_instance_id)
-        """Who commits. After a loss it stays what it was, so that the coordinator refuses what comes too late."""
+        """The member's identity in commits. It stays after a loss, so that the coordinator refuses late commits."""
         self._host = host
         self._config = config
         self._wake = wake
@@ -117,19 +118,19 @@ class Membership:
         self._state: State = "out"
         self._member_id = ""
         self._is_member = False
-        """The group counts on this member, also while it has to join again."""
+        """True while the group counts on this member, even if it has to join again."""
         self._topics: tuple[str, ...] | None = None
         self._reason = ""
-        """Why to join again; empty while there is no reason to."""
+        """Why to join again; empty if there is no reason."""
         self._look_at_topics = False
         self._error: Exception | None = None
-        """What `advance` raises: once, or for good when nothing can be done about it."""
+        """The error that `advance` raises: once, or permanently if nothing can be done about it."""
         self._attempt = 0
-        """Which join or sync is meant by an answer; answers to earlier ones are ignored."""
+        """The number of the current join or sync; answers to earlier ones are ignored."""
         self._joined: JoinGroupResult | None = None
         self._target: set[TopicPartition] = set()
         self._seen: dict[str, Sight] | None = None
-        """What the leader assigned by; None in other members."""
+        """The topics on which the leader's assignment is based; None in other members."""
         self._protocol_name = ""
         self._cause = ""
         self._since_ms = 0
@@ -141,21 +142,22 @@ class Membership:
         name = self.metadata.member_id or self._member_id or "?"
         return f"<member {name} of {self.group}: {self._state} {self.metadata.generation_id} owned={len(self.owned)}>"
 
-    # what the consumer tells -----------------------------------------------------------------------------------------
+    # called by the consumer
+    # ----------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """What to read from now on."""
+        """Set the topics to read from now on."""
         wanted = tuple(sorted(topics))
         if wanted != self._topics:
             self._rejoin("subscribed" if self._topics is None else "the subscription changed")
             self._topics = wanted
 
     def topics_changed(self) -> None:
-        """Topics were created, grown or deleted: the leader looks whether that concerns the group."""
+        """Check, in the leader, whether a change of topics concerns the group."""
         self._look_at_topics = True
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """The partition is gone, with its topic."""
+        """Drop a partition that was deleted with its topic."""
         self.owned.discard(topic_partition)
 
     def poll_begins(self) -> None:
@@ -170,11 +172,11 @@ class Membership:
 
     @property
     def is_settled(self) -> bool:
-        """The place is taken and nothing asks for another: the one look of a poll that has no group work to do."""
+        """True if the member is in and has no reason to join again: the only check of a poll without group work."""
         return self._state == "in" and not self._reason and not self._look_at_topics and self._error is None
 
     def is_waited_for(self) -> bool:
-        """The group cannot go on before this member's next poll."""
+        """True if the group cannot continue before this member's next poll."""
         if self._state == "in":
             self._compare_topics()
         return self._state not in ("joining", "syncing") and not self.is_settled
@@ -182,10 +184,10 @@ class Membership:
     # the machine -----------------------------------------------------------------------------------------------------
 
     def advance(self) -> GiveUp | Take | None:
-        """Go as far as is possible now. None: in, or waiting for the others.
+        """Continue as far as is possible now. Return None if the member is in, or waits for others.
 
-        Raises FencedInstanceId (for good), InconsistentGroupProtocol, InvalidSessionTimeout, InvalidGroupId,
-        GroupMaxSizeReached, StorageError, and what an assignor raises: the next call tries again.
+        Raises FencedInstanceId (permanently), InconsistentGroupProtocol, InvalidSessionTimeout, InvalidGroupId,
+        GroupMaxSizeReached, StorageError, and errors of an assignor: the next call tries again.
         """
         while True:
             if self._error is not None:
@@ -224,7 +226,7 @@ class Membership:
         self.owned.update(step.partitions)
 
     def rebalancing(self) -> None:
-        """The group prepares a rebalance: do not wait for a heartbeat to hear of it."""
+        """Handle the start of a rebalance at once, instead of at the next heartbeat."""
         if self._state in ("in", "synced"):
             self._rejoin("the group rebalances")
 
@@ -239,7 +241,7 @@ class Membership:
                 self._rejoin("topics of the group changed")
 
     def _before_join(self) -> GiveUp | None:
-        """Eager: everything goes back first. Cooperative: only what is no longer subscribed to."""
+        """Return the partitions to give up before joining. Eager: all. Cooperative: those no longer subscribed to."""
         wanted = () if self._protocol == "eager" else self._topics or ()
         moving = [topic_partition for topic_partition in self.owned if topic_partition.topic not in wanted]
         return GiveUp(sorted(moving)) if moving else None
@@ -253,7 +255,7 @@ class Membership:
         subscription = Subscription(
             topics=self._topics or (),
             owned_partitions=tuple(sorted(self.owned)) if cooperative else (),
-            # An eager member owns nothing now, of no generation: the same bytes as before do not start a rebalance.
+            # An eager member owns nothing now, and has no generation: equal bytes do not start a rebalance.
             generation_id=self.metadata.generation_id if cooperative else -1,
         )
         request = JoinGroup(
@@ -264,7 +266,7 @@ class Membership:
             protocols=tuple((name, self._told(one, subscription)) for name, one in self._assignors.items()),
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
-            # The id is known before the join is parked, so that a member which gives up waiting can leave.
+            # The id is known before the join is parked, so that a member that stops waiting can leave.
             require_known_member_id=config.group_instance_id is None,
             supports_skipping_assignment=True,
             reason=self._reason,
@@ -354,7 +356,7 @@ class Membership:
         self._wake()
 
     def _settle(self) -> GiveUp | Take | None:
-        """What was assigned becomes what is held: first what goes, then what comes."""
+        """Apply the assignment: first give up revoked partitions, then take new ones."""
         self._target = {tp for tp in self._target if tp.partition < self._host.sight(tp.topic)[1]}
         going = self.owned - self._target
         if going:
@@ -376,7 +378,7 @@ class Membership:
         return None
 
     def _assign(self, joined: JoinGroupResult) -> dict[str, bytes]:
-        """The leader's work: who reads what."""
+        """Compute the group's assignment, as its leader."""
         subscriptions: dict[str, Subscription] = {}
         for member in joined.members:
             try:
@@ -409,7 +411,7 @@ class Membership:
         return {member: encode_assignment(shares.get(member, ())) for member in subscriptions}
 
     def _check_shares(self, shares: Mapping[str, Iterable[TopicPartition]], name: str) -> None:
-        """An assignor of the user's own may be wrong: two members of one partition would handle everything twice."""
+        """Check a user's assignor: if two members had the same partition, they would handle everything twice."""
         holders: dict[TopicPartition, str] = {}
         for member, share in shares.items():
             for topic_partition in share:
@@ -420,7 +422,7 @@ class Membership:
     # losing the place ------------------------------------------------------------------------------------------------
 
     def refused(self, error: KafkaError) -> None:
-        """The coordinator refused a join, a sync or a heartbeat; what that means for the place."""
+        """Handle the refusal of a join, a sync or a heartbeat."""
         if isinstance(error, RebalanceInProgress):
             if self._state not in ("in", "synced"):
                 self._state = "out"
@@ -439,14 +441,14 @@ class Membership:
             self._wake()
 
     def commit_refused(self, group: GroupMetadata, error: KafkaError) -> None:
-        """The coordinator refused a commit made under ``group``."""
+        """Handle the refusal of a commit made under ``group``."""
         if isinstance(error, RebalanceInProgress):
             self.rebalancing()
         elif group == self.metadata and isinstance(error, (UnknownMemberId, IllegalGeneration, FencedInstanceId)):
             self.refused(error)
 
     def _out(self, reason: str) -> None:
-        """The place is lost: what was held may be another's already."""
+        """Handle the loss of the membership: the partitions may already belong to others."""
         self._attempt += 1
         self._state = "out"
         self._is_member = False
@@ -464,11 +466,11 @@ class Membership:
 
     @property
     def poll_deadline_ms(self) -> int:
-        """When `beat` gives its place up, unless it polls before; in the past, when nothing of that kind is to come."""
+        """The time at which `beat` leaves the group, unless a poll comes first; in the past if that cannot happen."""
         return -1 if self._in_poll else self._last_poll_ms + self._config.max_poll_interval_ms + 1
 
     def beat(self, now_ms: int) -> None:
-        """The process lives, and so does this member, unless its owner has stopped polling."""
+        """Keep the member alive, because its process is, unless its owner has stopped polling."""
         if self._state == "out" and not self._is_member:
             return
         most_ms = self._config.max_poll_interval_ms
@@ -482,7 +484,8 @@ class Membership:
             self.heartbeat()
 
     def heartbeat(self) -> None:
-        """Also while it has to join again. One whose join is parked needs none: the group knows that it waits."""
+        """Send a heartbeat, even if the member must join again. A parked join needs none: the group knows that it
+        waits."""
         if not self._is_member or self._state == "joining":
             return
         try:
@@ -497,22 +500,22 @@ class Membership:
         if self._config.group_instance_id is None and self._member_id:
             try:
                 self._host.groups.leave(self.group, [(self._member_id, None)], self._host.now_ms(), reason)
-            except KafkaError as error:  # a full disk: then its session ends by itself
+            except KafkaError as error:  # a full disk: then its session expires
                 logger.warning("group %r: %s could not leave: %s", self.group, self._member_id, error)
             self._member_id = ""
         self._out(reason)
 
     def leave(self, reason: str) -> None:
-        """For good: a poll still under way does not join again."""
+        """Leave permanently: a poll that is still running does not join again."""
         self._topics = None
         if self._state != "out" or self._member_id:
-            self.owned.clear()  # given back by the consumer already
+            self.owned.clear()  # already given up by the consumer
             self._give_place(reason)
 
     def _fence_predecessors(self, group_instance_id: str) -> None:
-        """Who ran under this instance id in this process before finds out now, not at its next heartbeat.
+        """Make a previous member with this instance id in this process notice now, not at its next heartbeat.
 
-        The group shares out its partitions from here on, also while this member's join is parked.
+        The group reassigns its partitions from now on, even while this member's join is parked.
         """
         for other in list(self._host.members_of(self.group)):
             if other is not self and other.metadata.group_instance_id == group_instance_id:

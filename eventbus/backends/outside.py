@@ -1,6 +1,6 @@
-"""A log that this process has open, for readers in other processes of this machine: Spark's tasks are such.
+"""Make a log that this process has open readable for other processes of this machine, such as Spark's tasks.
 
-Imports nothing of a log's: a process that has none open pays for none.
+Imports no log code: a process without an open log pays nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def readable_outside(url: str) -> Generator[str]:
-    """The URL or path at which others read the log at ``url`` inside of the block: as it is now, and what is to come.
+    """Yield a URL or path at which other processes can read the log at ``url``, including records to come.
 
-    A log in memory is copied into a directory that only this user may look into; the copy grows with the log, and is
-    removed at the end. The directory of a log that is open here tells its readers at once how far they may go, which
-    they hear within a second otherwise. Anything else is read where it is.
+    A log in memory is copied into a directory that only this user may read; the copy grows with the log, and is removed
+    at the end. For a log on disk that is open here, readers may read up to the present end at once, instead of within a
+    second. Any other log is read in place.
 
-    To be called from any thread. Raises ConfigError for a log in memory that is not open in this process, StorageError
-    when there is no room for a copy.
+    May be called from any thread. Raises ConfigError for a log in memory that is not open in this process, StorageError
+    if the disk is too full for a copy.
     """
     if url.startswith("memory://"):
         with _copied(_in_memory(url)) as directory:
@@ -40,7 +40,7 @@ def readable_outside(url: str) -> Generator[str]:
     if scheme == "file":
         path = Path(unquote(rest.partition("?")[0]) if "://" in url else rest).expanduser()
         for engine in _opened(f"file://{os.path.realpath(path)}"):
-            with contextlib.suppress(ConfigError):  # nobody writes any more, or they would hear of it
+            with contextlib.suppress(ConfigError):  # its loop has ended, so nothing is written any more
                 engine.call(engine.publish)
     yield url
 
@@ -59,7 +59,7 @@ def _copied(engine: Engine) -> Generator[str]:
         try:
             yield directory
         finally:
-            with contextlib.suppress(ConfigError):  # its bus has gone meanwhile, and nothing is written any more
+            with contextlib.suppress(ConfigError):  # its bus was closed meanwhile, and nothing is written any more
                 engine.call(copy.close)
         if copy.error is not None:
             raise storage_error(copy.error, f"copying {engine.name} to {directory}") from copy.error

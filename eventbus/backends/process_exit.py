@@ -1,9 +1,9 @@
 """Let user code end the process without killing the event loop under the bus.
 
-asyncio leaves its loop at once when a task raises SystemExit or KeyboardInterrupt. What the bus still has to do (wait
-for threads, flush, commit, leave the group) is shielded from cancellation and waits for tasks of that loop, so it could
-wait forever. The tasks of a bus therefore raise `ProcessExit` in their place. Task groups handle it as any other error,
-the bus shuts down in its usual order, and leaving the bus raises the original exception (see `SingleError`).
+asyncio leaves its loop at once when a task raises SystemExit or KeyboardInterrupt. The bus's shutdown (wait for
+threads, flush, commit, leave the group) is shielded from cancellation and waits for tasks of that loop, so it could
+wait forever. The tasks of a bus therefore raise `ProcessExit` instead. Task groups handle it as any other error, the
+bus shuts down in its usual order, and leaving the bus raises the original exception (see `SingleError`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check_exit(raised: BaseException, where: str) -> None:
 
 
 class ContainedTasks:
-    """A task group whose tasks raise `ProcessExit` in place of SystemExit and KeyboardInterrupt."""
+    """A task group whose tasks raise `ProcessExit` instead of SystemExit and KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._tasks = anyio.create_task_group()
@@ -79,7 +79,8 @@ class ContainedTasks:
 
 
 class _ExitOfLoop(Exception):
-    """What ends the process, on its way out of the thread of an event loop: as an error, which stops no loop."""
+    """Carries an exception that ends the process out of an event loop's thread, as an error that does not stop the
+    loop."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -88,7 +89,7 @@ class _ExitOfLoop(Exception):
 
 @asynccontextmanager
 async def carrying_exits(context: AbstractAsyncContextManager[T]) -> AsyncGenerator[T]:
-    """The same context, entered and left on the loop of another thread; that thread is inside `raising_exits`."""
+    """Enter and leave a context on the loop of another thread, which is inside `raising_exits`."""
     try:
         async with context as value:
             yield value
@@ -100,7 +101,7 @@ async def carrying_exits(context: AbstractAsyncContextManager[T]) -> AsyncGenera
 
 @contextmanager
 def raising_exits() -> Generator[None]:
-    """Raise what ends the process as it was before `carrying_exits`."""
+    """Raise an exception that ends the process as it was before `carrying_exits`."""
     try:
         yield
     except _ExitOfLoop as error:

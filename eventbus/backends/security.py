@@ -1,4 +1,4 @@
-"""ACLs, SCRAM users and client quotas of an opened log: one door for a log in this process and for a Kafka."""
+"""ACLs, SCRAM users and client quotas of an opened log: one interface for a log in this process and for Kafka."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 class SecurityDoor(Protocol):
-    """What can be asked and changed. Changes are durable on return; what is refused is told per item."""
+    """Queries and changes of security. Changes are durable on return; errors are returned per item."""
 
     async def find_acls(self, acl_filter: AclFilter) -> list[Acl]: ...
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[KafkaError | None]: ...
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | KafkaError]:
-        """For each filter: what it matched, all of it deleted."""
+        """Delete ACLs; return, for each filter, the ACLs it matched, or an error."""
         ...
 
     async def scram_users(self) -> Mapping[str, Mapping[ScramMechanism, int]]:
-        """Users with SCRAM credentials: for which mechanisms, with how many iterations."""
+        """Return the users with SCRAM credentials, and the number of iterations for each mechanism."""
         ...
 
     async def alter_scram_users(
@@ -45,15 +45,15 @@ class SecurityDoor(Protocol):
 
 @runtime_checkable
 class Asks(Protocol):
-    """A backend that has brokers elsewhere."""
+    """A backend with remote brokers."""
 
     async def ask(self, request: Any) -> Any:
-        """Send a request of `eventbus.protocol.messages` to a broker; returns its response."""
+        """Send a request of `eventbus.protocol.messages` to a broker; return its response."""
         ...
 
 
 def security_of(backend: Backend) -> SecurityDoor:
-    """The door of an opened log. Raises ConfigError for one that has none."""
+    """Return the interface of an opened log. Raises ConfigError for a log without one."""
     if isinstance(backend, EmbeddedBackend):
         return EmbeddedSecurity(backend.engine)
     if isinstance(backend, Asks):
@@ -62,7 +62,7 @@ def security_of(backend: Backend) -> SecurityDoor:
 
 
 class EmbeddedSecurity:
-    """Of a log in this process. They bind those who come through `eventbus serve`; nobody in the process."""
+    """The security of a log in this process. It applies to clients of `eventbus serve`, not to code in the process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -93,7 +93,7 @@ class EmbeddedSecurity:
 
 
 class RemoteSecurity:
-    """Of a Kafka, or of an `eventbus serve`."""
+    """The security of a Kafka cluster, or of an `eventbus serve`."""
 
     def __init__(self, broker: Asks) -> None:
         self._ask = broker.ask

@@ -1,4 +1,4 @@
-"""What a log and its clients count: plain numbers, as of a moment."""
+"""Statistics of a log and its clients: plain numbers at a moment."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from eventbus.types import TopicPartition
 
 
 class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker, as one client sees it."""
+    """Statistics of a broker, from the point of view of a client."""
 
     broker_id: int
     address: str
     is_up: bool
     requests_waiting: int
-    """Sent, and not answered yet."""
+    """Requests that were sent, and not answered yet."""
     sent_bytes: int
     received_bytes: int
     errors: int
-    """Requests that failed, and those that were not answered in time."""
+    """Requests that failed, or were not answered in time."""
     connects: int
     disconnects: int
     round_trip_ms: float
-    """On average, over the last interval; 0 without a request."""
+    """The mean over the last interval; 0 without a request."""
     round_trip_p99_ms: float
     throttle_ms: float
-    """How long the broker had it wait for a quota, on average."""
+    """The mean delay that the broker imposed because of a quota."""
 
 
 class PartitionStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition, as one client sees it."""
+    """Statistics of a partition, from the point of view of a client."""
 
     topic_partition: TopicPartition
     leader: int
     queued_records: int
-    """A producer's that wait to be sent, or a consumer's that were fetched ahead."""
+    """Records of a producer that wait to be sent, or of a consumer that were fetched ahead."""
     queued_bytes: int
     sent_records: int
     sent_bytes: int
     received_records: int
     received_bytes: int
     lag: int | None
-    """Records between what a consumer has read and the end; None where it is not known."""
+    """Records between a consumer's position and the end; None if unknown."""
 
 
 class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer of a Kafka sends to a topic at a time, on average over the last interval."""
+    """Statistics of the batches that a Kafka producer sends to a topic: means over the last interval."""
 
     topic: str
     records: float
@@ -54,17 +54,17 @@ class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One producer or consumer of a Kafka. Counts are since it was opened."""
+    """Statistics of a Kafka producer or consumer. Counts are since it was opened."""
 
     name: str
-    """Of its own, in this process."""
+    """A name that is unique in this process."""
     client_id: str
     kind: str
-    """``producer`` or ``consumer``."""
+    """Either ``producer`` or ``consumer``."""
     age_ms: int
-    """Of these numbers."""
+    """The age of these numbers."""
     queued_records: int
-    """A producer's that have no outcome yet, or a consumer's that were fetched ahead."""
+    """Records of a producer that have no outcome yet, or of a consumer that were fetched ahead."""
     queued_bytes: int
     sent_records: int
     sent_bytes: int
@@ -77,37 +77,37 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic of a log in this process."""
+    """Statistics of a topic of a log in this process."""
 
     topic: str
     partitions: int
     records: int
-    """Between the first offset held and the end; compaction and transactions leave fewer to read."""
+    """Offsets between the first and the end; compaction and transactions leave fewer records to read."""
     size_bytes: int
 
 
 class LogStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A log in this process, since it was opened here."""
+    """Statistics of a log in this process, since it was opened here."""
 
     flush_seconds: Histogram
-    """How long the disk took to store what was written."""
+    """The durations of flushes."""
     batch_records: Histogram
-    """What producers of this process wrote at a time."""
+    """The sizes of batches that producers of this process wrote, in records."""
     batch_bytes: Histogram
     queued_records: int
-    """Of producers of this process: without an outcome yet."""
+    """Records of producers of this process without an outcome yet."""
     queued_bytes: int
-    """Of ``buffer_memory``, which an open batch takes as a whole."""
+    """The used part of ``buffer_memory``, which an open batch occupies as a whole."""
     rebalances: dict[str, dict[str, int]]
-    """By group and by cause, as its coordinator knows them."""
+    """The coordinator's counts, by group and by cause."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log can tell of itself without being asked over a network."""
+    """All statistics of a log that are available without network requests."""
 
     clients: tuple[ClientStatistics, ...] = ()
-    """Of a Kafka: each producer and consumer of this process, as of the last ``statistics.interval.ms``."""
+    """Each Kafka producer and consumer of this process, as of the last ``statistics.interval.ms``."""
     log: LogStatistics | None = None
-    """A log in this process as a whole."""
+    """Statistics of a log in this process as a whole."""
     topics: tuple[TopicStatistics, ...] = ()
-    """Of a log in this process."""
+    """Statistics of the topics of a log in this process."""

@@ -1,4 +1,4 @@
-"""A URL to a backend: ``memory://``, ``file://./data``, ``kafka://host:9092``."""
+"""Open a backend by its URL: ``memory://``, ``file://./data``, ``kafka://host:9092``."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _NOT_OF_A_LOG = "it is one of clients, and a keyword: EventBus(url, linger_ms=5)
 
 
 def new_id() -> bytes:
-    """Sixteen random bytes: topic ids, cluster ids."""
+    """Return sixteen random bytes, for topic ids and cluster ids."""
     return os.urandom(16)
 
 
 def split_url(url: str) -> tuple[str, str, dict[str, str]]:
-    """``(scheme, rest, query)``. Raises ConfigError for anything that is no URL of a known scheme."""
+    """Split into ``(scheme, rest, query)``. Raises ConfigError for anything that is not a URL of a known scheme."""
     if not isinstance(cast(Any, url), str):
         raise ConfigError(_no_text(url))
     scheme, separator, rest = url.partition("://")
     if not separator:
-        shown = url if "@" not in url else f"***@{url.rpartition('@')[2]}"  # a password may stand there
+        shown = url if "@" not in url else f"***@{url.rpartition('@')[2]}"  # there may be a password in it
         raise ConfigError(f"{shown!r} is no URL: {_meant(shown)}")
     if url != url.strip():
         raise ConfigError(
@@ -74,7 +74,7 @@ def _no_text(given: object) -> str:
 
 
 def _meant(text: str) -> str:
-    """What to write in place of what has no ``://``."""
+    """Return what the user probably meant by text without ``://``."""
     scheme, colon, rest = text.partition(":")
     if scheme in SCHEMES:
         return f"write {scheme}://{rest.lstrip('/') if scheme == 'memory' else rest}"
@@ -85,15 +85,15 @@ def _meant(text: str) -> str:
 
 
 def is_durable(url: str) -> bool:
-    """True if other processes and later runs may meet in the log: every log but those in memory."""
+    """True if other processes and later runs can open the log again: every log except those in memory."""
     return url.partition(":")[0] != "memory"
 
 
 def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_clock) -> Backend:
-    """The backend of ``url``, not started. ``config``: settings of logs, which the URL's query adds to.
+    """Return the backend of ``url``, not started. ``config``: settings of logs, to which the URL's query adds.
 
-    The URL speaks of its own log, and what that does not know is wrong there. ``config`` is a program's, which may move
-    to another kind of log: what only that one has a use for is passed over.
+    Unknown settings in the URL are errors, because it names its log. ``config`` belongs to a program, which may move to
+    another type of log: settings that only the other type uses are skipped.
 
     Raises ConfigError: unknown scheme, missing extra (with the exact install command), wrong key or value.
     """
@@ -107,13 +107,13 @@ def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_cloc
         return _entry_points()[scheme].load()(url, merged, clock)
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError('kafka:// needs the client library: pip install "eventbus-log[kafka]"')
-    from eventbus.backends.kafka.backend import open_kafka  # 70 ms, for those who have a cluster
+    from eventbus.backends.kafka.backend import open_kafka  # 70 ms, for programs that use a cluster
 
     return open_kafka(url, rest, merged, clock)
 
 
 def _meant_for(scheme: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what only the other kind of log has a use for."""
+    """Return the settings without those that only the other type of log uses."""
     foreign: Collection[str] = ()
     if scheme in ("memory", "file"):
         foreign = {*known(*PASSED), CALLBACK}
@@ -121,12 +121,12 @@ def _meant_for(scheme: str, config: Mapping[str, Any]) -> dict[str, Any]:
         foreign = rows("log").keys() - {"auto_create_topics"}
     passed_over = [key for key in config if as_keyword(key) in foreign]
     if passed_over:
-        logger.debug("%s:// has no use for %s: passed over", scheme, ", ".join(passed_over))
+        logger.debug("%s:// has no use for %s: skipped", scheme, ", ".join(passed_over))
     return {key: value for key, value in config.items() if key not in passed_over}
 
 
 def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
-    """The log's settings from keywords or a URL's query (whose values are text). Raises ConfigError."""
+    """Return the log's settings from keywords or a URL's query (whose values are text). Raises ConfigError."""
     clients = known(*OF_A_PRODUCER, *OF_A_CONSUMER, librdkafka_too=True)
     for key in config:
         if find(key, known("log")) is None and find(key, clients) is not None:
@@ -145,7 +145,7 @@ def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Bac
         def make() -> Engine:
             return Engine(url, MemoryStorage(), settings, clock, new_id)
 
-        # Without a name a log is private to its bus; with one, buses of the process meet in it.
+        # Without a name, a log is private to its bus; with a name, buses of the process share it.
         return Engine.shared(url, settings, make) if name else make()
 
     return EmbeddedBackend(url, engine_of, timers_of(clock), is_private=not name)
@@ -170,7 +170,7 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
         def make() -> Engine:
             return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
 
-        name = f"file://{os.path.realpath(directory)}"  # as it is now: a link may have been switched
+        name = f"file://{os.path.realpath(directory)}"  # resolved now: a link may have been switched
 
         return Engine.shared(name, settings, make)
 
@@ -178,6 +178,6 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # 20 ms, for those who name another scheme
+    from importlib.metadata import entry_points  # 20 ms, for programs that use another scheme
 
     return {point.name: point for point in entry_points(group="eventbus.backends")}
