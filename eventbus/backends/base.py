@@ -39,11 +39,11 @@ from eventbus.types import (
 )
 
 EARLIEST = -2
-"""For ``list_offsets``: the first offset that exists."""
+"""Selects, in ``list_offsets``, the first offset that exists."""
 LATEST = -1
-"""For ``list_offsets``: the next offset to be written (under read_committed: the last stable offset)."""
+"""Selects, in ``list_offsets``, the next offset to be written (under read_committed: the last stable offset)."""
 MAX_TIMESTAMP = -3
-"""For ``list_offsets``: the record with the largest timestamp."""
+"""Selects, in ``list_offsets``, the record with the largest timestamp."""
 
 Start = Literal["earliest", "latest", "none", "by_duration"]
 """The start position of a group without a committed offset (``auto.offset.reset``)."""
@@ -295,7 +295,7 @@ class BackendConsumer(Protocol):
 
 
 class Backend(Protocol):
-    """An opened log."""
+    """A log that is open, with its clients."""
 
     url: str
 

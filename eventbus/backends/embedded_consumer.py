@@ -39,7 +39,7 @@ class EmbeddedConsumer:
         self._pattern: str | None = None
         self._manual = False
         self._wanted: set[TopicPartition] = set()
-        """Manually assigned partitions."""
+        """The manually assigned partitions."""
         self._stale = True
         engine.topic_listeners.append(self._topics_changed)
         self.on_revoked: Callable[[TopicPartition], object] = _nothing

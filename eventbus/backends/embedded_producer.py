@@ -72,7 +72,7 @@ class EmbeddedProducer:
             None if config.transactional_id is None else ProducerTransactions(self, config.transactional_id)
         )
         self.flushes = engine.waits_for_flush and not self.waits
-        """With acks=1 sends do not wait, but readers see a record only once it is durable."""
+        """True with acks=1: sends do not wait, but readers see a record only once it is durable."""
         self.lingers = config.linger_ms > 0
         self.compression = config.compression
         self.large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES

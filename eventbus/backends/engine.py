@@ -106,7 +106,7 @@ class Engine:
             if mine != theirs:
                 raise ConfigError(
                     f"{name} is open in this process with {key}={theirs!r}, and cannot be opened with {key}={mine!r} "
-                    "beside it: give all buses of a log the same settings"
+                    "at the same time: give all buses of a log the same settings"
                 )
         return engine
 
@@ -147,7 +147,7 @@ class Engine:
         if self._users and self._thread != threading.get_ident():
             raise ConfigError(
                 f"{self.name} is open in another thread of this process; one event loop owns a log: "
-                "share the bus, or give each thread a log of its own"
+                "share the bus, or give each thread a separate log"
             )
         if self._broker is None:
             now_ms = self.now_ms()

@@ -70,7 +70,7 @@ def _no_text(given: object) -> str:
     if isinstance(given, os.PathLike):
         return f"{given!r} is a path; a log's URL is a text: f'file://{{path}}'"
     unset = "; an environment variable that is not set gives None, log_url() has a default" if given is None else ""
-    return f"{given!r} is no URL: a text such as file://./data, memory:// or kafka://host:9092{unset}"
+    return f"{given!r} is not a URL: write text such as file://./data, memory:// or kafka://host:9092{unset}"
 
 
 def _meant(text: str) -> str:

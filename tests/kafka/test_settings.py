@@ -220,7 +220,7 @@ def test_javas_names_are_understood() -> None:
 def test_keywords_of_a_log_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "eventbus")
     EventBus("kafka://h", fsync="interval", num_partitions=3, auto_create_topics=True)
-    assert "kafka:// has no use for fsync, num_partitions: passed over" in caplog.text
+    assert "kafka:// has no use for fsync, num_partitions: skipped" in caplog.text
 
 
 def test_groups_of_the_new_protocol_leave_sessions_to_the_broker() -> None:

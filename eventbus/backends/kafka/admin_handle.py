@@ -15,15 +15,15 @@ from eventbus.forks import never_free, watch_forks
 class AdminHandle:
     """The only reference to an admin client that outlives a call.
 
-    A client is destroyed when nothing refers to it, and waits for its threads meanwhile. An exception refers to all
+    A client is destroyed when nothing refers to it, and then waits for its threads. An exception refers to everything
     that the frames of its traceback use, often in a cycle. A client in such a cycle is destroyed by the garbage
-    collector, in whichever thread it runs: the event loop waits there, or librdkafka aborts the process, if the thread
-    is the client's own and has called back. So `close` drops the client, and a call under way in an abandoned thread
-    keeps it until it returns.
+    collector, in whichever thread it runs: the event loop would block, or librdkafka would abort the process, if the
+    thread belongs to the client and has called back. So `close` drops the client, and a running call in an abandoned
+    thread keeps it until the call returns.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """Raises ConfigError for a setting that librdkafka refuses."""
+        """Create the client. Raises ConfigError for a setting that librdkafka refuses."""
         try:
             self._client: AdminClient | None = AdminClient(settings)
         except KafkaException as failure:
@@ -35,11 +35,11 @@ class AdminHandle:
 
     @property
     def client(self) -> Any:
-        """The client, for a call and not to be kept. Raises ConfigError after `close`."""
+        """The client, for a single call; do not keep it. Raises ConfigError after `close`."""
         if self._client is None:
             raise ConfigError("The bus was closed during this call. Use it inside `async with bus:`.")
         return self._client
 
     def close(self) -> None:
-        """Destroy the client, in this thread, or when the calls under way have returned, in theirs."""
+        """Destroy the client, in this thread, or, if calls are running, in their threads when they have returned."""
         self._client = None

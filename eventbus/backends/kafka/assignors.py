@@ -1,4 +1,4 @@
-"""Assignors: librdkafka has its own, by name. Those of the bus that are written in Python cannot take part."""
+"""Choose librdkafka's assignors by name. The bus's assignors in Python cannot take part."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _COOPERATIVE = ("cooperative-sticky",)
 
 
 def librdkafka_assignors(chosen: Iterable[Any]) -> tuple[str, bool]:
-    """``partition.assignment.strategy`` for librdkafka, and whether partitions move one by one (cooperatively).
+    """Return ``partition.assignment.strategy`` for librdkafka, and True if it is cooperative.
 
-    librdkafka takes eager or cooperative assignors, never both: what the first one is decides. Raises ConfigError when
-    it knows none of them.
+    librdkafka accepts eager or cooperative assignors, never both: the first assignor decides which. Raises ConfigError
+    if librdkafka has none of them.
     """
     names = [one.name for one in make_assignors(chosen)]
     known = [name for name in names if name in _EAGER + _COOPERATIVE]

@@ -1,4 +1,4 @@
-"""``kafka://``: the backend. What blocks runs in threads; what is asked often (how many partitions) is remembered."""
+"""The ``kafka://`` backend. Blocking calls run in threads; frequently used data (partition counts) is cached."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ logger = logging.getLogger("eventbus.kafka")
 T = TypeVar("T")
 
 _START_SECONDS = 10.0
-"""How long to look for a broker before saying that there is none."""
+"""How long to look for a broker before raising an error."""
 _ANSWER_SECONDS = 30.0
 _LOOK_UP_SECONDS = 5.0
-"""A send to a topic never heard of blocks the event loop for so long at most: Kafka's own client blocks there, too."""
+"""The limit for a send to an unknown topic, which blocks the event loop. Kafka's own client blocks there, too."""
 _SEEN_SECONDS = 15.0
-"""How long a change of topics may take until the broker that is asked knows of it."""
+"""How long it may take until the contacted broker has noticed a change of topics."""
 _CLOSE_SECONDS = 5.0
 _CLOSE_DEAD_SECONDS = 0.5
-"""Where no broker answers nobody hears that a member leaves: for the client's threads to end, if they can."""
+"""The time for a client's threads to end while no broker answers, so that none can be notified that a member leaves."""
 _PAUSE_SECONDS = 0.02
 _MARKER_PAUSE_SECONDS = 0.001
 _LOOK_SECONDS = 5.0
-"""How often topics in use are looked up."""
+"""The interval at which topics in use are looked up."""
 _REFRESH_LOOKS = 6
-"""Every sixth look also lists all topics, if a consumer reads by pattern, the brokers, and the limits of topics."""
+"""Every sixth refresh also lists all topics, if a consumer reads by pattern, the brokers, and the limits of topics."""
 _LEADER_SECONDS = 2.0
 _THREADS = 8
 _REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
@@ -94,14 +94,14 @@ _PASSING = frozenset(
         ClientError.FENCED_LEADER_EPOCH,
         ClientError.UNKNOWN_LEADER_EPOCH,
         ClientError.UNSTABLE_OFFSET_COMMIT,
-        ClientError.OFFSET_NOT_AVAILABLE,  # a new leader does not know its high watermark yet
+        ClientError.OFFSET_NOT_AVAILABLE,  # a new leader has not yet determined its high watermark
     )
 )
-"""What a cluster answers for a moment, and then no more."""
+"""Errors of a cluster that are temporary."""
 
 
 class KafkaBackend:
-    """See `Backend`."""
+    """The backend of a Kafka cluster, see `Backend`."""
 
     def __init__(self, url: str, settings: ClientSettings, clock: Clock) -> None:
         self.url = url
@@ -111,22 +111,23 @@ class KafkaBackend:
         self._watch = ClusterWatch(settings, self.timers)
         self.settings = msgspec.structs.replace(settings, listener=self._watch.listener)
         self.known_counts: dict[str, int] = {}
-        """Topics and their partitions, as they were when somebody last asked: of those in use."""
+        """Topics in use with their partition counts, as of the last lookup."""
         self.known_ids: dict[str, str] = {}
-        """The ids of topics in use, as they were then. Those of deleted topics stay; another dict after each change."""
+        """The ids of topics in use, as of the last lookup. Ids of deleted topics stay; each change replaces the
+        dict."""
         self.leaderless: frozenset[TopicPartition] = frozenset()
-        """Partitions of topics in use that no broker led then."""
+        """Partitions of topics in use that had no leader at the last lookup."""
         self.known_limits: dict[str, TopicLimits] = {}
         """The limits of topics that this process writes to."""
         self.topic_listeners: list[Callable[[], object]] = []
         self.consumers: list[KafkaConsumer] = []
         self.producers: list[KafkaProducer] = []
         self._in_use: set[str] = set()
-        """Topics that somebody writes or reads, here or not: a large cluster has many more."""
+        """Topics that are read or written, also in other threads: a large cluster has many more."""
         self._identified: set[str] = set()
         """Topics that consumers read, also by pattern: their ids are looked up."""
         self._watches_all_topics = False
-        """Somebody reads by pattern."""
+        """True if a consumer reads by pattern."""
         self._admin: AdminHandle | None = None
         self._wire = Wire(settings, _ANSWER_SECONDS)
         self._coordinators = CoordinatorAdmin(self._wire)
@@ -166,18 +167,18 @@ class KafkaBackend:
     async def _close_admin(self) -> None:
         admin, self._admin = self._opened, None
         self._wire.close()
-        # librdkafka's threads may take a while to end. Calls under way may have taken all places of our own limiter.
+        # librdkafka's threads may take a while to end. Running calls may have used up the shared thread limiter.
         with self.timers.move_on_after(self.close_seconds, shield=True):
             await anyio.to_thread.run_sync(admin.close, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True)
 
     def _connect(self, admin: AdminHandle, said: list[ClientError]) -> None:
-        """Return when a broker has answered. Raises ConfigError as soon as it is known that none ever will."""
+        """Return when a broker has answered. Raises ConfigError as soon as it is certain that none ever will."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 self._look_around(admin, 1)
                 if not {*self._wire.brokers} & {*self.settings.addresses}:
-                    check_advertised(self.settings)  # librdkafka goes there, and only there
+                    check_advertised(self.settings)  # librdkafka connects to these addresses only
                 return
             except KafkaError as failure:
                 admin.client.poll(0)
@@ -196,7 +197,7 @@ class KafkaBackend:
                     ) from None
 
     def _look_around(self, admin: AdminHandle, wait_seconds: float) -> None:
-        """Which brokers there are; in a thread."""
+        """Look up the brokers; runs in a thread."""
         brokers = ClusterMetadata(admin, self._wire, wait_seconds).brokers()
         self._watch.know(brokers)
         self._wire.brokers = tuple(brokers.values())
@@ -231,7 +232,7 @@ class KafkaBackend:
         return Statistics(clients=self._watch.counts.clients())
 
     async def aclose(self) -> None:
-        """What is still open on this log is given up: a member that nobody polls would hold up its group."""
+        """Close the clients that are still open on this log: a member without polls would delay its group."""
         with self.timers.move_on_after(self.close_seconds, shield=True):
             for consumer in list(self.consumers):
                 await consumer.aclose()
@@ -241,9 +242,9 @@ class KafkaBackend:
             await self._close_admin()
 
     async def ask(self, request: Any) -> Any:
-        """Have any broker answer a request of `eventbus.protocol.messages`: for administration that has no call here.
+        """Send a request of `eventbus.protocol.messages` to any broker, for administration without a method here.
 
-        Raises RequestTimedOut, CoordinatorNotAvailable, ConfigError for a broker that does not know it.
+        Raises RequestTimedOut, CoordinatorNotAvailable, and ConfigError for a broker that does not support it.
         """
         return await self._in_thread(partial(self._wire.call, request))
 
@@ -251,7 +252,7 @@ class KafkaBackend:
         return await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
 
     async def _asked(self, call: Callable[[], T]) -> T:
-        """The same, asked again while a broker that has just started, or just become a leader, says so."""
+        """Call ``call``, again while its error comes from a broker that has just started, or just become a leader."""
         deadline = self.timers.current_time() + _ANSWER_SECONDS
         pause = _PAUSE_SECONDS
         while True:
@@ -270,7 +271,7 @@ class KafkaBackend:
         self._know(*await self._asked(partial(self._look_up_topics, of_all)))
 
     def _look_up_topics(self, of_all: bool) -> tuple[Mapping[str, int], dict[str, str]]:
-        """Return counts and ids; in a thread."""
+        """Return counts and ids; runs in a thread."""
         topics = self._topics.metadata.known(frozenset(self._in_use | self._identified))
         self.leaderless = frozenset[TopicPartition]().union(*(topic.leaderless for topic in topics.values()))
         counts: Mapping[str, int] = {name: topic.partitions for name, topic in topics.items()}
@@ -279,12 +280,12 @@ class KafkaBackend:
         return counts, {name: topic.id for name, topic in topics.items()}
 
     def identify(self, topics: Collection[str]) -> dict[str, str]:
-        """Return the ids of topics that a consumer begins to read, and look them up from now on; in its thread."""
+        """Return the ids of topics that a consumer begins to read, and look them up from now on; runs in its thread."""
         self._identified.update(topics)
         return {name: topic.id for name, topic in self._topics.metadata.known(topics).items()}
 
     async def verify(self, topics: Collection[str]) -> bool:
-        """Look up the ids of topics that a consumer reads. True if some of them were not found."""
+        """Look up the ids of topics that a consumer reads. Return True if some of them were not found."""
         found = await self._in_thread(partial(self._topics.metadata.known, topics))
         counts = {name: topic.partitions for name, topic in found.items()}
         self._know({**self.known_counts, **counts}, {name: topic.id for name, topic in found.items()})
@@ -298,7 +299,7 @@ class KafkaBackend:
                 listener()
 
     async def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
-        """Topics and their partitions now: those named and those in use, or all, from now on."""
+        """Return current partition counts: of the named topics and those in use, or of all, also from now on."""
         if topics is None:
             self._watches_all_topics = True
         else:
@@ -307,7 +308,8 @@ class KafkaBackend:
         return self.known_counts
 
     def partition_count(self, topic: str) -> int:
-        """Raises UnknownTopicOrPartition. Asks the broker, and blocks, for a topic that was never heard of."""
+        """Return the partition count. Queries the broker, and blocks, for an unknown topic. Raises
+        UnknownTopicOrPartition."""
         count = self.known_counts.get(topic)
         if count is None:
             topics = TopicAdmin(self._opened, self._wire, _LOOK_UP_SECONDS)
@@ -321,11 +323,13 @@ class KafkaBackend:
                     ) from None
                 count = self._create(topics, topic)
             self._in_use.add(topic)
-            self.known_counts = {**self.known_counts, topic: count}  # consumers match patterns again for a new dict
+            # Consumers match patterns again when the dict is replaced.
+            self.known_counts = {**self.known_counts, topic: count}
         return count
 
     def learn_limits(self, topics: Collection[str]) -> None:
-        """Request what topics accept; in a thread. Without an answer a refusal of the broker shows it."""
+        """Request the limits of topics; runs in a thread. Without an answer, a refusal of the broker will show the
+        limit."""
         try:
             found = TopicAdmin(self._opened, self._wire, _LOOK_UP_SECONDS).limits(topics)
         except EventBusError as error:
@@ -336,7 +340,7 @@ class KafkaBackend:
 
     @staticmethod
     def _create(topics: TopicAdmin, topic: str) -> int:
-        """A topic as the brokers make it by default, because it is used: how many partitions it has."""
+        """Create a topic with the brokers' defaults, because it is used; return its partition count."""
         error = topics.create([TopicSpec(topic, -1, replication_factor=-1)], validate_only=False)[topic]
         if error is not None and not isinstance(error, TopicAlreadyExists):
             raise error
@@ -344,13 +348,13 @@ class KafkaBackend:
         while True:
             try:
                 return topics.metadata.count(topic)
-            except UnknownTopicOrPartition:  # the broker that was asked has not heard of it yet
+            except UnknownTopicOrPartition:  # the contacted broker has not noticed it yet
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE_SECONDS)  # in a producer's thread: brokers tell nobody when they have heard
+            time.sleep(_PAUSE_SECONDS)  # in a producer's thread: brokers send no notification when they have noticed
 
     async def _until(self, true: Callable[[Mapping[str, int]], bool], what: str) -> None:
-        """Brokers hear of a change from their controller, a moment after it was made."""
+        """Refresh until a condition holds: brokers learn of a change from their controller, with a small delay."""
         deadline = self.timers.current_time() + _SEEN_SECONDS
         while True:
             await self.refresh()
@@ -379,7 +383,7 @@ class KafkaBackend:
         return {name: described[name] if error is None else error for name, error in outcomes.items()}
 
     async def _described(self, names: Sequence[str]) -> list[TopicDescription]:
-        """The leaders of a new topic's partitions hear of it one by one."""
+        """Describe new topics once all partitions have leaders, which may take a moment."""
         deadline = self.timers.current_time() + _SEEN_SECONDS
         while True:
             try:
@@ -393,7 +397,7 @@ class KafkaBackend:
             await self.timers.sleep(_PAUSE_SECONDS)
 
     async def delete_topics(self, names: Sequence[str]) -> None:
-        self._in_use.update(names)  # to see them go
+        self._in_use.update(names)  # to notice when they are deleted
         await self._asked(partial(self._topics.delete, names))
         await self._until(lambda counts: not counts.keys() & set(names), f"topics {list(names)} were deleted")
 
@@ -428,7 +432,7 @@ class KafkaBackend:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, EventBusError]]:
         """Return the offsets, and the errors of the partitions whose offsets are not known now. This call blocks.
 
-        A leader that does not answer is given up soon, because a consumer has other partitions to read meanwhile.
+        A leader that does not answer is abandoned soon, because a consumer has other partitions to read meanwhile.
         """
         found, errors = self._topics.offsets.try_offsets(at, isolation, (_LEADER_SECONDS,))
         return {where: one.offset for where, one in found.items()}, errors
@@ -441,7 +445,8 @@ class KafkaBackend:
     async def group_offsets(
         self, group: str, stable: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """``stable``: of these alone, waiting for transactions that are about to change one (KIP-447)."""
+        """Return committed offsets. ``stable``: only those partitions, after open transactions that commit them
+        (KIP-447)."""
         return await self._asked(partial(self._coordinators.offsets, group, stable))
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -496,9 +501,10 @@ class KafkaBackend:
             await self.timers.sleep(_PAUSE_SECONDS)
 
     async def until_marked(self, transactional_id: str) -> None:
-        """Return when readers see how the last transaction ended: the coordinator answers before it tells partitions.
+        """Return when readers see the outcome of the last transaction: the coordinator answers before it notifies
+        partitions.
 
-        Whether it was committed is decided: what goes wrong here is only logged.
+        The outcome is already decided, so errors are only logged.
         """
         pause = _MARKER_PAUSE_SECONDS
         deadline = self.timers.current_time() + _SEEN_SECONDS
@@ -515,7 +521,7 @@ class KafkaBackend:
             logger.debug("whether readers see the last transaction of %r is not known: %s", transactional_id, error)
 
     async def is_visible(self, where: TopicPartition, offset: int) -> bool:
-        """Read-committed readers see the record at an offset. Nothing of its transaction is open any more."""
+        """Return True if read-committed readers see the record at an offset. Its transaction must have ended."""
         return await self._asked(partial(self._is_visible, where, offset))
 
     def _is_visible(self, where: TopicPartition, offset: int) -> bool:
@@ -554,5 +560,5 @@ def _limits_of(topic: TopicDescription) -> TopicLimits:
 
 
 def open_kafka(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> KafkaBackend:
-    """The backend of a ``kafka://`` URL, not started. Raises ConfigError."""
+    """Return the backend of a ``kafka://`` URL, not started. Raises ConfigError."""
     return KafkaBackend(url, read_settings(rest, config), clock)

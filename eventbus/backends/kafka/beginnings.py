@@ -1,4 +1,5 @@
-"""Where a consumer begins to read a partition. Everything here blocks: it is for the consumer's thread."""
+"""The position at which a consumer begins to read a partition. Everything here blocks, and runs in the consumer's
+thread."""
 
 from __future__ import annotations
 
@@ -17,27 +18,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.consumer")
 
 _STABLE_SECONDS = 1.0
-"""How long to wait for a transaction that is about to commit offsets: it is asked again later."""
+"""How long to wait for a transaction that is about to commit offsets; then they are requested again later."""
 
 
 class Beginning(NamedTuple):
-    """The offsets to begin at, and the errors of the other partitions."""
+    """The offsets at which to begin, and the errors of the other partitions."""
 
     offsets: dict[TopicPartition, int]
     errors: dict[TopicPartition, EventBusError]
 
 
 class Beginnings:
-    """Of one consumer: the group's committed offsets, else what ``start`` says."""
+    """Determines a consumer's start positions: the group's committed offsets, else by ``start``."""
 
     def __init__(self, backend: KafkaBackend, config: ConsumerConfig) -> None:
         self._backend = backend
         self._config = config
         self._known: dict[str, int] = {}
-        """Topics and their partitions when they were subscribed to: what came later is read from its beginning."""
+        """Topics and their partition counts at the subscription: later partitions are read from their beginning."""
 
     def know(self, counts: Mapping[str, int]) -> None:
-        """What is read from now on; of what was read before, what was known then."""
+        """Remember these counts, or for topics that were already read, the earlier counts."""
         self._known = {topic: self._known.get(topic, count) for topic, count in counts.items()}
 
     def at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -77,7 +78,7 @@ class Beginnings:
     def again(self, partitions: list[TopicPartition]) -> Beginning:
         """Return where to begin in topics that were deleted and created again since this consumer began.
 
-        What the group has committed is about the old topics. All records were sent since this consumer began, so
+        Committed offsets belong to the old topics. All records were sent since this consumer began, so
         ``start="latest"`` means all of them, as for a partition that was added.
         """
         result = Beginning({}, {})
@@ -97,7 +98,8 @@ class Beginnings:
         return result
 
     def _is_new(self, where: TopicPartition) -> bool:
-        """It came into being while this consumer runs: all of it is new, whatever ``start`` says of old records."""
+        """True if the partition was created while this consumer runs: all of it is new, whatever ``start`` is for
+        old records."""
         return where.partition >= self._known.get(where.topic, 0)
 
     def _list(self, at: Mapping[TopicPartition, int], result: Beginning) -> None:

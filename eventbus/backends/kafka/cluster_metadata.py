@@ -1,4 +1,4 @@
-"""Topics, brokers and leaders, from any broker that answers. Everything here blocks: it is for threads."""
+"""Topics, brokers and leaders, from any broker that answers. Everything here blocks, and runs in threads."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _ANY_TOPIC = "__consumer_offsets"
 _CONTROLLER_LOOKS = 10
 _CONNECT_SECONDS, _PAUSE_SECONDS = 1.0, 0.1
 _GRACE_SECONDS = 5.0
-"""How long librdkafka may report later than the timeout of its request."""
+"""How much later than the timeout of its request librdkafka may report."""
 T = TypeVar("T")
 
 
 class KnownTopic(NamedTuple):
-    """A topic as a broker describes it."""
+    """A topic in a broker's metadata."""
 
     partitions: int
     id: str
-    """It changes when the topic is deleted and a topic with its name is created."""
+    """The id changes if the topic is deleted and created again."""
     leaderless: frozenset[TopicPartition]
-    """Its partitions that no broker leads now."""
+    """The partitions that have no leader now."""
 
 
 class Topics(NamedTuple):
-    """Topics as a broker describes them."""
+    """Topics in a broker's metadata."""
 
     found: dict[str, Any]
     """Topics by name, each a MetadataResponseTopic."""
@@ -52,7 +52,7 @@ class Topics(NamedTuple):
 
     @property
     def leaders(self) -> dict[TopicPartition, Address]:
-        """The leaders of those partitions that have one."""
+        """The leaders of the partitions that have one."""
         return {
             TopicPartition(name, partition.partition_index): self.brokers[partition.leader_id]
             for name, topic in self.found.items()
@@ -70,7 +70,7 @@ class ClusterMetadata:
         self._wire = wire
 
     def result(self, future: Future[T], what: str) -> T:
-        """Return the result of librdkafka's request. Raises our error for librdkafka's."""
+        """Wait for librdkafka's request. Raises our error for librdkafka's."""
         try:
             return future.result(self.timeout_seconds + _GRACE_SECONDS)
         except KafkaException as failure:
@@ -79,7 +79,7 @@ class ClusterMetadata:
             raise RequestTimedOut(f"{what}: no broker has answered in {self.timeout_seconds:.0f} s") from None
 
     def brokers(self) -> dict[int, Address]:
-        """Return the brokers of the cluster, as it sees them."""
+        """Return the brokers of the cluster from its metadata."""
         try:
             return _addresses(self._request([]))
         except ConfigError:  # see `topics`
@@ -91,18 +91,19 @@ class ClusterMetadata:
     def _request(self, names: Collection[str]) -> m.MetadataResponse:
         """Request topics and brokers from any broker that answers.
 
-        librdkafka sends its own describe_topics and describe_cluster to the controller alone. A broker of KRaft names
-        a random broker as that, also one that has died and whose session has not ended: 9 s by default.
+        librdkafka sends its own describe_topics and describe_cluster only to the controller. A KRaft broker returns a
+        random broker as the controller, even a dead one whose session has not ended: for 9 s by default.
         """
         topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         request = m.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         return self._wire.call(request, timeout_seconds=min(self.timeout_seconds, _METADATA_SECONDS))
 
     def topics(self, names: Collection[str]) -> Topics:
-        """Return topics, the errors of the other topics, and the brokers; note the leaders of partitions."""
+        """Return topics, the errors of the other topics, and the brokers; store the leaders of partitions."""
         try:
             answer = self._request(names)
-        except ConfigError:  # our own connections do not take all of librdkafka's settings, a Java keystore for example
+        # Our own connections do not support all of librdkafka's settings, a Java keystore for example.
+        except ConfigError:
             return self._topics_by_librdkafka(names)
         topics = Topics({}, {}, _addresses(answer))
         for topic in answer.topics:
@@ -127,23 +128,23 @@ class ClusterMetadata:
         return topics
 
     def look_for_controller(self) -> None:
-        """Have librdkafka learn of a controller that can be reached, before a request that only it takes."""
+        """Make librdkafka find a reachable controller, before a request that only the controller accepts."""
         for _ in range(_CONTROLLER_LOOKS):
             with suppress(KafkaException, OSError, KeyError):
                 found = self.handle.client.list_topics(_ANY_TOPIC, timeout=min(self.timeout_seconds, _METADATA_SECONDS))
                 broker = found.brokers[found.controller_id]
                 socket.create_connection((broker.host, broker.port), _CONNECT_SECONDS).close()
                 return
-            time.sleep(_PAUSE_SECONDS)  # in a thread: another broker, or this one later, names another controller
+            time.sleep(_PAUSE_SECONDS)  # in a thread: another broker, or this broker later, returns another controller
 
     def counts(self, names: Collection[str] | None = None) -> dict[str, int]:
-        """Topics and how many partitions each has: those named, as far as they exist, or all. Creates none."""
+        """Return the partition counts of the named topics that exist, or of all. Creates none."""
         if names is None:
             return self.all_counts()
         return {name: topic.partitions for name, topic in self.known(names).items()}
 
     def known(self, names: Collection[str]) -> dict[str, KnownTopic]:
-        """Return those of the topics named that exist."""
+        """Return the named topics that exist."""
         if not names:
             return {}
         topics = self.topics(names)
@@ -159,7 +160,7 @@ class ClusterMetadata:
         return known
 
     def all_counts(self) -> dict[str, int]:
-        """Return all topics of the cluster and how many partitions each has."""
+        """Return the partition counts of all topics of the cluster."""
         try:
             found = self.handle.client.list_topics(timeout=self.timeout_seconds)
         except KafkaException as failure:
@@ -167,7 +168,8 @@ class ClusterMetadata:
         return {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
 
     def count(self, topic: str) -> int:
-        """Partitions of one topic. Raises UnknownTopicOrPartition; InvalidTopic for a name that no topic can have."""
+        """Return the partition count of a topic. Raises UnknownTopicOrPartition, or InvalidTopic for an invalid
+        name."""
         check_topic_name(topic)  # for some names the client library raises a ValueError
         topics = self.topics([topic])
         if topics.errors:
@@ -175,15 +177,15 @@ class ClusterMetadata:
         return len(topics.found[topic].partitions)
 
     def unknown(self, topic: str) -> UnknownTopicOrPartition:
-        """Return the error of a topic that does not exist, with the nearest name that does."""
-        # An internal topic is looked for by programs, now and then: no reason to list a large cluster.
+        """Return the error for a topic that does not exist, with the nearest existing name."""
+        # Programs look for internal topics now and then, which is not worth listing a large cluster.
         known = () if topic.startswith("_") else self.counts()
         hint = nearest(topic, known) or f"; create it: `eventbus topics create {topic}`"
         return UnknownTopicOrPartition(f"there is no topic {topic!r}{hint}")
 
 
 def id_text(topic_id: bytes) -> str:
-    """Write an id as Kafka does: the base64 of URLs, without padding."""
+    """Format an id as Kafka does: URL-safe base64, without padding."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
@@ -192,7 +194,7 @@ def _addresses(answer: Any) -> dict[int, Address]:
 
 
 def _as_metadata(topic: Any) -> Any:
-    """Return what librdkafka describes in the form of a response."""
+    """Return librdkafka's description in the form of a response."""
     partitions = [
         m.MetadataResponse.MetadataResponsePartition(
             partition_index=one.id,

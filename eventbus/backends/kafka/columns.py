@@ -1,4 +1,4 @@
-"""librdkafka's messages as the columns that the runner takes. Written for the cost per record."""
+"""Convert librdkafka's messages to the columns that the runner receives. Optimised for the cost per record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("eventbus.consumer")
 
 
 class Columns(msgspec.Struct, gc=False):
-    """Records of one partition, as they come in."""
+    """Records of one partition, in order of arrival."""
 
     offsets: list[int] | range
     timestamps_ms: list[int]
@@ -29,7 +29,7 @@ class Columns(msgspec.Struct, gc=False):
     @classmethod
     def of(cls, messages: list[Message], timestamps_ms: list[int]) -> Columns:
         first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-        # Offsets only grow: where as many lie between the ends as there are messages, none is left out.
+        # Offsets only grow: if the range from first to last equals the number of messages, it has no gaps.
         is_dense = last - first + 1 == len(messages)
         left = iter(messages)
         try:
@@ -41,13 +41,13 @@ class Columns(msgspec.Struct, gc=False):
             range(first, last + 1) if is_dense else [message.offset() or 0 for message in messages],
             timestamps_ms,
             [message.key() for message in messages],  # pyright: ignore[reportArgumentType]  bytes, whatever its stub says
-            [message.value() for message in messages],  # pyright: ignore[reportArgumentType]  the same
+            [message.value() for message in messages],  # as above
             [tuple(one or ()) for one in raw_headers] if any(raw_headers) else None,
             TimestampType.LOG_APPEND_TIME if kind == TIMESTAMP_LOG_APPEND_TIME else TimestampType.CREATE_TIME,
         )
 
     def extend(self, more: Columns) -> None:
-        """Those that follow."""
+        """Append the records of ``more``, which follow these."""
         if more.headers is not None or self.headers is not None:
             self.headers = [*(self.headers or [()] * len(self.offsets)), *(more.headers or [()] * len(more.offsets))]
         begin, end = self.offsets[0], more.offsets[-1]
@@ -72,12 +72,12 @@ class Columns(msgspec.Struct, gc=False):
 
 
 def _readable_headers(messages: list[Message], failed: int) -> list[Any]:
-    """Return the headers of each record, and none for one with a header whose name is not UTF-8; log each of these.
+    """Return the headers of each record, and none for a record with a header whose name is not UTF-8, which is logged.
 
-    ``failed``: the index of the first, which was asked already. Kafka stores such names; confluent-kafka raises for
-    them (UnicodeDecodeError inside a SystemError) and gives no other way to the bytes. That must not lose all records
-    of the poll: librdkafka has handed them over, and the next poll goes on after them. Such a message is asked only
-    once, because its second answer holds a null pointer.
+    ``failed``: the index of the first such record, which was already accessed. Kafka stores such names; confluent-kafka
+    raises for them (UnicodeDecodeError inside a SystemError) and gives no other access to the bytes. That must not lose
+    all records of the poll: librdkafka has handed them over, and the next poll continues after them. Such a message is
+    accessed only once, because its second result contains a null pointer.
     """
     found: list[Any] = [message.headers() for message in messages[:failed]]
     found.append(_unreadable_headers(messages[failed]))
@@ -98,20 +98,20 @@ def _unreadable_headers(message: Message) -> None:
 
 
 class Collected:
-    """What one poll brings, by partition."""
+    """The records of one poll, by partition."""
 
     def __init__(self) -> None:
         self._found: dict[TopicPartition, Columns] = {}
 
     def add(self, messages: list[Message], topics: set[str]) -> list[Message]:
-        """Take up messages; those that tell of something else than a record are returned. ``topics``: what is read.
+        """Add messages; return those that are events instead of records. ``topics``: the topics being read.
 
-        The messages are let go of at once: so many live objects at a time would have Python's collector look at them
-        again and again, which costs a record as much as its handler.
+        The messages are released at once: so many live objects would make Python's garbage collector scan them
+        repeatedly, which costs as much per record as its handler.
         """
         notices: list[Message] = []
         timestamps_ms = [message.timestamp()[1] for message in messages]
-        if min(timestamps_ms) < 0:  # what is no record has no time; few records have none
+        if min(timestamps_ms) < 0:  # messages that are not records have no timestamp; so do few records
             notices = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
             timestamps_ms = [message.timestamp()[1] for message in messages]
@@ -132,13 +132,13 @@ class Collected:
 
 
 def _runs(messages: list[Message], topics: set[str]) -> list[tuple[TopicPartition, int]]:
-    """How many of which partition follow one another."""
+    """Return the runs of consecutive messages of each partition, with their lengths."""
     if not messages:
         return []
     numbers = [message.partition() or 0 for message in messages]
     topic, last = messages[0].topic() or "", messages[-1].topic()
-    # Nearly always they are of one topic, and come in long runs of one partition. (What is given up in the middle of a
-    # poll can only come first.)
+    # Nearly always all are of the same topic, in long runs per partition. (Messages of partitions that are revoked
+    # during a poll can only come first.)
     if topics == {topic} and last == topic:
         if numbers.count(numbers[0]) == len(numbers):
             return [(TopicPartition(topic, numbers[0]), len(numbers))]
@@ -150,7 +150,7 @@ def _runs(messages: list[Message], topics: set[str]) -> list[tuple[TopicPartitio
 
 
 def joined(parts: list[FetchedRecords]) -> FetchedRecords:
-    """Consecutive parts of a partition as one fetch."""
+    """Join consecutive parts of a partition to one fetch."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first
@@ -172,7 +172,7 @@ def joined(parts: list[FetchedRecords]) -> FetchedRecords:
 
 
 def part_from(records: FetchedRecords, offset: int) -> FetchedRecords:
-    """The records from ``offset`` on."""
+    """Return the records from ``offset`` on."""
     first = bisect_left(records.offsets, offset)
     if not first:
         return records

@@ -1,4 +1,4 @@
-"""The Kafka consumer in the event loop: what is held, where reading goes on, and `fetch`. Its thread is in `member`."""
+"""The event-loop side of the Kafka consumer: assignment, positions, and `fetch`. Its thread is in `member`."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ logger = logging.getLogger("eventbus.consumer")
 _T = TypeVar("_T")
 
 _MOST_IDLE_SECONDS = 1.0
-"""An owner that has records in hand lets librdkafka be polled that often: it hears of rebalances in polls only."""
+"""The interval of polls while the owner has records in hand: librdkafka reports rebalances only in polls."""
 _PAUSED_SECONDS = 0.05
 """How long to wait for a partition to be resumed before librdkafka is polled again while all are paused."""
 _MOVING = (14, 16)
-"""What a broker says that is just becoming the group's coordinator, or is it no more: librdkafka hands it through."""
+"""Errors of a broker that is becoming, or no longer is, the group's coordinator: librdkafka passes them on."""
 _MOVING_SECONDS = 30.0
 _NO_TOPIC = "the topic does not exist, or this user may not describe it; it is read again when it is there"
 _NO_LEADER = "no broker leads the partition, because all its replicas are down; it is read again when one is back"
 _KEPT_SECONDS = 1.0
-"""How long after a new epoch of KIP-848 librdkafka would have called back if partitions of this member moved."""
+"""How long after a new KIP-848 epoch librdkafka would have called back if partitions of this member moved."""
 _FETCH_PAUSE_MS = 500
-"""librdkafka's default of ``fetch.error.backoff.ms``, how long it waits after a fetch that failed."""
+"""librdkafka's default for ``fetch.error.backoff.ms``, the pause after a failed fetch."""
 _STABLE_SECONDS = 0.1
-"""How long to wait before asking again for offsets that an open transaction holds."""
+"""How long to wait before requesting offsets again that an open transaction holds."""
 
 
 class KafkaConsumer:
-    """See `BackendConsumer`."""
+    """The consumer of a Kafka cluster, see `BackendConsumer`."""
 
     def __init__(self, backend: KafkaBackend, config: ConsumerConfig) -> None:
         self._backend = backend
@@ -68,7 +68,7 @@ class KafkaConsumer:
         self._pattern: str | None = None
         self._matched: set[str] = set()
         self._matched_in: Mapping[str, int] | None = None
-        """The known topics that `_matched` was made from: a large cluster has many, and each fetch needs it."""
+        """The known topics from which `_matched` was computed: a large cluster has many, and each fetch needs it."""
         self._named: frozenset[str] = frozenset()
         """The topics that librdkafka has subscribed to for the group."""
         self._named_in: int | None = None
@@ -83,26 +83,27 @@ class KafkaConsumer:
         self._held: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
-        """Partitions held whose first offset is not known yet, each with the error of the last try."""
+        """Partitions held whose start is not known yet, each with the error of the last attempt."""
         pause_ms = int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
         self._identity = TopicIdentity(backend, reported, config.start, 0.0009 * pause_ms)
         self._place_at = 0.0
-        """When to try to place them again, in seconds on the timers."""
+        """When to determine their start again, in seconds of the timers."""
         self._told: set[TopicPartition] = set()
-        """What librdkafka reads."""
+        """The partitions that librdkafka reads."""
         self._sought: dict[TopicPartition, int] = {}
-        """Positions in it that librdkafka has not been told of."""
+        """New positions of these partitions that were not passed to librdkafka yet."""
         self._unchecked: set[TopicPartition] = set()
-        """Sought by the user, and perhaps to where there is nothing."""
+        """Positions set by the user that may be out of range."""
         self._errors: deque[EventBusError] = deque()
         self._steps: deque[Step] = deque()
         self._poll_job: Job[None] | None = None
         self._request = PollRequest()
         self._polled_at = 0.0
         self._owner_is_busy = False
-        """It has records of before in hand, and fetches because `polled` said so: more would pile up there."""
+        """True if the owner still has earlier records, and fetches only because `polled` requested it: more would
+        pile up."""
         self._has_passed = False
-        """A position has, and `fetch` has not returned because of it."""
+        """True if a position has moved past offsets, and `fetch` has not returned because of it."""
         self._passed: set[TopicPartition] = set()
         self.deleted_unread: Counter[TopicPartition] = Counter()
         """Partitions whose positions have moved without a record, see `passed`."""
@@ -115,7 +116,7 @@ class KafkaConsumer:
         """When its generation changed last, in seconds of `time.monotonic`."""
         self._is_of_new_protocol = settings.has_new_protocol(config)
         self._settled_in = -1
-        """The generation whose assignment has been taken up: librdkafka is of a new one before it knows of that."""
+        """The generation whose assignment is complete: librdkafka is in a new generation before it notices that."""
         self._member = member = Member(
             told,
             config,
@@ -138,7 +139,7 @@ class KafkaConsumer:
         counts = await self._backend.partition_counts(topics if pattern is None else None)
         for topic in topics:
             if topic not in counts:
-                self._backend.partition_count(topic)  # raises, if the broker does not know it either
+                self._backend.partition_count(topic)  # raises if the broker has no such topic either
         self._topics, self._pattern, self._is_subscribed = set(topics), pattern, True
         self._matched_in = None
         counts = self._backend.known_counts
@@ -149,14 +150,14 @@ class KafkaConsumer:
             await self._name_topics()
 
     def _to_name(self) -> frozenset[str]:
-        """Return the topics to subscribe to: those given by name even if they do not exist."""
+        """Return the topics to subscribe to: named topics even if they do not exist."""
         return frozenset(self._topics | self._matching())
 
     async def _name_topics(self) -> None:
-        """Subscribe by name to what the pattern matches now.
+        """Subscribe by name to the topics that the pattern matches now.
 
-        librdkafka's own patterns are POSIX expressions in the classic protocol and RE2 expressions with KIP-848,
-        where ``\\d`` is the letter d, or a lookahead is an error.
+        librdkafka's own patterns are POSIX expressions in the classic protocol and RE2 expressions with KIP-848, where
+        ``\d`` is the letter d, or a lookahead is an error.
         """
         wanted = self._to_name()
         if wanted - self._named:
@@ -173,7 +174,7 @@ class KafkaConsumer:
         wanted = list(partitions)
         counts = self._backend.known_counts
         if any(partition >= counts.get(topic, 0) for topic, partition in wanted):
-            await self._backend.refresh()  # others may have added them since somebody last asked
+            await self._backend.refresh()  # others may have added topics since the last lookup
         for topic, partition in wanted:
             count = self._backend.partition_count(topic)
             if not 0 <= partition < count:
@@ -185,14 +186,15 @@ class KafkaConsumer:
         await self._read(wanted)
 
     async def _read_all(self) -> None:
-        """Every partition of the topics subscribed to: nobody shares them."""
+        """Read every partition of the subscribed topics, because there is no group."""
         counts = self._backend.known_counts
         await self._read([TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])])
 
     async def _read(self, wanted: Iterable[TopicPartition]) -> None:
-        """Hold exactly these. Raises NoCommittedOffset with ``start="none"``, until somebody seeks.
+        """Hold exactly these partitions. Raises NoCommittedOffset with ``start="none"``, until a position is set by a
+        seek.
 
-        A partition without a leader is held, and read when it has one.
+        A partition without a leader is held, and read once it has one.
         """
         kept = set(wanted)
         for where in [where for where in self._held if where not in kept]:
@@ -221,7 +223,7 @@ class KafkaConsumer:
         return sorted(self._matching())
 
     def _matching(self) -> set[str]:
-        """The topics there are of those subscribed to."""
+        """The existing topics among those subscribed to."""
         counts = self._backend.known_counts
         if counts is not self._matched_in:
             topics = {topic for topic in self._topics if topic in counts}
@@ -264,10 +266,10 @@ class KafkaConsumer:
         for records in arrival.records:
             where = TopicPartition(records.topic, records.partition)
             position = self._positions.get(where)
-            # What was on its way when somebody sought, or when the partition was given up, is not for anybody.
+            # Records in flight during a seek, or when the partition was revoked, are dropped.
             if position is None or where in self._sought or records.next_offset <= position:
                 continue
-            # While librdkafka was being told where to read it brought more: it may fetch that again, and what follows.
+            # While librdkafka was changing its position it returned more: it may fetch that again, and what follows.
             self._inbox.add(part_from(records, position))
             self._positions[where] = records.next_offset
         for where, end in arrival.ends.items():
@@ -285,7 +287,7 @@ class KafkaConsumer:
         self._wake()
 
     def _keep_back(self, arrival: Arrival) -> None:
-        """Too much is put by: have librdkafka pause what nobody wants now."""
+        """Pause the partitions in librdkafka that are paused here and have too many buffered records."""
         arrived = [TopicPartition(records.topic, records.partition) for records in arrival.records]
         overfull = self._inbox.overfull(arrived)
         for where, offset in overfull.items():
@@ -299,11 +301,11 @@ class KafkaConsumer:
         event.set()
 
     async def _take(self, step: Step) -> None:
-        """The event loop's part of a rebalance. Cancelled in the middle, the next fetch begins it again."""
+        """Do the event loop's part of a rebalance. If it is cancelled, the next fetch starts it again."""
         if step.kind == "revoke":
             try:
                 await self.on_revoking(step.partitions)
-            except Exception:  # the listener's own, and raised on: the group does not wait for it to do better
+            except Exception:  # raised by the listener; the group does not wait for another try
                 self._gave_up(step)
                 raise
             self._gave_up(step)
@@ -321,7 +323,7 @@ class KafkaConsumer:
         try:
             if step.partitions:
                 await self.on_assigned(step.partitions)
-        except Exception:  # the listener's own, raised on: they are ours, whatever it makes of it
+        except Exception:  # raised by the listener; the partitions are taken nevertheless
             self._taken(step)
             raise
         self._taken(step)
@@ -353,11 +355,11 @@ class KafkaConsumer:
         return sorted(where for where in self._unplaced if not self._inbox.is_paused(where))
 
     async def _place(self, partition: TopicPartition | None = None) -> None:
-        """Find out where to begin in the partitions taken up, or in one of them.
+        """Determine the start of the new partitions, or of one of them.
 
-        Paused partitions are placed when they are resumed. When all others are placed, raises the error of one that is
-        not: NoCommittedOffset with ``start="none"``, OffsetOutOfRange for a position that retention passed, or what its
-        leader returned. An error that may pass is raised only if there is no other.
+        The start of paused partitions is determined when they are resumed. When the start of all others is known,
+        raises the error of a failed one: NoCommittedOffset with ``start="none"``, OffsetOutOfRange for a position that
+        retention passed, or the error of its leader. A temporary error is raised only if there is no other.
         """
         wanted = self._to_place() if partition is None else [partition]
         passed = {where: self._positions[where] for where in wanted if where in self._positions}
@@ -366,7 +368,7 @@ class KafkaConsumer:
         found = await self._in_thread(lambda: self._find_beginnings(fresh, passed, recreated))
         for where, offset in found.offsets.items():
             if where not in self._unplaced:
-                continue  # somebody has sought meanwhile
+                continue  # a position was set by a seek meanwhile
             del self._unplaced[where]
             if where in passed:
                 self._say_reset(where, passed[where], offset)
@@ -383,7 +385,8 @@ class KafkaConsumer:
     def _find_beginnings(
         self, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int], recreated: Collection[TopicPartition]
     ) -> Beginning:
-        """Return where to begin; in the thread. What the group has committed is not about a topic created since."""
+        """Return where to begin; runs in the thread. Committed offsets do not apply to a topic that was created
+        since."""
         self._identity.identify(fresh)
         found = self._beginnings.offsets(self._member, [one for one in fresh if one not in recreated], passed)
         again = self._beginnings.again(sorted(recreated))
@@ -396,7 +399,7 @@ class KafkaConsumer:
         return self._beginnings.at_once(member, partitions)
 
     async def _take_recreated(self) -> None:
-        """Begin topics again that were deleted and created again since this consumer took them up."""
+        """Restart topics that were deleted and created again since this consumer began to read them."""
         recreated = self._identity.find_recreated(self._held)
         if recreated:
             await self._read_recreated(recreated)
@@ -404,7 +407,7 @@ class KafkaConsumer:
     async def _read_recreated(self, partitions: list[TopicPartition]) -> None:
         for where in partitions:
             is_told = where in self._told
-            self._drop(where)  # nothing of the old topic is committed or handed over any more
+            self._drop(where)  # nothing of the old topic is committed or returned any more
             self._held[where] = None
             self._unplaced[where] = ""
             self._identity.recreated.add(where)
@@ -414,14 +417,14 @@ class KafkaConsumer:
         if self._config.group is None:
             return
         begin = {one: OffsetAndMetadata(self._positions[one]) for one in partitions if one in self._positions}
-        try:  # a member that takes over now must not go on at an offset of the old topic
+        try:  # a member that takes over now must not continue at an offset of the old topic
             await self._in_thread(lambda: self._member.commit(begin))
         except EventBusError as error:
             logger.warning("group %r: the beginning of %s was not committed: %s", self._config.group, begin, error)
         await self.on_assigned(partitions)
 
     def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
-        """Kafka's ``auto.offset.reset`` for a position that retention passed, but never in silence."""
+        """Apply Kafka's ``auto.offset.reset`` to a position that retention passed, and always log it."""
         self.deleted_unread[where] += max(fresh - position, 0)
         logger.warning(
             "%s: offset %d is out of range; reading goes on at %d, start=%r: %d offset(s) skipped",
@@ -445,7 +448,7 @@ class KafkaConsumer:
                 break
             if self._errors:
                 if self._inbox:
-                    break  # hand over what is good first; this one is met again
+                    break  # return the good records first; the error occurs again
                 raise self._errors.popleft()
             if self._has_passed and not self._inbox:
                 self._has_passed = False
@@ -455,8 +458,8 @@ class KafkaConsumer:
                 break
             await self._prepare()
             if self._steps:
-                # It began while `_prepare` waited, and the event was set then: `_poll` would wait for the next event,
-                # and the thread, inside of librdkafka's callback, for this step.
+                # The step began while `_prepare` waited, and the event was set then: `_poll` would wait for the next
+                # event, and the thread, inside librdkafka's callback, for this step.
                 continue
             if self._inbox.are_paused(self._held) and await self._is_resumed(max(left, 0)):
                 continue
@@ -471,7 +474,7 @@ class KafkaConsumer:
         return self._config.fetch_min_bytes <= 1 or self._inbox.ready_bytes >= self._config.fetch_min_bytes
 
     async def _prepare(self) -> None:
-        """Tell librdkafka what has changed since the last poll."""
+        """Pass changes since the last poll to librdkafka."""
         await self._identity.end_doubt()
         await self._take_recreated()
         if self._is_subscribed and self._config.group is None:
@@ -499,7 +502,7 @@ class KafkaConsumer:
             await self._keep_back_again()
 
     async def _check_bounds(self) -> None:
-        """Whether there is something where the user sought to: librdkafka would tell late, and only in its own time."""
+        """Check the positions that the user set: librdkafka would report an invalid position late."""
         where = {partition: self._positions[partition] for partition in self._unchecked}
         self._unchecked.clear()
         try:
@@ -514,9 +517,9 @@ class KafkaConsumer:
                 self._unplaced[partition] = ""
 
     async def _place_again(self, partition: TopicPartition | None = None) -> None:
-        """Place partitions whose beginning was not known when they were taken up, or is gone.
+        """Determine the start of partitions whose start is unknown, or no longer exists.
 
-        What may pass is tried again later, and the other partitions are read meanwhile.
+        Temporary errors are retried later, and the other partitions are read meanwhile.
         """
         try:
             await self._place(partition)
@@ -527,14 +530,15 @@ class KafkaConsumer:
             self._place_at = self._timers.current_time() + _STABLE_SECONDS
 
     async def _is_resumed(self, wait_seconds: float) -> bool:
-        """Something has happened before it is time to poll although nobody wants records: for the group's sake."""
+        """Wait while all partitions are paused; return True if something happened before the next poll that the
+        group needs."""
         event = self._event
         with self._timers.move_on_after(min(wait_seconds, _PAUSED_SECONDS)):
             await event.wait()
         return event.is_set()
 
     async def _poll(self, wait_seconds: float) -> bool:
-        """One poll of librdkafka, to its end; False when something else came first, or it was begun for another."""
+        """Poll librdkafka once; return False if something else came first, or the poll was begun for another fetch."""
         event, request, job = self._event, self._request, self._poll_job
         is_sign_of_life = self._owner_is_busy or self._inbox.are_paused(self._held)
         request.want(wait_seconds, is_sign_of_life=is_sign_of_life)
@@ -552,7 +556,7 @@ class KafkaConsumer:
     def passed(self) -> dict[TopicPartition, int]:
         if not self._passed:
             return {}
-        # Records that librdkafka brought before the end of the partition may still wait here, if it is paused.
+        # Records that librdkafka returned before the end of the partition may still wait here, if it is paused.
         ready = [where for where in self._passed if self._inbox.first_offset(where) is None]
         self._passed.difference_update(ready)
         return {where: self._positions[where] for where in ready}
@@ -586,7 +590,7 @@ class KafkaConsumer:
         return {partition: self._position(partition) for partition in wanted if partition in self._positions}
 
     async def _placed(self, partition: TopicPartition) -> None:
-        """Return when it is known where the partition begins, or when it is given up."""
+        """Return when the start of the partition is known, or when it is revoked."""
         while partition in self._unplaced:
             await self._place_again(partition)
             if partition in self._unplaced:
@@ -608,7 +612,7 @@ class KafkaConsumer:
             )
         self._unplaced.pop(partition, None)
         self._unchecked.add(partition)
-        self._passed.discard(partition)  # what lies before a position that was sought was not read
+        self._passed.discard(partition)  # offsets before a sought position were not read
         self._inbox.forget(partition)
         self._read_from(partition, offset)
 
@@ -629,7 +633,7 @@ class KafkaConsumer:
             if self._inbox.resume(partition):
                 kept_back.append(partition)
                 if partition in self._positions:
-                    # librdkafka forgets what it had fetched ahead; where to go on is for us to say.
+                    # librdkafka drops what it had prefetched; the position is ours to set.
                     self._read_from(partition, self._positions[partition])
         if kept_back:
             self._member.worker.do(lambda: self._member.resume(kept_back))
@@ -637,11 +641,11 @@ class KafkaConsumer:
 
     @property
     def known_group(self) -> GroupMetadata:
-        """Which member of which generation this is; of none while it is not known what it reads in it."""
+        """Return the group metadata of this member; empty while its assignment in the group is not known."""
         generation = self._group.generation_id
         # The group needs another generation to assign a topic that the pattern has begun to match.
         is_behind = self._named_in == generation or self._to_name() != self._named
-        # With KIP-848 librdkafka does not call back for an epoch that leaves this member's partitions as they are.
+        # With KIP-848, librdkafka does not call back for an epoch that leaves this member's partitions unchanged.
         is_kept = self._is_of_new_protocol and time.monotonic() - self._group_at >= _KEPT_SECONDS
         is_settled = generation == self._settled_in or (is_kept and not self._steps)
         return self._group if is_settled and not is_behind else GroupMetadata(self._group.group)
@@ -665,7 +669,7 @@ class KafkaConsumer:
                     raise
             await self._timers.sleep(_STABLE_SECONDS)
             gone = sorted(held - self._held.keys())
-            if gone:  # somebody else may have committed more by now
+            if gone:  # another member may have committed more by now
                 raise UnknownMemberId(
                     f"group {self._config.group!r} has taken {', '.join(map(str, gone))} away before its offset was "
                     "committed: whoever reads there now reads again what was not"
@@ -700,14 +704,14 @@ class KafkaConsumer:
         for where in list(self._held):
             self._drop(where)
         self._steps.clear()
-        # Shielded: after a Ctrl-C the group would wait a session long.
+        # Shielded: otherwise, after a Ctrl-C, the group would wait for the session timeout.
         with self._timers.move_on_after(self._backend.close_seconds, shield=True):
             await self._member.shut().wait()
 
 
 def _nothing(*_: object) -> None:
-    """Until somebody wants to hear of it."""
+    """Do nothing: the default callback."""
 
 
 async def _do_nothing(partitions: list[TopicPartition]) -> None:
-    """Until somebody wants to hear of rebalances."""
+    """Do nothing: the default for rebalances."""

@@ -1,4 +1,4 @@
-"""librdkafka's statistics, read: one JSON text per client and ``statistics.interval.ms``."""
+"""Parse librdkafka's statistics: a JSON text per client and ``statistics.interval.ms``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventbus.types import TopicPartition
 
 _NAME = re.compile(r'"name": ?"([^"]+)"')
 _MS = 1_000
-"""Microseconds in one."""
+"""Microseconds per millisecond."""
 
 
 class _Window(msgspec.Struct):
@@ -83,7 +83,7 @@ _read = msgspec.json.Decoder(_Client).decode
 
 
 class Counts:
-    """The last text of each client, read when somebody asks. Those of clients that are closed grow old, and go."""
+    """The last text of each client, parsed on request. Texts of closed clients expire."""
 
     def __init__(self, clock: Callable[[], float], keep_seconds: float) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class Counts:
         self._texts: dict[str, tuple[float, str]] = {}
 
     def hear(self, text: str) -> None:
-        """In a thread of librdkafka's."""
+        """Store a text; called in a thread of librdkafka."""
         found = _NAME.search(text, 0, 1_000)
         now = self._clock()
         with self._lock:
@@ -102,7 +102,7 @@ class Counts:
                 del self._texts[name]
 
     def clients(self) -> tuple[ClientStatistics, ...]:
-        """Each client that has spoken lately."""
+        """Return the statistics of each client with a recent text."""
         now = self._clock()
         with self._lock:
             texts = [(at, text) for at, text in self._texts.values() if now - at <= self._keep_seconds]

@@ -1,7 +1,7 @@
-"""Why a cluster cannot be used as the settings say: what its listeners speak, and which addresses it gives away.
+"""Find out why a cluster cannot be used with the settings: the listeners' protocols, and the advertised addresses.
 
-Asked with our own connections, which say what went wrong; librdkafka only sees that nobody answers. Everything here
-blocks: it is for threads.
+Uses our own connections, which report the fault; librdkafka only reports that no broker answers. Everything here
+blocks, and runs in threads.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _KEYS = {schema.name: schema.key for schema in API_KEYS.values()}
 
 
 class Speaks(msgspec.Struct, frozen=True):
-    """What a listener takes."""
+    """The protocol and mechanisms that a listener accepts."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     mechanisms: tuple[str, ...] = ()
 
 
 def check_security(settings: ClientSettings) -> None:
-    """Raises ConfigError for a ``security.protocol`` or mechanism that the listener does not have."""
+    """Raise ConfigError for a ``security.protocol`` or mechanism that the listener does not have."""
     for address in settings.addresses:
         speaks = what_is_spoken(address)
         if speaks is None:
@@ -59,11 +59,11 @@ def check_security(settings: ClientSettings) -> None:
 
 
 def check_advertised(settings: ClientSettings) -> None:
-    """Raises ConfigError when a cluster answers, and sends its clients to where nobody is."""
+    """Raise ConfigError if a cluster answers, but advertises addresses that cannot be reached."""
     wire = Wire(settings, _SECONDS)
     try:
         answer = wire.call(m.MetadataRequest(topics=[], allow_auto_topic_creation=False))
-    except EventBusError:  # whatever is wrong here, librdkafka has its words for it
+    except EventBusError:  # librdkafka will report this error
         return
     finally:
         wire.close()
@@ -86,14 +86,14 @@ def check_advertised(settings: ClientSettings) -> None:
 
 
 def what_is_spoken(address: Address) -> Speaks | None:
-    """None when nobody is there, or it is no Kafka."""
+    """Return None if nothing listens on the port or the peer does not speak Kafka's protocol."""
     with contextlib.suppress(OSError, MalformedMessage, struct.error):
         return Speaks(*_named("PLAINTEXT", _sasl(address, is_tls=False)))
     with contextlib.suppress(OSError, MalformedMessage, struct.error):
         return Speaks(*_named("SSL", _sasl(address, is_tls=True)))
     with contextlib.suppress(OSError):
         _connect(address, is_tls=True).close()
-        return Speaks("SSL")  # it wants to see our certificate first
+        return Speaks("SSL")  # it requires our certificate first
     return None
 
 
@@ -106,7 +106,7 @@ def _named(
 
 
 def _sasl(address: Address, *, is_tls: bool) -> tuple[str, ...]:
-    """The mechanisms of a listener; none where nobody has to log in."""
+    """Return the mechanisms of a listener; none if it does not authenticate."""
     with contextlib.closing(_connect(address, is_tls=is_tls)) as connection:
         answer = _ask(connection, m.SaslHandshakeRequest(mechanism=_NO_MECHANISM), 1)
         if answer.error_code == _ILLEGAL_SASL_STATE:
@@ -118,7 +118,7 @@ def _connect(address: Address, *, is_tls: bool) -> socket.socket:
     plain = socket.create_connection(address, _SECONDS)
     if not is_tls:
         return plain
-    context = ssl.create_default_context()  # nothing but a greeting is said to whoever it is
+    context = ssl.create_default_context()  # only a greeting is sent, so the peer need not be verified
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:

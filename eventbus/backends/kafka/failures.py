@@ -1,4 +1,4 @@
-"""librdkafka's errors as ours: which class, and what it may mean for whoever gets it."""
+"""Convert librdkafka's errors to ours, with a class that matches the consequences for the caller."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LOCAL: dict[int, type[EventBusError] | int] = {
     ClientError._PREV_IN_PROGRESS: CoordinatorNotAvailable,
     ClientError._RETRY: CoordinatorNotAvailable,
     ClientError._ISR_INSUFF: _NOT_ENOUGH_REPLICAS,
-    ClientError._NOENT: _LEADER_NOT_AVAILABLE,  # of ListOffsets and DeleteRecords: no leader is known
+    ClientError._NOENT: _LEADER_NOT_AVAILABLE,  # from ListOffsets and DeleteRecords: no leader is known
     ClientError._QUEUE_FULL: BufferExhausted,
     # A name, a group, a transaction or a position does not fit the cluster.
     ClientError._UNKNOWN_TOPIC: UnknownTopicOrPartition,
@@ -101,7 +101,7 @@ _LOCAL: dict[int, type[EventBusError] | int] = {
     ClientError._APPLICATION: _UNKNOWN_SERVER_ERROR,
     ClientError._NOOP: _UNKNOWN_SERVER_ERROR,
 }
-"""The error classes of librdkafka's own codes, or the codes of Kafka's that mean the same and have no class.
+"""The error classes of librdkafka's own codes, or Kafka's codes that mean the same and have no class.
 
 Other codes are the brokers', and `eventbus.error_codes` has their rows. A class's docstring states what its user does.
 """
@@ -111,7 +111,7 @@ _MISSING = {
     ClientError.CLUSTER_AUTHORIZATION_FAILED: "Write on the topic to send to it, Alter on the cluster to manage it",
     ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional id",
 }
-"""By the code of the refusal, which ACL its user may lack; the brokers do not say it."""
+"""The ACL that the user may lack, by the code of the refusal; the brokers do not report it."""
 
 _TOO_LARGE = "its batch exceeds the topic's max.message.bytes"
 _BAD_TIMESTAMP = (
@@ -122,11 +122,11 @@ _LIMITS = {
     ClientError.INVALID_TIMESTAMP: _BAD_TIMESTAMP,
     ClientError.INVALID_RECORD: f"it has no key and the topic is compacted, or {_BAD_TIMESTAMP}",
 }
-"""By the code of the refusal, which setting of the topic a record may violate; librdkafka drops the broker's text."""
+"""The topic config that a record may violate, by the code of the refusal; librdkafka drops the broker's text."""
 
 
 def error_of(error: ClientError, what: str) -> EventBusError:
-    """Our error for librdkafka's; ``what`` could not be done, and begins the message."""
+    """Return our error for librdkafka's; ``what`` could not be done, and begins the message."""
     text = f"{what}: {error.str()}"
     if error.code() == ClientError._FATAL:
         error = _cause(error)
@@ -147,7 +147,7 @@ def error_of(error: ClientError, what: str) -> EventBusError:
 
 
 def _cause(fatal: ClientError) -> ClientError:
-    """What made a client useless: its error says so in words alone."""
+    """Return the error that made a client useless: it appears only in the text of the fatal error."""
     for code in (ClientError.FENCED_INSTANCE_ID, ClientError.PRODUCER_FENCED, ClientError._FENCED, *_MISSING):
         known = ClientError(code)
         if known.str() in fatal.str():
@@ -156,11 +156,11 @@ def _cause(fatal: ClientError) -> ClientError:
 
 
 def raised(failure: KafkaException, what: str) -> EventBusError:
-    """The same for a `KafkaException`."""
+    """Return our error for a `KafkaException`."""
     return error_of(client_error(failure), what)
 
 
 def client_error(failure: KafkaException) -> ClientError:
-    """What a `KafkaException` carries."""
+    """Return the error inside a `KafkaException`."""
     error = failure.args[0] if failure.args else None
     return error if isinstance(error, ClientError) else ClientError(ClientError._FAIL, str(failure))

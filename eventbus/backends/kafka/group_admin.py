@@ -1,6 +1,6 @@
-"""Groups, transactions and producers: what admin tools ask of coordinators. Everything here blocks: it is for threads.
+"""Administration of groups, transactions and producers. Everything here blocks, and runs in threads.
 
-Asked with our own codec: ``confluent-kafka`` has no calls for most of it, and leaves out fields of the rest.
+It uses our own codec: ``confluent-kafka`` has no calls for most of it, and leaves out fields of the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check(code: int, what: str, said: str | None = None) -> None:
 
 
 class CoordinatorAdmin:
-    """What the coordinators of one cluster know."""
+    """Requests to the coordinators of a cluster."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -76,7 +76,8 @@ class CoordinatorAdmin:
     def describe_groups(
         self, groups: Sequence[str], members: Mapping[str, Iterable[GroupMetadata]]
     ) -> list[GroupDescription]:
-        """``members``: those of this process, which know the generation; Kafka's answer does not hold it."""
+        """Describe groups. ``members`` are those of this process, which have the generation; Kafka's answer does
+        not."""
         return [self._describe_group(group, members.get(group, ())) for group in groups]
 
     def _describe_group(self, group: str, own: Iterable[GroupMetadata]) -> GroupDescription:
@@ -99,7 +100,7 @@ class CoordinatorAdmin:
         )
 
     def _generation(self, own: Iterable[GroupMetadata], known: set[str], at: Address) -> int:
-        """The generation of the group if a member of this process is of it now; -1: it cannot be known."""
+        """Return the group's generation if a member of this process has it now; -1 if it cannot be known."""
         for member in own:
             if member.member_id in known:
                 answer = self._wire.call(
@@ -116,10 +117,10 @@ class CoordinatorAdmin:
         return -1
 
     def _describe_consumer_group(self, group: str, at: Address) -> GroupDescription | None:
-        """A group of the new protocol (KIP-848); None when there is none of the name."""
+        """Describe a group of the new protocol (KIP-848); return None if it does not exist."""
         try:
             answer = self._wire.call(m.ConsumerGroupDescribeRequest(group_ids=[group]), at=at)
-        except ConfigError:  # the broker does not know such groups
+        except ConfigError:  # the broker does not support such groups
             return None
         found = answer.groups[0]
         if found.error_code == _GROUP_ID_NOT_FOUND:
@@ -145,7 +146,8 @@ class CoordinatorAdmin:
     def offsets(
         self, group: str, stable: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """``stable``: of these alone, and none that a transaction is about to change."""
+        """Return committed offsets. ``stable``: only of these partitions, and never one that a transaction is about
+        to change."""
         at = self._coordinator(group, _GROUP)
         named: dict[str, list[int]] = {}
         for topic, partition in stable or ():
@@ -184,7 +186,7 @@ class CoordinatorAdmin:
         }
 
     def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """As nobody in particular, which only a group without members accepts."""
+        """Commit without a member, which only a group without members accepts."""
         topics: dict[str, list[Any]] = {}
         for (topic, partition), at in offsets.items():
             topics.setdefault(topic, []).append(
@@ -283,20 +285,20 @@ class CoordinatorAdmin:
             found.producer_id,
             found.producer_epoch,
             found.transaction_timeout_ms,
-            # Kafka's coordinator goes on telling when the last one began.
+            # Kafka's coordinator continues to return when the last transaction began.
             -1 if found.transaction_state.startswith(("Complete", "Empty")) else found.transaction_start_time_ms,
             tuple(partitions),
         )
 
     def check_open(self, transactional_id: str) -> None:
-        """Raises InvalidTxnState when there is nothing to abort."""
+        """Raise InvalidTxnState if there is nothing to abort."""
         state = self.describe_transaction(transactional_id).state
         if state != "Ongoing":
             raise InvalidTxnState(f"transactional id {transactional_id!r} has no open transaction: it is {state}")
 
     def fence(self, transactional_id: str) -> ProducerIdAndEpoch:
-        """Take the id over. Raises ConcurrentTransactions while what is open is being ended: ask again."""
-        # Raises for an id that is not known: taking it would create it.
+        """Take the id over. Raises ConcurrentTransactions while its transaction is being ended: call again."""
+        # Raises for an unknown id: taking it over would create it.
         timeout_ms = self.describe_transaction(transactional_id).timeout_ms
         request = m.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
@@ -343,7 +345,7 @@ class CoordinatorAdmin:
             }
         for where in wanted:
             if where not in leaders:
-                raise UnknownTopicOrPartition(f"{where}: there is no such partition")
+                raise UnknownTopicOrPartition(f"{where}: the partition does not exist")
             if leaders[where] not in brokers:
                 raise CoordinatorNotAvailable(f"{where} has no leader now: try again in a moment")
         return {where: brokers[leaders[where]] for where in wanted}

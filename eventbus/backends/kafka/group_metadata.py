@@ -1,7 +1,7 @@
-"""What librdkafka calls a consumer's group metadata: opaque to its API, plain in its bytes (serialised, version 2).
+"""The serialised form (version 2) of a consumer's group metadata, which librdkafka's API treats as opaque.
 
-``CGMDv2:``, the generation (int32, little endian), the group, the member id, each ending in a zero byte; a byte that
-is 1 without a group instance id, else 0 and the id, ending in a zero byte.
+``CGMDv2:``, the generation (int32, little endian), the group, the member id, each ending in a zero byte; a byte that is
+1 without a group instance id, else 0 and the id, ending in a zero byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GENERATION = struct.Struct("<i")
 
 
 def pack_group_metadata(group: GroupMetadata) -> bytes:
-    """What `send_offsets_to_transaction` takes. Raises ConfigError for names that cannot be written."""
+    """Encode for `send_offsets_to_transaction`. Raises ConfigError for names that cannot be encoded."""
     names = (group.group, group.member_id, group.group_instance_id or "")
     if any("\0" in name for name in names):
         raise ConfigError(f"{group}: a group, a member id or a group instance id holds no zero byte")
@@ -25,9 +25,9 @@ def pack_group_metadata(group: GroupMetadata) -> bytes:
 
 
 def read_group_metadata(data: bytes) -> GroupMetadata:
-    """Back again. Raises ValueError for other bytes."""
+    """Decode. Raises ValueError for other bytes."""
     if not data.startswith(_MAGIC):
-        raise ValueError(f"{data[:8]!r} is no group metadata of a version known here")
+        raise ValueError(f"{data[:8]!r} is not group metadata of a version known here")
     (generation_id,) = _GENERATION.unpack_from(data, len(_MAGIC))
     group, member_id, rest = data[len(_MAGIC) + _GENERATION.size :].split(b"\0", 2)
     instance_id = None if rest[:1] == b"\1" else rest[1:].rstrip(b"\0").decode()

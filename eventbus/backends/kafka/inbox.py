@@ -1,8 +1,8 @@
-"""Records that a consumer's thread has brought and nobody has taken yet; those of paused partitions are put by.
+"""Records that a consumer's thread has returned and that were not taken yet; those of paused partitions are buffered.
 
-librdkafka forgets what it has fetched ahead of a partition when it is told to pause it, megabytes, and fetches it all
-again when it is resumed. A runner pauses whenever a lane has enough for now, a hundred times a second. So librdkafka is
-told only when as much is put by as it may fetch ahead: then it keeps the partition back.
+When a partition is paused, librdkafka drops the megabytes it has prefetched for it, and fetches them again when it is
+resumed. A runner pauses a partition whenever it has enough records for now, a hundred times a second. So librdkafka
+pauses only if as much is buffered as it may prefetch: then it holds the partition back.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from eventbus.backends.kafka.columns import joined
 from eventbus.types import FetchedRecords, TopicPartition
 
 _LONG_SECONDS = 5.0
-"""A partition that has been paused for so long may as well be fetched again."""
+"""A partition that was paused for this long may as well be fetched again."""
 _RECORD_BYTES = 100
-"""What Python takes for a record besides its bytes."""
+"""The memory that Python needs for a record besides its bytes."""
 
 
 class Inbox:
-    """Of one consumer."""
+    """The buffered records of a consumer."""
 
     def __init__(self, room_bytes: int, fetch_bytes: int) -> None:
-        """``room_bytes``: how much may be put by, of all partitions together. ``fetch_bytes``: the size of a fetch."""
+        """``room_bytes``: the limit for buffered records of all partitions together. ``fetch_bytes``: the size of a
+        fetch."""
         self._room_bytes = room_bytes
         self._fetch_bytes = fetch_bytes
         self._ready: deque[FetchedRecords] = deque()
         self._paused: dict[TopicPartition, float] = {}
-        """Since when, on the system's steady clock; the longest first."""
+        """The start of each pause, on the system's monotonic clock; the longest pause first."""
         self._put_by: dict[TopicPartition, list[FetchedRecords]] = {}
         self._put_by_bytes: dict[TopicPartition, int] = {}
         self.kept_back: set[TopicPartition] = set()
-        """Those that librdkafka was told to pause."""
+        """Partitions that are paused in librdkafka."""
 
     def __bool__(self) -> bool:
-        """There is something to take."""
+        """True if there is something to take."""
         return bool(self._ready)
 
     def add(self, records: FetchedRecords) -> None:
@@ -50,7 +51,7 @@ class Inbox:
     def take(self) -> list[FetchedRecords]:
         """Return all records that are ready. The parts of a partition are joined, up to the size of a fetch.
 
-        While a handler works, each poll puts a part of a few records by. It would never catch up if each part became a
+        While a handler works, each poll buffers a part of a few records. It would never catch up if each part became a
         transaction or a batch.
         """
         ready, self._ready = self._ready, deque()
@@ -81,21 +82,21 @@ class Inbox:
         return sum(map(size_bytes, self._ready))
 
     def first_offset(self, where: TopicPartition) -> int | None:
-        """The next one to be taken of a partition; None: nothing of it is here."""
+        """Return the next offset to take of a partition; None if nothing of it is buffered."""
         for records in (*self._ready, *self._put_by.get(where, ())):
             if (records.topic, records.partition) == where:
                 return records.offsets[0]
         return None
 
     def forget(self, where: TopicPartition) -> None:
-        """Drop what is here of a partition."""
+        """Drop the buffered records of a partition."""
         if self._put_by.pop(where, None):
             del self._put_by_bytes[where]
         if any((one.topic, one.partition) == where for one in self._ready):
             self._ready = deque(one for one in self._ready if (one.topic, one.partition) != where)
 
     def drop(self, where: TopicPartition) -> None:
-        """The partition is none of ours any more."""
+        """Drop everything about a partition that was revoked."""
         self.forget(where)
         self._paused.pop(where, None)
         self.kept_back.discard(where)
@@ -106,7 +107,7 @@ class Inbox:
         return where in self._paused
 
     def are_paused(self, held: Collection[TopicPartition]) -> bool:
-        """All of these are, and there are some."""
+        """True if all of these partitions are paused, and there is at least one."""
         return 0 < len(held) <= len(self._paused)
 
     def pause(self, where: TopicPartition) -> None:
@@ -120,7 +121,7 @@ class Inbox:
             self.add(records)
 
     def resume(self, where: TopicPartition) -> bool:
-        """True: librdkafka has to be told, and where to go on."""
+        """Resume a partition. Return True if librdkafka must be resumed too, at a given position."""
         if self._paused.pop(where, None) is None:
             return False
         self._ready.extend(self._put_by.pop(where, ()))
@@ -130,10 +131,10 @@ class Inbox:
         return was_kept_back
 
     def overfull(self, arrived: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Partitions to be kept back from now on, because too much is put by.
+        """Return the partitions that librdkafka must pause from now on, because too much is buffered.
 
-        With each the offset it is to be fetched again from: what was put by of it for long is given back, to make room
-        for those that come and go. None: what was put by stays.
+        Each has the offset from which it must be fetched again if its records were dropped, which happens to partitions
+        that were paused for long, to make space for those paused briefly. None: its buffered records stay.
         """
         found: dict[TopicPartition, int | None] = {}
         if sum(self._put_by_bytes.values()) <= self._room_bytes:
@@ -152,10 +153,10 @@ class Inbox:
 
 
 def size_bytes(records: FetchedRecords) -> int:
-    """Roughly: what the values take."""
+    """Estimate the size of the values."""
     return sum(len(value or b"") for value in records.values)
 
 
 def _room_bytes(records: FetchedRecords) -> int:
-    """Roughly: what they take in memory, where a deletion is not nothing."""
+    """Estimate the memory of the records, counting records without a value too."""
     return records.size_bytes + _RECORD_BYTES * len(records)

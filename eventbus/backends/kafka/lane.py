@@ -1,4 +1,4 @@
-"""What is sent to one partition, on its way into librdkafka."""
+"""The records sent to one partition, until librdkafka has them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from eventbus.backends.kafka.producer import KafkaProducer
 
 RECORD_OVERHEAD_BYTES = 128
-"""More than the lengths and deltas around one record, and its batch's header, ever take."""
+"""An upper limit for the lengths and deltas of one record, and its batch's header."""
 _LOOK_MASK = 0xFF
-"""Of a batch, every 256th record has the event loop look at the reports."""
+"""Within a batch, the event loop checks the reports at every 256th record."""
 
 
 class Lane:
-    """Records of one partition keep their order, also when librdkafka cannot take them yet: then they are held here."""
+    """Keeps the order of a partition's records, also if librdkafka cannot accept them yet: then they are held here."""
 
     __slots__ = (
         "_batch", "_direct", "_first_ms", "_is_slowed", "_large_bytes", "_last_ms", "_produce", "_producer", "_slices",
@@ -40,21 +40,21 @@ class Lane:
         self._produce: Callable[..., None] = _nobody
         self._slices = Slices(self, producer.loop)
         self._direct: dict[RecordBatch, None] = {}
-        """Batches that went to librdkafka at once and are not settled: no slice may overtake them."""
+        """Batches passed directly to librdkafka that are not settled: no slice may overtake them."""
         self._is_slowed = False
-        """A batch was refused: what comes now waits until its valid records are stored."""
+        """True after a batch was refused: later records wait until its valid records are stored."""
         self.is_parked = False
-        """librdkafka does not know the partition yet."""
+        """True if librdkafka does not know the partition yet."""
         self.limits = UNKNOWN
         self._first_ms = self._last_ms = self._together_ms = 0
-        """Timestamps that no broker refuses; and the one that records without a handle share."""
+        """The range of timestamps that no broker refuses; and the timestamp that records without a handle share."""
         self.topic = topic
         self.partition = partition
 
-    # The next two are alike on purpose: a call for what they share would cost a tenth of each.
+    # The next two are alike on purpose: a call for the common part would cost a tenth of each.
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
-        """Hand a record to librdkafka and give its handle. The hot path of `send_nowait`."""
+        """Pass a record to librdkafka and return its handle. The hot path of `send_nowait`."""
         batch = self._batch
         if batch is None:
             batch = self._open(timestamp_ms)
@@ -85,12 +85,13 @@ class Lane:
         return delivery
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
-        """The same without a handle. The hot path of `send_many`."""
+        """Pass a record to librdkafka without creating a handle. The hot path of `send_many`."""
         batch = self._batch
         if batch is None:
             batch = self._open(timestamp_ms)
         if timestamp_ms != self._together_ms or headers:
-            # A record that is like no other needs a handle: if its batch is refused, it is sent again from there.
+            # A record that differs from the others needs a handle: if its batch is refused, it is sent again from
+            # there.
             return self.append(key, value, headers, timestamp_ms).batch
         large_bytes = self._large_bytes
         if (
@@ -111,7 +112,7 @@ class Lane:
         return batch
 
     async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
-        """Send one record and wait for its ack; before that, for room."""
+        """Send one record and wait for its ack; before that, for space in the buffer."""
         while True:
             if self._producer.is_full:
                 await self._producer.wait_for_room()
@@ -123,7 +124,7 @@ class Lane:
             return delivery.result()
 
     def _open(self, timestamp_ms: int) -> RecordBatch:
-        """The first record of this turn of the event loop."""
+        """Begin a batch with the first record of this turn of the event loop."""
         batch = self._producer.open_batch(self)
         self._batch = batch
         batch.timestamp_ms = self._together_ms = timestamp_ms
@@ -147,12 +148,12 @@ class Lane:
     def _not_taken(
         self, failure: BufferError | KafkaException, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> RecordBatch:
-        """Raises, or returns a batch whose records wait."""
+        """Raise, or return a batch whose records wait."""
         self._producer.not_taken(self, failure, value, key)
         return self._open_slow(timestamp_ms)
 
     def _open_slow(self, timestamp_ms: int) -> RecordBatch:
-        """Records from here on wait for those before them, and are sent slice by slice."""
+        """Begin a batch whose records wait for earlier records, and are sent slice by slice."""
         batch = self._batch
         if batch is not None and not batch.is_direct:
             return batch
@@ -162,7 +163,7 @@ class Lane:
     def _check(
         self, batch: RecordBatch, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
     ) -> RecordBatch:
-        """Raises if the record cannot be sent. Returns the batch that it belongs to."""
+        """Return the batch for the record. Raises if the record cannot be sent."""
         self._producer.check_size(self, key, value, headers)
         if not timestamp_ms:
             raise ConfigError(
@@ -174,7 +175,7 @@ class Lane:
         return batch
 
     def is_alone(self, given: Given) -> bool:
-        """True if brokers may refuse the record for its timestamp or its missing key: it must not take others along."""
+        """True if brokers may refuse the record for its timestamp or its missing key: it must not share a batch."""
         return self._may_be_refused(given[2], given[6])
 
     def _may_be_refused(self, key: bytes | None, timestamp_ms: int) -> bool:
@@ -184,13 +185,13 @@ class Lane:
         return not first_ms <= timestamp_ms <= last_ms
 
     def seal(self) -> int:
-        """The turn of the event loop is over: how many records it brought."""
+        """End the batch with the turn of the event loop; return its number of records."""
         batch, self._batch = self._batch, None
         self._produce = _nobody  # a client that is replaced must not be kept alive by this
         if batch is None:
             return 0
         if not batch.count:
-            self._direct.pop(batch, None)  # its only record was not taken: nothing will be reported
+            self._direct.pop(batch, None)  # its only record was not accepted: nothing will be reported
         batch.seal()
         if not batch.is_direct:
             self._producer.release(self)
@@ -199,7 +200,7 @@ class Lane:
     # records that wait -----------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """From here on records wait, until `release`."""
+        """Make later records wait, until `release`."""
         self._is_slowed = True
         self.seal()
 
@@ -208,7 +209,7 @@ class Lane:
         self._slices.queue.append(given)
 
     def settled(self, batch: RecordBatch) -> bool:
-        """All records of a batch are reported. False: some of them are sent again first."""
+        """Handle a batch whose records are all reported. Return False if some of them are sent again first."""
         self._direct.pop(batch, None)
         if batch.refused:
             self._slices.repeat(batch.take_refused())
@@ -217,11 +218,11 @@ class Lane:
 
     @property
     def is_waiting(self) -> bool:
-        """It has records to send, and none in flight."""
+        """True if records wait to be sent, and none are in flight."""
         return self._slices.is_holding and not self._slices.is_busy
 
     def release(self) -> bool:
-        """Send the next slice, if nothing is in flight. False: the buffer is full."""
+        """Send the next slice, if nothing is in flight. Return False if the buffer is full."""
         if self._direct or self.is_parked:
             return True  # both end with another call
         if not self._slices.send(self._producer.client.handle.produce):
@@ -231,28 +232,28 @@ class Lane:
         return True
 
     def left(self, given: Given) -> None:
-        """A record that waited is handed over, or dropped."""
+        """Count a waiting record that was passed on or dropped."""
         self._producer.held_bytes -= size_bytes_of(given)
 
     def go_on(self) -> None:
-        """A slice is settled."""
+        """Continue after a slice is settled."""
         self._producer.release(self)
 
     @property
     def may_repeat(self) -> bool:
-        """False in a transaction: librdkafka can only abort it."""
+        """False in a transaction, which librdkafka can then only abort."""
         return self._producer.transactions is None
 
     def fail(self, error: ClientError) -> bool:
-        """What was held is not sent; whether there was something."""
+        """Fail the held records; return True if there were any."""
         self.is_parked = False
         return self._slices.fail(error)
 
 
 def size_bytes_of(given: Given) -> int:
-    """Return what a record takes of the buffer."""
+    """Return the buffer space that a record needs."""
     return len(given[1] or b"") + len(given[2] or b"")
 
 
 def _nobody(*_: object, **__: object) -> None:
-    """Until a batch is open."""
+    """Do nothing: used before a batch is open."""

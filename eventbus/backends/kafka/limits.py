@@ -1,4 +1,4 @@
-"""Limits that a topic sets for what is written to it. A broker that finds one exceeded refuses the whole batch."""
+"""Limits of a topic for its records. A broker that finds a limit exceeded refuses the whole batch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import msgspec
 
 NEVER_MS = (1 << 63) - 1
 _MARGIN_MS = 60_000
-"""How far the clocks of this machine and of a broker may differ before a refusal comes as a surprise."""
+"""The assumed difference between the clocks of this machine and of a broker."""
 _BATCH_OVERHEAD_BYTES = 61
 _RECORD_OVERHEAD_BYTES = 36
-"""More than the lengths and deltas of a record ever take."""
+"""An upper limit for the lengths and deltas of a record."""
 _HEADER_OVERHEAD_BYTES = 10
 
 
 class TopicLimits(msgspec.Struct, frozen=True):
-    """Without arguments: a topic whose limits are not known, and only show when a broker refuses something."""
+    """The limits of a topic. The defaults are for a topic with unknown limits, which show only in a broker's
+    refusal."""
 
     max_batch_bytes: int = NEVER_MS
     before_ms: int = NEVER_MS

@@ -1,7 +1,7 @@
 """The thread of one consumer: it polls librdkafka, which calls back in it when the group moves partitions.
 
-librdkafka lets one thread at a time use a consumer, and a poll takes as long as it takes. So everything that concerns
-one is done here, between two short polls; and in a callback, while the event loop finishes what is at work, too.
+Only one thread at a time may use a librdkafka consumer, and a poll may take long. So everything about a consumer is
+done here, between short polls; and during a callback, while the event loop finishes records in flight, too.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.consumer")
 
 _MOST_RECORDS = 2_000
-"""Records that one hop carries."""
+"""The most records passed to the event loop at once."""
 _AT_ONCE = 500
-"""Records that are asked of librdkafka at a time: below 700 new objects Python's collector has nothing to do."""
+"""The most records requested from librdkafka at once: below 700 new objects Python's garbage collector does not run."""
 _SLICE_SECONDS = 0.02
-"""A poll that waits for longer is several: a commit must not wait for it. (Two threads would not help: confluent-kafka
-lets one at a time into a consumer.)"""
+"""A longer poll is split, so that a commit does not wait for it. (A second thread would not help: confluent-kafka
+allows only one at a time.)"""
 _SHORT_SLICE_SECONDS = 0.002
 _BUSY_SECONDS = 0.25
-"""So long after records came they are probably about to be committed."""
+"""The time after an arrival of records in which a commit is likely."""
 _ANSWER_SECONDS = 10.0
 _PASSING = frozenset(
     (
@@ -61,26 +61,26 @@ _PASSING = frozenset(
         ClientError.REBALANCE_IN_PROGRESS,
     )
 )
-"""librdkafka deals with them by itself, and says so too."""
+"""Errors that librdkafka handles itself, and reports too."""
 
 
 class Step(msgspec.Struct):
-    """Partitions move: the thread waits in librdkafka's callback until the event loop has done its part."""
+    """A move of partitions: the thread waits in librdkafka's callback until the event loop has done its part."""
 
     kind: Literal["assign", "revoke"]
     partitions: list[TopicPartition]
     offsets: dict[TopicPartition, int] = {}
-    """Of an assignment, where to begin; the event loop may change it. Partitions left out cannot be read yet."""
+    """The start positions of an assignment; the event loop may change them. Partitions left out cannot be read yet."""
     metadata: GroupMetadata | None = None
     is_done: bool = False
 
 
 class Arrival(msgspec.Struct):
-    """What one poll brought."""
+    """The result of one poll."""
 
     records: list[FetchedRecords] = []
     ends: dict[TopicPartition, int] = {}
-    """Where reading has come to the end of a partition, past what is not for readers."""
+    """Offsets at which reading has reached the end of a partition, after offsets without readable records."""
     out_of_range: list[TopicPartition] = []
     errors: list[EventBusError] = []
 
@@ -89,7 +89,7 @@ class Arrival(msgspec.Struct):
 
 
 class PollRequest:
-    """What the event loop wants of the poll under way; one at a time, and it may change its mind meanwhile."""
+    """A poll requested by the event loop, only one at a time; the request may change while the poll runs."""
 
     __slots__ = ("deadline", "is_wanted", "most_records")
 
@@ -99,14 +99,14 @@ class PollRequest:
         self.is_wanted = False
 
     def want(self, wait_seconds: float, *, is_sign_of_life: bool) -> None:
-        """``is_sign_of_life``: its owner has records enough, and polls to stay in the group."""
+        """``is_sign_of_life``: the owner has enough records, and polls only to stay in the group."""
         self.deadline = time.monotonic() + wait_seconds
         self.most_records = 1 if is_sign_of_life else _MOST_RECORDS
         self.is_wanted = True
 
 
 class Member:
-    """A consumer of librdkafka's in its thread. Only what says so may be called from the event loop."""
+    """A librdkafka consumer in its thread. Only methods that say so may be called from the event loop."""
 
     def __init__(
         self,
@@ -117,14 +117,15 @@ class Member:
         *,
         is_cooperative: bool,
     ) -> None:
-        """``place`` says, in the thread, where to begin reading partitions that are taken up."""
+        """``place`` returns, in the thread, where to begin reading newly assigned partitions."""
         try:
             self.client = Consumer(settings)
         except KafkaException as failure:
             raise config_refused(failure) from None
         self.config = config
         self._most_bytes = 1024 * int(settings["queued.max.messages.kbytes"])
-        """The size of the values that one hop carries: librdkafka fetches more while its queue is emptied."""
+        """The most bytes of values passed to the event loop at once: librdkafka fetches more while its queue is
+        emptied."""
         self.worker = Worker(f"eventbus-kafka-{config.group or 'reader'}", loop)
         self.is_cooperative = is_cooperative
         self._loop = loop
@@ -133,10 +134,10 @@ class Member:
         self._ask_group_at = self._busy_until = 0.0
         self._reads: set[TopicPartition] = set()
         self._topics: set[str] = set()
-        """Of what librdkafka reads."""
+        """The topics of the partitions that librdkafka reads."""
         self._is_lost = False
         self._is_in_step = False
-        """librdkafka has called back, and must not be polled until that call has returned."""
+        """True while librdkafka waits for a callback to return; it must not be polled then."""
         self._closing = False
         self.on_step: Callable[[Step], object] = _ignore
         self.on_lost: Callable[[list[TopicPartition]], object] = _ignore
@@ -151,7 +152,7 @@ class Member:
 
     @property
     def _placed(self) -> set[TopicPartition]:
-        """What librdkafka reads."""
+        """The partitions that librdkafka reads."""
         return self._reads
 
     @_placed.setter
@@ -160,7 +161,7 @@ class Member:
         self._topics = {topic for topic, _ in partitions}
 
     def subscribe(self, topics: list[str]) -> None:
-        """Without topics, leave the group: librdkafka refuses to subscribe to none."""
+        """Subscribe, or leave the group if there are no topics, which librdkafka refuses."""
         try:
             if not topics:
                 self.client.unsubscribe()
@@ -175,7 +176,7 @@ class Member:
         self._placed = set(offsets)
 
     def read_too(self, offsets: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> None:
-        """Partitions of the assignment whose beginning is known by now, or whose reading has ended in an error."""
+        """Read assigned partitions whose start was not known before, or whose reading has ended in an error."""
         if self.is_cooperative:
             again = self._placed & offsets.keys()
             if again:
@@ -187,7 +188,8 @@ class Member:
             self.read({**known, **offsets})
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """Read on elsewhere. Those that librdkafka does not read at the moment are returned: begin them anew."""
+        """Change positions. Return the partitions that librdkafka does not read at present: they must be started
+        again."""
         left: set[TopicPartition] = set()
         for where, offset in offsets.items():
             if where not in self._placed:
@@ -244,7 +246,7 @@ class Member:
             self._placed = set()
 
     def _wait_for(self, step: Step) -> None:
-        """Let the event loop do its part; do what it asks for meanwhile."""
+        """Wait for the event loop to do its part; do its jobs meanwhile."""
         self._is_in_step = True
         self._loop.tell(lambda: self.on_step(step))
         while not step.is_done and not self._closing:
@@ -252,7 +254,7 @@ class Member:
         self._is_in_step = False
 
     def release(self, step: Step) -> None:
-        """A job: the event loop has done its part."""
+        """Let the callback return, as a job, when the event loop has done its part."""
         step.is_done = True
 
     def _metadata(self) -> GroupMetadata:
@@ -262,7 +264,7 @@ class Member:
             return self._group
 
     def _tell_group(self) -> None:
-        """A generation may change although no partition moves. Asking waits for librdkafka's main thread."""
+        """Pass on the group metadata: a generation may change although no partition moves. The call may wait."""
         if (now := time.monotonic()) < self._ask_group_at:
             return
         self._ask_group_at = now + _SLICE_SECONDS
@@ -274,7 +276,7 @@ class Member:
     # reading ---------------------------------------------------------------------------------------------------------
 
     def poll(self, request: PollRequest) -> None:
-        """Until something came, or the time is over, or nobody waits any more."""
+        """Poll until something arrives, the time is over, or the request is withdrawn."""
         while not self._is_in_step:
             now = time.monotonic()
             left = request.deadline - now
@@ -294,7 +296,8 @@ class Member:
     def _poll_once(self, wait_seconds: float, most_records: int) -> Arrival:
         arrival, collected, count, size_bytes = Arrival(), Collected(), 0, 0
         try:
-            # It waits for one, and the rest is what there is: `consume` alone would wait until all are there.
+            # Wait for one message, and take the rest that is available: `consume` alone would wait until all are
+            # available.
             first = self.client.poll(wait_seconds)
             messages = [] if first is None else [first]
             while messages:
@@ -306,7 +309,7 @@ class Member:
                 messages = self.client.consume(min(most_records - count, _AT_ONCE), 0) if has_room else []
         except KafkaException as failure:
             arrival.errors.append(raised(failure, "nothing can be read"))
-        except Exception as error:  # no caller waits for the outcome of this job: its records would be lost silently
+        except Exception as error:  # no caller waits for this job: its records would be lost silently
             logger.exception("Records that librdkafka has handed over could not be taken")
             arrival.errors.append(
                 EventBusError(
@@ -314,12 +317,12 @@ class Member:
                     "Restart the consumer: it reads them again from its last commit"
                 )
             )
-        # Some may have been given up in the course of it.
+        # Partitions may have been revoked during the poll.
         arrival.records = [records for where, records in collected.records().items() if where in self._placed]
         return arrival
 
     def _note(self, arrival: Arrival, message: Message) -> None:
-        """What librdkafka says in place of a record."""
+        """Handle a message that is an event instead of a record."""
         error = message.error()
         assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -331,7 +334,7 @@ class Member:
             if where in self._placed:
                 arrival.out_of_range.append(where)
         elif code in _PASSING or (code == ClientError.GROUP_AUTHORIZATION_FAILED and self.config.group is None):
-            # Without a group, librdkafka asks for the coordinator of one that nobody meant.
+            # Without a group, librdkafka requests the coordinator of a made-up group.
             logger.debug("librdkafka: %s", error.str())
         else:
             what = f"{where} cannot be read" if where is not None else f"group {self.config.group!r}"
@@ -342,7 +345,7 @@ class Member:
     # offsets ---------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Raises the first error; what is not refused is stored."""
+        """Commit. Raises the first error; offsets that are not refused are stored."""
         if self._is_lost:
             raise UnknownMemberId(
                 f"group {self.config.group!r} has given this member up: what it had not committed, others read again"
@@ -358,19 +361,22 @@ class Member:
                 raise error_of(one.error, f"group {self.config.group!r} did not commit {one.topic}-{one.partition}")
 
     def _reason(self, error: ClientError) -> ClientError:
-        """What made this client useless, if it is: only a poll tells, and another call may have met it first."""
+        """Return the fatal error of this client, if there is one: only a poll returns it, and another call may come
+        first."""
         if error.code() != ClientError._FATAL:
             return error
-        while (message := self.client.poll(0)) is not None:  # a record is lost to nobody: this member commits no more
-            told = message.error()
-            if told is not None and told.code() == ClientError._FATAL:
-                return told
+        # Dropping a record is harmless: this member commits no more.
+        while (message := self.client.poll(0)) is not None:
+            fatal = message.error()
+            if fatal is not None and fatal.code() == ClientError._FATAL:
+                return fatal
         return error
 
     def committed(
         self, partitions: Iterable[TopicPartition], wait_seconds: float = _ANSWER_SECONDS
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, EventBusError]]:
-        """Return what the group has committed, and the errors of single partitions. A partition in neither has none.
+        """Return the group's committed offsets, and the errors of single partitions. A partition in neither has no
+        offset.
 
         Waits for transactions that are about to commit offsets. Raises an error of the whole group.
         """
@@ -394,7 +400,7 @@ class Member:
         return offsets, errors
 
     def close(self) -> None:
-        """The last job: leave the group."""
+        """Leave the group; the last job."""
         self._closing = True
         try:
             self.client.close()
@@ -402,9 +408,9 @@ class Member:
             logger.debug("a consumer of group %r did not close: %s", self.config.group, failure)
 
     def shut(self) -> Job[None]:
-        """From the event loop: whatever the thread waits for, it waits no longer. The job that leaves the group."""
+        """End all waits in the thread, from the event loop. Return the job that leaves the group."""
         self._closing = True
-        self.worker.do(_wake)  # taken by a callback that waits; closing has to wait until it has returned
+        self.worker.do(_wake)  # handled by a callback that waits; closing must wait until it has returned
         closing = self.worker.do(self.close)
         self.worker.stop()
         return closing
@@ -415,8 +421,8 @@ def _at(offsets: Mapping[TopicPartition, int]) -> list[ClientPartition]:
 
 
 def _ignore(_: object) -> None:
-    """Until the event loop listens."""
+    """Do nothing: the default callback."""
 
 
 def _wake() -> None:
-    """Something to do for a thread that waits for a job."""
+    """Do nothing: a job that wakes the thread."""

@@ -1,7 +1,7 @@
-"""Offsets of partitions: where they begin and end, where a time is, and deleting records before one.
+"""First and last offsets of partitions, offsets by time, and deleting records.
 
-Requests go to the leaders on connections of our own. librdkafka's are used only where these cannot be made, because
-they can crash the process, see `OffsetAdmin._prepare_librdkafka`. Everything here blocks: it is for threads.
+Requests go to the leaders on our own connections. librdkafka's are used only where these are not possible, because they
+can crash the process, see `OffsetAdmin._prepare_librdkafka`. Everything here blocks, and runs in threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 _PATIENCE_SECONDS = (2.0, 4.0, 8.0)
 """How long a partition's leader may take to return its offsets, the first time and the next ones."""
 _GRACE_SECONDS = 1.0
-"""How long a leader may take longer than the timeout that it was given."""
+"""How much longer than the requested timeout a leader may take."""
 _UNKNOWN_SERVER_ERROR, _LEADER_NOT_AVAILABLE = -1, 5
 _WITH_MAX_TIMESTAMP = 7
 """The first version of ListOffsets with MAX_TIMESTAMP."""
@@ -57,7 +57,7 @@ class OffsetAdmin:
     def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Raises the first error of those that do not pass while leaders are elected."""
+        """Return offsets. Raises the first error that does not pass when leaders are elected."""
         found, errors = self.try_offsets(at, isolation)
         for error in errors.values():
             raise error
@@ -93,7 +93,7 @@ class OffsetAdmin:
         """Return first offsets, last stable offsets and ends, without those of partitions whose leader does not answer.
 
         A leader that has just died would be waited for as long as for any request. So a leader that does not answer is
-        given up soon, and looked up before the next try.
+        abandoned soon, and looked up before the next attempt.
         """
         requests = (
             (EARLIEST, IsolationLevel.READ_UNCOMMITTED),
@@ -152,7 +152,7 @@ class OffsetAdmin:
     def _list(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel, seconds: float
     ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], Errors]:
-        """Request offsets once."""
+        """Request the offsets a single time."""
         if not at:
             return {}, {}
 
@@ -195,7 +195,7 @@ class OffsetAdmin:
     ) -> tuple[dict[TopicPartition, Any], Errors]:
         """Send a request to the leader of each partition. Return results, and errors.
 
-        Leaders are remembered until one returns an error. Raises ConfigError if our own connections do not take the
+        Leaders are cached until one returns an error. Raises ConfigError if our own connections do not support the
         settings.
         """
         leaders, errors = self._leaders(list(partitions), what)
@@ -239,7 +239,7 @@ class OffsetAdmin:
         return leaders, errors
 
     def _without_leader(self, partitions: Sequence[TopicPartition], topics: Topics, what: str) -> Errors:
-        """Return the errors of partitions without a leader. Only for a partition that exists is it worth waiting."""
+        """Return the errors of partitions without a leader. Waiting is useful only for a partition that exists."""
         errors: Errors = {}
         unknown = {
             topic: self._metadata.unknown(topic)
@@ -272,11 +272,12 @@ class OffsetAdmin:
     def _prepare_librdkafka(
         self, partitions: Iterable[TopicPartition], what: str
     ) -> tuple[list[TopicPartition], Errors]:
-        """Have librdkafka learn the leaders of partitions. Return those that have one, and errors.
+        """Make librdkafka learn the leaders of partitions. Return those that have one, and errors.
 
         Its ListOffsets and DeleteRecords (2.16) may only be called for leaders in its metadata cache. For others the
-        calling thread registers the request with the cache, and goes on using it. When a metadata response arrives just
-        then, the client's main thread answers the request and frees it, and the calling thread crashes the process.
+        calling thread registers the request with the cache, and continues to use it. When a metadata response arrives
+        just then, the client's main thread answers the request and frees it, and the calling thread crashes the
+        process.
         """
         topics = self._metadata.topics({topic for topic, _ in partitions})
         leaders = topics.leaders
@@ -307,7 +308,7 @@ class OffsetAdmin:
 
 
 def _of(where: TopicPartition, error: KafkaError, what: str) -> KafkaError:
-    """Return the error of a request as that of one of its partitions."""
+    """Return the error of a request as the error of one of its partitions."""
     return error_for_code(error.code, f"{what.format(where)}: {error}")
 
 

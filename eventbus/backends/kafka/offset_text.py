@@ -1,4 +1,4 @@
-"""The text beside a committed offset: ``confluent-kafka`` stores the zero byte that ends it in C, too."""
+"""The metadata text of a committed offset: ``confluent-kafka`` also stores the zero byte that ends it in C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 
 
 def to_commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[ClientPartition]:
-    """Offsets as librdkafka's calls take them. No text is none, and not one zero byte."""
+    """Convert offsets for librdkafka's calls. An empty text becomes None instead of a single zero byte."""
     return [
         ClientPartition(*where, at.offset, at.metadata) if at.metadata else ClientPartition(*where, at.offset)
         for where, at in offsets.items()
@@ -18,5 +18,5 @@ def to_commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Clien
 
 
 def read_text(text: str | None) -> str:
-    """The text that was meant."""
+    """Return the text without confluent-kafka's zero byte."""
     return (text or "").removesuffix("\0")

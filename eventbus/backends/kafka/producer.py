@@ -1,4 +1,4 @@
-"""The Kafka producer: librdkafka batches and sequences; here are the handles, and one hop per batch of reports."""
+"""The Kafka producer: librdkafka batches and sequences; this module has the handles, and one callback per batch."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ logger = logging.getLogger("eventbus.producer")
 _LOOK_UP_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
 _LARGE_SHARE = 4
-"""A record of a quarter of the buffer or more waits until the buffer is empty."""
+"""A record of at least this fraction of the buffer waits until the buffer is empty."""
 _LOOK_EVERY = 256
-"""Records of small turns of the event loop between two looks at the reports."""
+"""The number of records in small turns of the event loop between two checks of the reports."""
 _REFUSED_SECONDS = 10.0
-"""How long a producer that was not allowed in refuses by itself: permissions may have been given by then."""
+"""How long a producer that was not authorized refuses locally: permissions may have been granted by then."""
 _SETTLE_SECONDS = 10.0
 """How long a client that has failed may wait for the answers to what it had sent."""
 _LOST_ITS_PLACE = frozenset(
@@ -57,13 +57,13 @@ _LOST_ITS_PLACE = frozenset(
         ClientError._FATAL,
     )
 )
-"""With these librdkafka's idempotent producer is finished: what it sends next could be taken for something else."""
+"""Errors after which librdkafka's idempotent producer is useless: its next batch could be taken for another."""
 _CLOSING_SECONDS = 1.0
-"""Closing takes no longer, or says what it waits for."""
+"""If closing takes longer, the log contains what it waits for."""
 
 
 class KafkaProducer:
-    """See `BackendProducer`."""
+    """The producer of a Kafka cluster, see `BackendProducer`."""
 
     def __init__(self, backend: KafkaBackend, config: ProducerConfig) -> None:
         self.backend = backend
@@ -74,24 +74,24 @@ class KafkaProducer:
         self._open: list[Lane] = []
         """Lanes with a batch of this turn."""
         self._pending: dict[RecordBatch, None] = {}
-        """Batches whose outcome is not known, oldest first."""
+        """Batches without an outcome, oldest first."""
         self._finished: deque[RecordBatch] = deque()
-        """Known in a thread, and not yet told in the event loop."""
+        """Batches whose outcome is known in a thread, and not yet set in the event loop."""
         self._is_woken = False
         self.is_full = False
         self._needs_bytes = 0
         self.is_held = False
-        """Records wait in their lanes: the client has failed, and another has not taken over yet."""
+        """True while records wait in their lanes: the client has failed, and has not been replaced yet."""
         self.held_bytes = 0
         self._crowded: dict[Lane, None] = {}
-        """Lanes with records that wait for room."""
+        """Lanes with records that wait for space in the buffer."""
         self._unlooked_count = 0
-        """Records since the last look at the reports."""
+        """Records since the last check of the reports."""
         self._is_busy = False
-        """The event loop takes the reports, not the client's thread."""
+        """True if the event loop takes the reports instead of the client's thread."""
         self._closed = False
         self._leaving = threading.Event()
-        """Nobody waits any more for what a thread looks up."""
+        """Set when the results of lookups in a thread are no longer needed."""
         self._refuses: Callable[[], object] | None = None
         self._looking_up: dict[str, list[Then]] = {}
         self._worker: Worker | None = None
@@ -133,7 +133,7 @@ class KafkaProducer:
                 self.backend.learn_limits([topic])
             except EventBusError as error:
                 found.append(error)
-            except Exception as error:  # the client library's: the sends that wait for the topic must end
+            except Exception as error:  # raised by the client library: the sends that wait for the topic must end
                 found.append(ConfigError(f"Topic {topic!r} cannot be looked up. {type(error).__name__}: {error}"))
 
         def tell() -> None:
@@ -143,7 +143,7 @@ class KafkaProducer:
         self._in_thread(look, tell)
 
     def _in_thread(self, look: Callable[[], None], then: Callable[[], object]) -> None:
-        """Ask the cluster; then, in the event loop, go on."""
+        """Query the cluster in a thread; then continue in the event loop."""
         if self._worker is None:
             self._worker = Worker("eventbus-kafka-look-up", self.loop)
         self._worker.do(look, then)
@@ -169,7 +169,7 @@ class KafkaProducer:
         return lane
 
     def check_size(self, lane: Lane, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        """Raises RecordTooLarge beyond ``max_request_size``."""
+        """Raise RecordTooLarge beyond ``max_request_size``."""
         size_bytes = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
         size_bytes += sum([4 * len(name) + len(data or b"") + 10 for name, data in headers])
         if size_bytes > self.config.max_request_size:
@@ -182,7 +182,8 @@ class KafkaProducer:
             raise too_large
 
     def open_batch(self, lane: Lane) -> RecordBatch:
-        """A lane's first record of this turn of the event loop. Raises why none can be taken now."""
+        """Begin a batch with a lane's first record of this turn of the event loop. Raises if no record is accepted
+        now."""
         if self._refuses is not None:
             self._refuses()
         if not self._open:
@@ -197,12 +198,12 @@ class KafkaProducer:
         return batch
 
     def refuse(self, why: Callable[[], object] | None) -> None:
-        """From here on ``why`` is called for each record, and raises; None: records are taken."""
+        """Call ``why``, which raises, for each record from now on; None: accept records."""
         self.seal()
         self._refuses = why
 
     def seal(self) -> None:
-        """What was given so far is complete."""
+        """End all open batches."""
         lanes, self._open = self._open, []
         for lane in lanes:
             self._unlooked_count += lane.seal()
@@ -212,7 +213,7 @@ class KafkaProducer:
             self.loop.later(self._rest)
 
     def look(self) -> None:
-        """Many records are handed over: take the reports of others in between."""
+        """Take the reports of earlier records while many records are being sent."""
         self._unlooked_count = 0
         if not self.client.is_stopped:
             if not self._is_busy:
@@ -221,7 +222,7 @@ class KafkaProducer:
             self.client.look()
 
     def _rest(self) -> None:
-        """A turn of the event loop later: unless it goes on like that, the thread takes the reports again."""
+        """Return the reports to the thread a turn later, unless the load continues."""
         if self._is_busy and not self._open:
             self._is_busy = False
             self.client.rest()
@@ -229,7 +230,7 @@ class KafkaProducer:
     def not_taken(
         self, lane: Lane, failure: BufferError | KafkaException, value: bytes | None, key: bytes | None
     ) -> None:
-        """librdkafka refused a record: raises why, or has the lane hold it until it can be sent."""
+        """Handle a record that librdkafka refused: raise, or hold it in the lane until it can be sent."""
         error = ClientError(ClientError._QUEUE_FULL) if isinstance(failure, BufferError) else client_error(failure)
         if error.code() == ClientError._QUEUE_FULL:
             raise self._has_no_room(len(value or b"") + len(key or b"")) from None
@@ -249,7 +250,7 @@ class KafkaProducer:
             raise reason from reason.__cause__
 
     def _has_no_room(self, size_bytes: int) -> EventBusError:
-        if size_bytes > self._room_bytes:  # there never will be any
+        if size_bytes > self._room_bytes:  # there never will be enough space
             too_large = RecordTooLarge(
                 f"a record of {size_bytes:,} bytes is larger than the producer's whole buffer "
                 f"(buffer_memory={self.config.buffer_memory:,}): send less (or a pointer to the payload), or raise it"
@@ -264,7 +265,7 @@ class KafkaProducer:
         )
 
     def hold_bytes(self, size_bytes: int) -> None:
-        """A record is held in its lane. Raises BufferExhausted."""
+        """Count a record that is held in its lane. Raises BufferExhausted."""
         if self.held_bytes + size_bytes > self.config.buffer_memory:
             raise self._has_no_room(size_bytes)
         self.held_bytes += size_bytes
@@ -272,8 +273,8 @@ class KafkaProducer:
     def _until_seen(self, lane: Lane) -> None:
         """Return, in a thread, when librdkafka knows a partition that was added, or after ``max_block_ms``.
 
-        Or when the topic no longer has the partition, because it was created again with fewer. The thread looks up
-        other topics, too, so they would wait for nothing.
+        Also returns if the topic no longer has the partition, because it was created again with fewer. The thread looks
+        up other topics, too, which would otherwise wait for nothing.
         """
         deadline = time.monotonic() + self.config.max_block_ms / 1000
         while lane.is_parked and time.monotonic() < deadline:
@@ -283,7 +284,8 @@ class KafkaProducer:
                     return
                 if lane.partition >= self.backend.known_counts.get(lane.topic, 0):
                     return
-            except (KafkaException, KeyError, AttributeError):  # no answer; no such topic; the client was replaced
+            # No answer; the topic does not exist; the client was replaced.
+            except (KafkaException, KeyError, AttributeError):
                 pass
             if self._leaving.wait(_PAUSE_SECONDS):
                 return
@@ -293,16 +295,16 @@ class KafkaProducer:
         self.release(lane)
 
     def release(self, lane: Lane) -> None:
-        """Hand over what a lane held, or try again when there is room."""
+        """Pass on what a lane held, or try again when there is space."""
         if self.is_held or self._leaving.is_set():
-            return  # `_take_over` does it, or nobody any more
+            return  # `_take_over` does it, unless the producer is closed
         if lane.release():
             self._crowded.pop(lane, None)
         else:
             self._crowded[lane] = None
 
     def drop_held(self, why: ClientError | None = None) -> bool:
-        """What waits in its lane is not sent; whether there was something."""
+        """Fail the records that wait in their lanes; return True if there were any."""
         self.seal()
         self._crowded.clear()
         dropped = [lane.fail(why or ClientError(ClientError._PURGE_QUEUE)) for lane in self._lanes.values()]
@@ -315,14 +317,14 @@ class KafkaProducer:
     # reports ---------------------------------------------------------------------------------------------------------
 
     def _is_finished(self, batch: RecordBatch) -> None:
-        """In any thread: one hop for all that is finished by the time the event loop looks."""
+        """Schedule `_settle`, from any thread: a single call for all batches that are finished by then."""
         self._finished.append(batch)
         if not self._is_woken:
             self._is_woken = True
             self.loop.tell(self._settle)
 
     def settle_again(self, batches: list[RecordBatch]) -> None:
-        """Finish batches, in the event loop, whose cause of failure may be known now."""
+        """Settle batches in the event loop whose cause of failure may be known now."""
         self._finished.extend(batches)
         self._settle()
 
@@ -331,7 +333,7 @@ class KafkaProducer:
         self.loop.tell(partial(self._hold_behind, batch))
 
     def _hold_behind(self, batch: RecordBatch) -> None:
-        """Records that are sent from now on wait for those of ``batch``; the topic's limits may have changed."""
+        """Make later records wait for those of ``batch``; the topic's limits may have changed."""
         self._lane(batch.topic, batch.partition).hold()
         self._learn_limits(batch.topic)
 
@@ -340,7 +342,7 @@ class KafkaProducer:
             self._in_thread(partial(self.backend.learn_limits, [topic]), _nothing)
 
     def _settle(self) -> None:
-        """In the event loop."""
+        """Set the outcomes of finished batches, in the event loop."""
         self._is_woken = False
         finished = self._finished
         while finished:
@@ -355,7 +357,7 @@ class KafkaProducer:
             self._pending.pop(batch, None)
             if self.transactions is None and failure is not None and failure.code() in _LOST_ITS_PLACE:
                 batch.lost_with = self.client.cause_of(failure)
-                self._replace(self.client, batch.lost_with)  # the report may come before the news of its cause
+                self._replace(self.client, batch.lost_with)  # the report may come before the error that caused it
             batch.finish()
             if self.transactions is not None and failure is not None and batch.error is not None:
                 self.transactions.failed(batch, failure, batch.error)
@@ -391,11 +393,12 @@ class KafkaProducer:
     # a client that fails ---------------------------------------------------------------------------------------------
 
     def _has_failed(self, client: ProducerClient, error: ClientError) -> None:
-        """In any thread: librdkafka's idempotent producer has lost its place, and takes nothing more."""
+        """Schedule the replacement of a client whose idempotent producer is useless; called in any thread."""
         self.loop.tell(partial(self._replace, client, error))
 
     def _replace(self, client: ProducerClient, error: ClientError) -> None:
-        """What the failed client sent is settled first: no record overtakes one that may yet be acknowledged."""
+        """Replace a failed client after its records are settled: no record may overtake one that may yet be
+        acknowledged."""
         if client is not self.client or client.is_stopped or self.transactions is not None:
             return  # a transaction ends with the client that it began with
         count = 0
@@ -415,7 +418,7 @@ class KafkaProducer:
         client.stop(_SETTLE_SECONDS, partial(self.loop.tell, self._take_over))
 
     def _let_down(self, client: ProducerClient, error: ClientError, count: int) -> None:
-        """Another client would be refused as well: it is not tried before a while."""
+        """Handle a client without permission: another client would be refused too, so none is tried for a while."""
         logger.error(
             "the producer to kafka://%s is refused (%s): %d record(s) are not stored",
             self.backend.settings.bootstrap, error.str(), count,
@@ -433,7 +436,7 @@ class KafkaProducer:
         self.refuse(check)
 
     def _take_over(self) -> None:
-        """Another client, with a producer id of its own, goes on with what was held."""
+        """Continue with a new client, which has a new producer id, and send the held records."""
         if self._leaving.is_set():
             return
         self.client = ProducerClient(self._settings, self._has_failed)
@@ -447,13 +450,13 @@ class KafkaProducer:
     # life ------------------------------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Go on with another client, as if the process had been started anew. What the old one holds is given up."""
+        """Continue with a new client, as after a restart of the process. The old client's records are dropped."""
         self.drop_held()
         self.client.stop()
         self.client = ProducerClient(self._settings, self._has_failed)
 
     async def run(self) -> None:
-        await anyio.Event().wait()  # librdkafka's threads do it
+        await anyio.Event().wait()  # librdkafka's threads do the work
 
     async def aclose(self) -> None:
         if self._closed:
@@ -463,7 +466,7 @@ class KafkaProducer:
         try:
             if self.transactions is not None:
                 await self.transactions.aclose()
-            self.refuse(_refuse)  # else there would always be one more to wait for
+            self.refuse(_refuse)  # otherwise there would always be another record to wait for
             await self._last_flush()
         finally:
             self.refuse(_refuse)
@@ -543,4 +546,4 @@ def _refuse() -> None:
 
 
 def _nothing() -> None:
-    """Until a client says what it wants to hear."""
+    """Do nothing: the default callback."""

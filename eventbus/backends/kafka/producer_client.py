@@ -1,4 +1,4 @@
-"""One producer of librdkafka's, and the thread that its reports come in."""
+"""A librdkafka producer, and the thread that receives its reports."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from eventbus.forks import never_free, watch_forks
 logger = logging.getLogger("eventbus.producer")
 
 _POLL_SECONDS = 0.1
-"""How long the thread waits for reports before it looks whether it is still wanted."""
+"""How long the thread waits for reports before it checks whether it must stop."""
 _PURGE_SECONDS = 1.0
-"""How long the reports of what was purged may take: librdkafka's own threads make them."""
+"""How long the reports of purged records may take: librdkafka's own threads create them."""
 _CAUSE_SECONDS = 1.0
-"""How long the cause of a fatal error may take to be queued."""
+"""How long it may take until the cause of a fatal error is queued."""
 
 
 OnFatal = Callable[["ProducerClient", ClientError], object]
 
 
 class ProducerClient:
-    """Its handle is for the event loop's thread, which only hands records over and never waits in it."""
+    """A producer whose handle is used by the event loop's thread, which only passes records on and never waits."""
 
     def __init__(self, settings: dict[str, Any], on_fatal: OnFatal) -> None:
-        """``on_fatal``: whom to tell, in any thread, of an error that makes it useless. Raises ConfigError."""
+        """``on_fatal`` is called, in any thread, with an error that makes the client useless. Raises ConfigError."""
         self.on_fatal = on_fatal
         try:
             self.handle = Producer(settings)
@@ -54,7 +54,7 @@ class ProducerClient:
         never_free(getattr(self, "handle", None))
 
     def __len__(self) -> int:
-        """Records that nothing is known of yet; none once it is gone."""
+        """The number of records without an outcome; 0 once the client is gone."""
         handle: Producer | None = getattr(self, "handle", None)
         return 0 if handle is None else len(handle)
 
@@ -62,30 +62,31 @@ class ProducerClient:
         return True
 
     def claim(self) -> None:
-        """The event loop hands over many records, and takes the reports itself, until `rest`.
+        """Let the event loop take the reports while it sends many records, until `rest`.
 
-        There it costs nothing; the thread would have to win the interpreter's lock from the loop once for each report.
+        In the loop it costs nothing; the thread would have to acquire the interpreter's lock from the loop for each
+        report.
         """
         self._may_poll.clear()
 
     def rest(self) -> None:
-        """The thread takes them again."""
+        """Let the thread take the reports again."""
         self._may_poll.set()
 
     def look(self, wait_seconds: float = 0) -> None:
-        """Take the reports that are there."""
+        """Take the available reports."""
         try:
             self.handle.poll(wait_seconds)
-        except KafkaException as failure:  # so it tells of a fatal error
+        except KafkaException as failure:  # it reports a fatal error in this way
             logger.debug("librdkafka: %s", failure)
             error = client_error(failure)
             self.fatal = self.fatal or error
             self.on_fatal(self, error)
 
     def cause_of(self, error: ClientError) -> ClientError:
-        """Return the cause of a fatal error, from the event loop; any other error is its own.
+        """Return the cause of a fatal error, from the event loop; any other error is its own cause.
 
-        librdkafka refuses records with "Local: Fatal error" and gives the cause to the next poll alone. It refuses them
+        librdkafka refuses records with "Local: Fatal error" and gives the cause only to the next poll. It refuses them
         before it has queued the cause, and this client's thread may just have taken it from the queue.
         """
         if error.code() != ClientError._FATAL:
@@ -114,7 +115,7 @@ class ProducerClient:
             self.look(_POLL_SECONDS)
 
     def stop(self, patience_seconds: float = 0.0, when_gone: Callable[[], object] | None = None) -> None:
-        """What has no outcome within ``patience_seconds`` is given up; then ``when_gone`` is called, in the thread."""
+        """Drop records without an outcome after ``patience_seconds``; then call ``when_gone``, in the thread."""
         self._patience_seconds = patience_seconds
         self._when_gone = when_gone
         self.is_stopped = True

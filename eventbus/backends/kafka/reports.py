@@ -1,7 +1,7 @@
-"""What librdkafka says of records, and who is told: it reports them one by one, in whichever thread polls it.
+"""Delivery reports: librdkafka reports each record separately, in whichever thread polls it.
 
-The reports of one producer may come in two threads at once, so all that they change is one list's end or a field that
-nobody else writes.
+The reports of a producer may come in two threads at once, so each changes only the end of a list, or a field that is
+written nowhere else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from eventbus.types import Headers, RecordMetadata
 logger = logging.getLogger("eventbus.producer")
 
 Report = Callable[[ClientError | None, Any], None]
-"""(error, message): without a message if librdkafka never had the record."""
+"""Called with (error, message): without a message if librdkafka never had the record."""
 Given = tuple[str, bytes | None, bytes | None, int, Report, None, int, "list[Any] | None"]
-"""The arguments of librdkafka's ``produce``, in its order; by position, for names cost a third of the call."""
+"""The arguments of librdkafka's ``produce``, in its order; positional, because names cost a third of the call."""
 
 _NOT_TOLD = -1
-"""In place of an offset."""
+"""Used as an offset before the outcome is known."""
 NOT_ALLOWED = frozenset(
     (
         ClientError.CLUSTER_AUTHORIZATION_FAILED,
@@ -36,9 +36,9 @@ NOT_ALLOWED = frozenset(
         ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     )
 )
-"""Whoever asks again is refused again."""
+"""Errors that a retry would get again."""
 GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, ClientError._FATAL))
-"""librdkafka gave the record up because its transaction or its client had failed, and the code does not tell why."""
+"""librdkafka dropped the record because its transaction or its client had failed; the code does not show the reason."""
 FENCED = frozenset(
     (
         ClientError._FENCED,
@@ -58,7 +58,7 @@ _OF_BATCH = frozenset(
         ClientError._INVALID_DIFFERENT_RECORD,
     )
 )
-"""Brokers refuse a batch with these, and librdkafka reports them of each record in it, also of valid ones."""
+"""Brokers refuse a whole batch with these, and librdkafka reports them for each of its records, even valid ones."""
 
 
 def is_of_batch(error: ClientError) -> bool:
@@ -67,7 +67,7 @@ def is_of_batch(error: ClientError) -> bool:
 
 
 class RecordBatch(BatchDelivery):
-    """Records given in one turn of the event loop for one partition. Told of one by one, for they travel as they may.
+    """The records sent in one turn of the event loop to a partition. They are reported separately, in any order.
 
     ``count`` grows in the event loop until the batch is sealed.
     """
@@ -83,27 +83,27 @@ class RecordBatch(BatchDelivery):
         """Called with the last report, in its thread."""
         self.is_sealed = False
         self.told: list[None] = []
-        """As long as there are reports: adding to a list is the one way to count in two threads."""
+        """Its length is the number of reports: appending to a list is the only way to count in two threads."""
         self.some_offset = -1
-        """Where a record of it was stored; -1: nowhere."""
+        """The offset at which one of its records was stored; -1: none."""
         self.first_failure: ClientError | None = None
         self.lost_with: ClientError | None = None
-        """What the client died of that had the rest of the batch."""
+        """The error of the client that had the rest of the batch."""
         self.transaction = 0
-        """The number of the one that it belongs to."""
+        """The number of its transaction."""
         self.cause: EventBusError | None = None
-        """Why its transaction had failed before librdkafka gave its records up."""
+        """The failure of its transaction, because of which librdkafka dropped its records."""
         self.is_direct = True
-        """librdkafka has its records in one sequence with others; False: they are sent slice by slice."""
+        """True if librdkafka has its records in a sequence with others; False: they are sent slice by slice."""
         self.may_repeat: Callable[[RecordBatch], object] | None = None
         """Called, in any thread, when some of its records may be valid and must be sent again. None: not possible."""
         self.refused: list[Given] = []
-        """Those records, in their order."""
+        """The records to send again, in order."""
         self.timestamp_ms = 0
         """The timestamp of all records without a handle."""
 
     def tell(self, error: ClientError | None, message: Message) -> None:
-        """The outcome of a record without a handle."""
+        """Record the outcome of a record without a handle."""
         if error is not None:
             if not self.is_refused(error, message, self.tell, self.timestamp_ms, ()):
                 self.first_failure = self.first_failure or error
@@ -148,18 +148,18 @@ class RecordBatch(BatchDelivery):
         return refused
 
     def seal(self) -> None:
-        """No record is added any more."""
+        """Mark the batch as complete."""
         self.is_sealed = True
         if not self.open_count:
             self.finished(self)
 
     @property
     def open_count(self) -> int:
-        """Records without an outcome."""
+        """The number of records without an outcome."""
         return self.count - len(self.told)
 
     def finish(self) -> None:
-        """Tell everybody who waits; in the event loop."""
+        """Set the outcome and wake waiting tasks; in the event loop."""
         if self.done:
             return
         if self.first_failure is not None:
@@ -170,7 +170,7 @@ class RecordBatch(BatchDelivery):
         self._finish()
 
     def error_of(self, failure: ClientError) -> EventBusError:
-        """What kept a record of it from the log."""
+        """Return the error of a failed record."""
         what = f"a record for {self.topic}-{self.partition} was not stored"
         if self.cause is not None and failure.code() in GIVEN_UP | FENCED:
             error = type(self.cause)(f"{what}: {self.cause}")
@@ -186,15 +186,15 @@ class RecordBatch(BatchDelivery):
 
 
 class RecordDelivery(Delivery):
-    """The handle of one record: of a batch some may fail, and their offsets need not follow one another."""
+    """The handle of a record. Some records of a batch may fail, and their offsets need not be consecutive."""
 
     offset: int | None = _NOT_TOLD
-    """None: nobody knows it, with acks=0."""
+    """None if the offset is unknown, with acks=0."""
     failure: ClientError | None = None
     headers: Headers = ()
 
     def tell(self, error: ClientError | None, message: Message) -> None:
-        """The outcome of the record. The hot path of `send_nowait`, once it is stored."""
+        """Record the outcome. The hot path of `send_nowait`, once the record is stored."""
         batch: Any = self.batch
         if error is None:
             self.offset = offset = message.offset()
@@ -217,12 +217,12 @@ class RecordDelivery(Delivery):
             return None
         if self.failure is not None:
             return batch.error_of(self.failure)
-        return batch.error if self.offset == _NOT_TOLD else None  # given up, or not
+        return batch.error if self.offset == _NOT_TOLD else None  # dropped, or still open
 
     def result(self) -> RecordMetadata:
         batch = self.batch
         if not batch.done:
-            raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
+            raise RuntimeError("the record is still in flight: await the delivery, or flush the producer first")
         offset = self.offset
         if offset is None:
             offset = -1

@@ -17,13 +17,13 @@ from eventbus.protocol import messages as m
 _KNOWN = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _FEWEST_ITERATIONS = 4_096
 _MOST_ITERATIONS = 1_000_000
-"""A server that asks for more wants to keep this process busy."""
+"""A server that requests more iterations only keeps this process busy."""
 
 Call = Callable[[Any, int], Any]
 
 
 def authenticate(call: Call, settings: ClientSettings, tokens: Tokens) -> None:
-    """Raises ConfigError when the broker refuses, or the mechanism is one that only librdkafka has."""
+    """Authenticate. Raises ConfigError if the broker refuses, or for a mechanism that only librdkafka supports."""
     given = settings.given
     mechanism = settings.mechanism
     user, password = given.get("sasl.username", ""), given.get("sasl.password", "")
@@ -75,4 +75,4 @@ def _scram(call: Call, digest: str, user: str, password: str) -> None:
     last = _say(call, f"{without_proof},p={base64.b64encode(proof).decode()}".encode()).decode()
     expected = base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)).decode()
     if not hmac.compare_digest(last.partition("v=")[2].split(",")[0], expected):
-        raise ConfigError("the broker does not know the password it let in: it may be somebody else")
+        raise ConfigError("the broker does not know the password that it accepted: it may be an impostor")

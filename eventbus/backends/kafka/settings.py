@@ -1,4 +1,4 @@
-"""What librdkafka is told: the URL's settings, the producer's and the consumer's, and the safe values of the rest."""
+"""Settings for librdkafka: those of the URL, the producer and the consumer, and safe values for the rest."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ _PORT = 9092
 _BROKER = re.compile(r"([A-Za-z_]+://)?(\[[\w:.%]+\]|[^\s:/;\[\]]+)(:\d{1,5})?")
 _STATISTICS_MS = "10000"
 _IN_THE_PROGRAM = ("acks", "enable_idempotence", "partitioner")
-"""Promises of the program, which a URL must not change."""
+"""Guarantees that the program requests, which a URL must not change."""
 
 
 @cache
 def _names(scope: Scope) -> frozenset[str]:
-    """librdkafka's settings of a scope, under its names."""
+    """Return the names of librdkafka's settings for a scope."""
     return frozenset(row.passed_as for row in rows(scope).values())
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """Who is told what the clients of a backend notice by themselves; called in threads of librdkafka's."""
+    """Callbacks for events that the clients of a backend report; called in threads of librdkafka."""
 
     error: Callable[[ClientError], object]
     statistics: Callable[[str], object]
 
 
 class ClientSettings(msgspec.Struct, frozen=True):
-    """What a URL says. Shown without its secrets."""
+    """The settings of a URL. The repr hides secrets."""
 
     bootstrap: str
     given: dict[str, str]
-    """librdkafka's names, with dots."""
+    """Settings under librdkafka's names, with dots."""
     auto_create_topics: bool = False
     producers: dict[str, Any] = {}
-    """Fields of `ProducerConfig`, for producers that do not say otherwise."""
+    """Values for fields of `ProducerConfig` that a producer does not set."""
     consumers: dict[str, Any] = {}
-    """The same of `ConsumerConfig`."""
+    """Values for fields of `ConsumerConfig` that a consumer does not set."""
     oauth_cb: Callable[[str], Any] | None = None
     listener: Listener | None = None
     kept_tokens: Tokens | None = None
-    """Of a backend, whose connections share them."""
+    """The tokens of a backend, which its connections share."""
 
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.given.items()}
@@ -66,7 +66,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Of the brokers that the URL names."""
+        """The addresses of the brokers in the URL."""
         named = (broker.rpartition(":") for broker in self.bootstrap.split(","))
         return [(host.strip("[]"), int(port)) for host, _, port in named]
 
@@ -76,24 +76,25 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
     @property
     def mechanism(self) -> str:
-        """Of SASL; empty when none is said."""
+        """The SASL mechanism; empty if none is set."""
         return (self.given.get("sasl.mechanisms") or self.given.get("sasl.mechanism") or "").upper()
 
     @property
     def tokens(self) -> Tokens:
-        """What our own connections say with OAUTHBEARER."""
+        """OAUTHBEARER tokens for our own connections."""
         return self.kept_tokens or Tokens(self.given, callback_of(self.given, self.oauth_cb))
 
     @property
     def statistics_seconds(self) -> float:
-        """How often clients tell what they count."""
+        """The interval at which clients report statistics."""
         return int(self.given.get("statistics.interval.ms", _STATISTICS_MS)) / 1000
 
     def common(self, kind: Scope | None = None, own: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Settings of one client: those for all, those of its ``kind``, and its ``own``."""
+        """Return the settings of a client: those for all clients, those of its ``kind``, and its ``own``."""
         chosen: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap,
-            # Idle connections that a broker closes are no news; and a cluster that asks for metrics is told none.
+            # The closing of idle connections by a broker is not worth logging; and clusters that request metrics get
+            # none.
             "log.connection.close": "false",
             "enable.metrics.push": "false",
             "topic.metadata.refresh.interval.ms": "30000",
@@ -110,7 +111,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
         return chosen
 
     def _told_of(self, chosen: dict[str, Any]) -> None:
-        """Statistics, which only a client that is polled may gather: nobody would ever take them."""
+        """Enable statistics, which only a client that is polled may collect: otherwise they would pile up."""
         chosen.setdefault("statistics.interval.ms", _STATISTICS_MS)
         if self.listener is not None:
             chosen["stats_cb"] = self.listener.statistics
@@ -129,20 +130,20 @@ class ClientSettings(msgspec.Struct, frozen=True):
             "batch.size": max(config.batch_size, 1),
             "linger.ms": config.linger_ms,
             "compression.type": Compression(config.compression).name.lower(),
-            # Sizes are checked before a record gets there, to name the setting; this is for the batch it travels in.
+            # Sizes are checked before a record gets there, to name the setting; this limit is for its batch.
             "message.max.bytes": max(config.max_request_size, 1_000),
             "queue.buffering.max.kbytes": max(config.buffer_memory // 1024, 1),
         }
         chosen.setdefault("queue.buffering.max.messages", 10_000_000)
         if not config.enable_idempotence:
-            chosen["max.in.flight.requests.per.connection"] = 1  # else a retry overtakes
+            chosen["max.in.flight.requests.per.connection"] = 1  # otherwise a retry may overtake
         if config.transactional_id is not None:
             chosen["transactional.id"] = config.transactional_id
             chosen["transaction.timeout.ms"] = config.transaction_timeout_ms
-            # An end of a transaction that takes as long may have been asked for twice (see transactions): at its
-            # usual 100 ms too many would be taken for one.
+            # An end of a transaction that takes this long may have been sent twice (see transactions): with the default
+            # of 100 ms too many ends would be suspected.
             chosen.setdefault("retry.backoff.ms", 500)
-            for name in ("delivery.timeout.ms", "message.timeout.ms"):  # librdkafka insists
+            for name in ("delivery.timeout.ms", "message.timeout.ms"):  # required by librdkafka
                 if name in chosen:
                     chosen[name] = _least(chosen[name], config.transaction_timeout_ms)
         return chosen
@@ -152,12 +153,13 @@ class ClientSettings(msgspec.Struct, frozen=True):
         chosen = self.common("librdkafka consumer", config.kafka)
         self._told_of(chosen)
         chosen |= {
-            # librdkafka wants a name even where no group is meant; nothing is asked of it and nothing committed.
+            # librdkafka requires a name even without a group; nothing is requested from it and nothing committed.
             "group.id": config.group or f"eventbus-no-group-{uuid4()}",
             "client.id": config.client_id,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",  # said where to go on by us, who know `start` in all its forms
+            # We determine the position, because `start` has forms that librdkafka does not support.
+            "auto.offset.reset": "error",
             "enable.partition.eof": True,
             "check.crcs": config.check_crcs,
             "isolation.level": IsolationLevel(config.isolation).name.lower(),
@@ -166,9 +168,9 @@ class ClientSettings(msgspec.Struct, frozen=True):
             "fetch.wait.max.ms": config.fetch_max_wait_ms,
             "allow.auto.create.topics": self.auto_create_topics,
         }
-        # Bounded; and a whole fetch is never smaller than what one partition of it may be: librdkafka insists.
+        # Bounded; and librdkafka requires that a whole fetch is not smaller than the part of a partition.
         chosen.setdefault("queued.max.messages.kbytes", min(_kbytes(16 * config.max_partition_fetch_bytes), 65_536))
-        # Else it takes a second until librdkafka looks whether a full queue has room: no more than that, per second.
+        # Otherwise librdkafka checks only once a second whether a full queue has space, which limits the throughput.
         chosen.setdefault("fetch.queue.backoff.ms", 20)
         chosen.setdefault("fetch.max.bytes", max(52_428_800, config.max_partition_fetch_bytes))
         if config.group is not None:
@@ -176,7 +178,8 @@ class ClientSettings(msgspec.Struct, frozen=True):
         return chosen
 
     def _member(self, config: ConsumerConfig, assignors: str) -> dict[str, Any]:
-        """What a group asks of one. With KIP-848 sessions and assignors are the group's, on the broker."""
+        """Return the settings of a group member. With KIP-848, sessions and assignors belong to the group, on the
+        broker."""
         chosen: dict[str, Any] = {"max.poll.interval.ms": config.max_poll_interval_ms}
         if config.group_instance_id is not None:
             chosen["group.instance.id"] = config.group_instance_id
@@ -185,20 +188,21 @@ class ClientSettings(msgspec.Struct, frozen=True):
         return chosen | {
             "session.timeout.ms": config.session_timeout_ms,
             "heartbeat.interval.ms": config.heartbeat_interval_ms,
-            "max.poll.interval.ms": max(config.max_poll_interval_ms, config.session_timeout_ms),  # librdkafka insists
+            # Required by librdkafka.
+            "max.poll.interval.ms": max(config.max_poll_interval_ms, config.session_timeout_ms),
             "partition.assignment.strategy": assignors,
         }
 
     def has_new_protocol(self, config: ConsumerConfig) -> bool:
-        """Whether a consumer's group is of the new protocol (KIP-848)."""
+        """True if a consumer's group uses the new protocol (KIP-848)."""
         return {**self.given, **config.kafka}.get("group.protocol", "classic").lower() == "consumer"
 
     def of_producer(self, config: ProducerConfig) -> ProducerConfig:
-        """Return the config with the URL's values for the fields that were not given."""
+        """Return the config with the URL's values for the fields that were not set."""
         return _with_defaults(config, {**self._client_id, **self.producers})
 
     def of_consumer(self, config: ConsumerConfig) -> ConsumerConfig:
-        """The same for a consumer."""
+        """Return the config with the URL's values for the fields that were not set."""
         return _with_defaults(config, {**self._client_id, **self.consumers})
 
     @property
@@ -216,7 +220,7 @@ def _with_defaults(config: C, said: Mapping[str, Any]) -> C:
 
 
 def read_settings(rest: str, config: Mapping[str, Any]) -> ClientSettings:
-    """Settings from a URL and keywords, whose dots may be underscores. Raises ConfigError."""
+    """Return the settings of a URL and of keywords, which may have underscores for dots. Raises ConfigError."""
     brokers = [broker.strip() for broker in rest.strip("/").split(",") if broker.strip()]
     if not brokers:
         raise ConfigError("kafka:// needs a broker: kafka://host:9092, or several: kafka://one:9092,two:9092")
@@ -252,7 +256,7 @@ def read_settings(rest: str, config: Mapping[str, Any]) -> ClientSettings:
 
 
 def _check_name(key: str) -> None:
-    """Raises ConfigError for a setting that a ``kafka://`` URL cannot have."""
+    """Raise ConfigError for a setting that a ``kafka://`` URL cannot have."""
     row = find(key, known(*DEFAULTS, librdkafka_too=True))
     if row is None:
         among = {name: one for name, one in known(*DEFAULTS).items() if one.scope != "log"}
@@ -288,7 +292,8 @@ def _kbytes(size_bytes: int) -> int:
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """librdkafka's own lines. It complains of a broker that is away ten times a second; whoever needs one is told."""
+    """Filters librdkafka's log lines. It reports an unreachable broker ten times a second, which calls report
+    anyway."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         super().log(min(level, logging.DEBUG), msg, *args, **kwargs)
@@ -298,10 +303,10 @@ _LIBRDKAFKA = _Quiet(logging.getLogger("eventbus.kafka.librdkafka"))
 
 
 def _note(error: ClientError) -> None:
-    """What librdkafka deals with by itself, or says again where it matters."""
+    """Log errors that librdkafka handles, or reports again where they matter."""
     logger.debug("librdkafka: %s", error.str())
 
 
 def config_refused(failure: KafkaException) -> ConfigError:
-    """librdkafka would not take a setting."""
+    """Return the error for a setting that librdkafka refused."""
     return ConfigError(f"a setting of kafka:// was refused: {client_error(failure).str()}")

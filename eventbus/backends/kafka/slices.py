@@ -1,11 +1,11 @@
 """Records of one partition, sent slice by slice: each slice is settled before the next one begins.
 
-librdkafka puts what it finds in its queue into one batch, up to ``batch.size``, which is the same for all topics. A
-broker refuses a batch as a whole if one of its records is at fault, or if the topic takes smaller batches. So
+librdkafka puts everything in its queue into a batch, up to ``batch.size``, which is the same for all topics. A broker
+refuses a batch as a whole if any of its records is at fault, or if the topic accepts only smaller batches. So
 
 - a slice is never larger than the topic's ``max.message.bytes``;
-- a record that the broker may refuse (its timestamp, its missing key) is a slice by itself;
-- the records of a batch that was refused all the same are sent again, each as a slice.
+- a record that the broker may refuse (its timestamp, its missing key) is a separate slice;
+- the records of a batch that was refused anyway are sent again, each as a slice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Slice:
         self.outcomes: list[Outcome] = []
 
     def reporter(self, given: Given) -> Callable[[ClientError | None, Any], None]:
-        """Return what librdkafka calls with the outcome of a record."""
+        """Return the function that librdkafka calls with the outcome of a record."""
 
         def report(error: ClientError | None, message: Any) -> None:
             self.outcomes.append((given, error, message))
@@ -48,26 +48,26 @@ class Slice:
         return report
 
     def seal(self, count: int) -> None:
-        """All ``count`` records are handed over."""
+        """End the slice after ``count`` records were passed on."""
         self._count = count
         self._look()
 
     def _look(self) -> None:
-        # The last report may come while the event loop seals the slice. Then both of them call, and `then` ignores
-        # the second call.
+        # The last report may come while the event loop seals the slice. Then both of them call, and `then` ignores the
+        # second call.
         if len(self.outcomes) == self._count:
             self._loop.tell(lambda: self._then(self))
 
 
 class Slices:
-    """The records of one partition that wait, and the slice that is in flight."""
+    """The waiting records of one partition, and the slice that is in flight."""
 
     def __init__(self, lane: Lane, loop: Loop) -> None:
         self._lane = lane
         self._loop = loop
         self.queue: deque[Given] = deque()
         self._again: deque[Given] = deque()
-        """Records of batches that were refused; they come before the queue."""
+        """Records of batches that were refused; they precede the queue."""
         self._in_flight: Slice | None = None
 
     @property
@@ -83,11 +83,11 @@ class Slices:
         return self.is_busy or self.is_holding
 
     def repeat(self, refused: list[Given]) -> None:
-        """Send the records of a refused batch once more, each alone: its report then is about itself."""
+        """Send the records of a refused batch again, each separately: the report is then about the record itself."""
         self._again.extend(refused)
 
     def send(self, produce: Callable[..., None]) -> bool:
-        """Hand over the next slice, unless one is in flight. False: there is no room for a single record."""
+        """Pass on the next slice, unless one is in flight. Return False if the buffer cannot hold even one record."""
         if self.is_busy or not self.is_holding:
             return True
         current = self._in_flight = Slice(self._loop, self._settle)
@@ -124,7 +124,7 @@ class Slices:
         return count
 
     def _settle(self, settled: Slice) -> None:
-        """In the event loop, with all reports of a slice."""
+        """Settle a slice in the event loop, after all its reports."""
         if self._in_flight is not settled:
             return
         self._in_flight = None
@@ -139,7 +139,7 @@ class Slices:
         self._lane.go_on()
 
     def fail(self, error: ClientError) -> bool:
-        """What waits is not sent; whether there was something."""
+        """Fail the waiting records; return True if there were any."""
         if not self.is_holding:
             return False
         while self._again:

@@ -1,4 +1,4 @@
-"""Threads that block in librdkafka, and how they and the event loop tell each other of things."""
+"""Threads that block in librdkafka, and their communication with the event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Loop:
-    """The event loop that something was made in, asyncio's or trio's."""
+    """The event loop in which an object was created, asyncio's or trio's."""
 
     def __init__(self) -> None:
         self.token = this_loop()
         loop: Any = self.token
-        # What asyncio and trio call it; anyio's own way waits for the answer.
+        # The names in asyncio and trio; anyio's own function waits for the result.
         self._from_thread: Callable[..., object] | None = None
         self._from_here: Callable[..., object] | None = None
         if loop is not None:
@@ -29,22 +29,22 @@ class Loop:
             self._from_here = getattr(loop, "call_soon", None) or loop.run_sync_soon
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Have the loop call ``function`` soon, from a thread; not at all when the loop has ended."""
+        """Make the loop call ``function`` soon, from a thread; not at all if the loop has ended."""
         if self._from_thread is not None:
             with contextlib.suppress(RuntimeError):
                 self._from_thread(function)
 
     def later(self, function: Callable[[], object]) -> None:
-        """Have the loop call ``function`` after what it does now, from a task of it."""
+        """Make the loop call ``function`` after its current turn, from a task of the loop."""
         if self._from_here is not None:
             self._from_here(function)
 
 
 class Job(Generic[T]):
-    """Something a thread is to do, and its outcome. Who waits for it may be cancelled: the thread goes on."""
+    """A function for a thread, and its outcome. If the waiting task is cancelled, the thread continues."""
 
     def __init__(self, function: Callable[[], T], loop: Loop, then: Callable[[], object] | None = None) -> None:
-        """``then`` is called in the event loop once it knows the outcome."""
+        """``then`` is called in the event loop once the outcome is set."""
         self._function = function
         self._loop = loop
         self._then = then
@@ -54,14 +54,14 @@ class Job(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """The event loop knows the outcome."""
+        """True once the outcome is set in the event loop."""
         return self._done.is_set()
 
     def run(self) -> None:
-        """In the thread."""
+        """Run the function, in the thread."""
         try:
             self._result = self._function()
-        except BaseException as error:  # raised where it is waited for
+        except BaseException as error:  # raised in `wait`
             self._error = error
         self._loop.tell(self._finish)
 
@@ -71,7 +71,7 @@ class Job(Generic[T]):
             self._then()
 
     async def wait(self) -> T:
-        """The result; raises what the function raised."""
+        """Wait for the result; raise what the function raised."""
         await self._done.wait()
         if self._error is not None:
             raise self._error
@@ -79,7 +79,7 @@ class Job(Generic[T]):
 
 
 class Worker:
-    """One thread that does jobs in their order. A daemon: one that hangs in a call does not keep the process."""
+    """A thread that runs jobs in order. A daemon: a thread that hangs in a call does not keep the process alive."""
 
     def __init__(self, name: str, loop: Loop) -> None:
         self._loop = loop
@@ -88,25 +88,25 @@ class Worker:
         self._thread.start()
 
     def do(self, function: Callable[[], T], then: Callable[[], object] | None = None) -> Job[T]:
-        """Give the thread a job."""
+        """Queue a job for the thread."""
         job = Job(function, self._loop, then)
         self._inbox.put(job)
         return job
 
     def stop(self) -> None:
-        """End after the jobs given so far."""
+        """End after the jobs queued so far."""
         self._inbox.put(None)
 
     @property
     def has_work(self) -> bool:
-        """Jobs wait. For the thread itself, in a job that takes long."""
+        """True if jobs wait. For use in the thread, in a job that takes long."""
         return not self._inbox.empty()
 
     def work_one(self) -> None:
-        """Do the next job, waiting for it. For the thread itself, within a job."""
+        """Wait for the next job and run it. For use in the thread, within a job."""
         job = self._inbox.get()
         if job is None:
-            self._inbox.put(None)  # for the outermost
+            self._inbox.put(None)  # for the outermost loop
             return
         job.run()
 

@@ -1,4 +1,4 @@
-"""Tokens for SASL/OAUTHBEARER (KIP-255, KIP-768), from where librdkafka's settings say that they come."""
+"""Tokens for SASL/OAUTHBEARER (KIP-255, KIP-768), from the source that librdkafka's settings name."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ CONFIG = "sasl.oauthbearer.config"
 _UNSECURED = "enable.sasl.oauthbearer.unsecure.jwt"
 _LIFE_SECONDS = 3_600
 _EARLY_SECONDS = 30.0
-"""A token is not used in its last moments: it would end on its way."""
+"""A token is not used shortly before its end: it could expire in flight."""
 _ANSWER_SECONDS = 10.0
 _MOST_BYTES = 1 << 20
 Callback = Callable[[str], Any]
 
 
 class Token(msgspec.Struct, frozen=True):
-    """What is said to a broker, and until when."""
+    """A token for a broker, with its end."""
 
     text: str
     ends_at: float
-    """Seconds since the epoch."""
+    """The end in seconds since the epoch."""
     extensions: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """One bus's tokens: the last one until it ends, then a new one. From any thread."""
+    """The tokens of a bus: the latest until it expires, then a new one. Thread-safe."""
 
     def __init__(self, given: Mapping[str, str], callback: Callback | None) -> None:
         self._given = given
@@ -49,7 +49,8 @@ class Tokens:
         self._last: Token | None = None
 
     def take(self) -> Token:
-        """Raises ConfigError when there is no way to one, CoordinatorNotAvailable when nobody answers."""
+        """Return a token. Raises ConfigError without a source, CoordinatorNotAvailable if the source does not
+        answer."""
         with self._lock:
             last = self._last
             if last is None or last.ends_at - _EARLY_SECONDS < time.time():
@@ -68,9 +69,9 @@ class Tokens:
 
 
 def callback_of(given: Mapping[str, str], callback: Callback | None) -> Callback | None:
-    """What librdkafka asks for tokens; None where it makes them itself.
+    """Return librdkafka's token callback; None if librdkafka makes tokens itself.
 
-    Unsecured ones are ours: an admin client of librdkafka's would never get to making one.
+    Unsecured tokens are made here, because a librdkafka admin client would never make one.
     """
     if callback is None and given.get(_UNSECURED, "false").lower() == "true":
         return unsecured
@@ -78,16 +79,16 @@ def callback_of(given: Mapping[str, str], callback: Callback | None) -> Callback
 
 
 def without_unsecured(given: Mapping[str, str]) -> dict[str, str]:
-    """Settings for librdkafka, which takes either a callback or its own tokens."""
+    """Return settings for librdkafka, which accepts either a callback or its own tokens."""
     return {name: value for name, value in given.items() if name != _UNSECURED}
 
 
 def unsecured(config: str) -> tuple[str, float, str, dict[str, str]]:
-    """A token that nobody signed, as librdkafka makes it: for tests alone. Raises ConfigError."""
+    """Return an unsigned token, as librdkafka makes it: only for tests. Raises ConfigError."""
     said = {name: value for name, _, value in (part.partition("=") for part in config.split())}
     principal = said.get("principal", "")
     if not principal:
-        raise ConfigError(f"{CONFIG}={config!r}: a token that nobody signed needs principal=NAME in it")
+        raise ConfigError(f"{CONFIG}={config!r}: an unsigned token needs principal=NAME in it")
     now = time.time()
     ends_at = now + int(said.get("lifeSeconds", _LIFE_SECONDS))
     claims: dict[str, Any] = {said.get("principalClaimName", "sub"): principal, "iat": now, "exp": ends_at}
@@ -103,12 +104,12 @@ def _encoded(part: Mapping[str, Any]) -> str:
 
 
 def _from_callback(callback: Callback, config: str) -> Token:
-    """As confluent-kafka takes them: ``(token, end)``, or with a principal and extensions behind."""
+    """Call the user's callback, which returns ``(token, end)``, optionally followed by a principal and extensions."""
     try:
         found: Any = callback(config)
     except EventBusError:
         raise
-    except Exception as error:  # the user's own: whoever gives out tokens may be away for a while
+    except Exception as error:  # raised by user code: the token service may be unavailable for a while
         raise CoordinatorNotAvailable(f"oauth_cb gives no token: {type(error).__name__}: {error}") from error
     try:
         text, ends_at, *more = found
@@ -121,7 +122,7 @@ def _from_callback(callback: Callback, config: str) -> Token:
 
 
 def _from_server(given: Mapping[str, str]) -> Token:
-    """OAuth's client credentials grant (RFC 6749, 4.4)."""
+    """Request a token by OAuth's client credentials grant (RFC 6749, 4.4)."""
     grant = given.get("sasl.oauthbearer.grant.type", "client_credentials")
     url = given.get("sasl.oauthbearer.token.endpoint.url", "")
     user, secret = (given.get(f"sasl.oauthbearer.client.{name}", "") for name in ("id", "secret"))
@@ -146,7 +147,7 @@ def _from_server(given: Mapping[str, str]) -> Token:
         with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=trusted) as response:
             answer = json.loads(response.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
-        error.close()  # it is a response, too
+        error.close()  # the error is also a response
         raise ConfigError(f"{url} gives no token to {user!r}: {error.code} {error.reason}") from None
     except (OSError, ValueError) as error:
         raise CoordinatorNotAvailable(f"{url} gives no token: {error}") from None

@@ -1,4 +1,4 @@
-"""Topics and their configs, by librdkafka's admin client. Everything here blocks: it is for threads."""
+"""Topics and their configs, by librdkafka's admin client. Everything here blocks, and runs in threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SOURCES: dict[int, OurSource] = {
 
 
 class TopicAdmin:
-    """One cluster's topics."""
+    """Administration of a cluster's topics."""
 
     def __init__(self, handle: AdminHandle, wire: Wire, timeout_seconds: float) -> None:
         self.metadata = ClusterMetadata(handle, wire, timeout_seconds)
@@ -52,7 +52,7 @@ class TopicAdmin:
     # what there is ---------------------------------------------------------------------------------------------------
 
     def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
-        """Return what topics accept, except for those whose configs this user may not describe, or no broker does."""
+        """Return the limits of topics, without those whose configs this user may not describe, or no broker returns."""
         self.metadata.look_for_controller()
         resources = [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in names]
         futures = self._handle.client.describe_configs(resources, request_timeout=self._seconds)
@@ -64,7 +64,7 @@ class TopicAdmin:
         return found
 
     def describe(self, names: Sequence[str] | None) -> list[TopicDescription]:
-        """Raises UnknownTopicOrPartition."""
+        """Describe the named topics, or all. Raises UnknownTopicOrPartition."""
         wanted = sorted(self.metadata.counts()) if names is None else list(names)
         if not wanted:
             return []
@@ -105,7 +105,7 @@ class TopicAdmin:
         ]
 
     def _entries(self, future: Future[Any]) -> dict[str, Any]:
-        """Configs of a topic; none for somebody who may write to it and not look at them."""
+        """Return a topic's configs; none if the user may write to it but not describe it."""
         try:
             return self.metadata.result(future, "configs")
         except KafkaError as error:
@@ -114,7 +114,7 @@ class TopicAdmin:
             raise
 
     def _sizes(self, leaders: Mapping[TopicPartition, Address]) -> dict[TopicPartition, int]:
-        """Bytes on the disks of each partition's leader; nothing where it does not tell."""
+        """Return the size of each partition on its leader's disk, if the leader reports it."""
         asked: dict[Address, dict[str, list[int]]] = {}
         for (topic, partition), leader in leaders.items():
             asked.setdefault(leader, {}).setdefault(topic, []).append(partition)
@@ -140,7 +140,7 @@ class TopicAdmin:
     # changing --------------------------------------------------------------------------------------------------------
 
     def create(self, specs: Sequence[TopicSpec], *, validate_only: bool) -> dict[str, KafkaError | None]:
-        """Each one's outcome."""
+        """Create topics; return None or the error for each."""
         outcomes: dict[str, KafkaError | None] = {}
         wanted: list[Any] = []
         for spec in specs:
@@ -169,7 +169,7 @@ class TopicAdmin:
         return outcomes
 
     def delete(self, names: Sequence[str]) -> None:
-        """Raises the first error; those without one are deleted."""
+        """Delete topics. Raises the first error; those without an error are deleted."""
         self.metadata.look_for_controller()
         futures = self._handle.client.delete_topics(
             list(names), request_timeout=self._seconds, operation_timeout=self._seconds
@@ -251,5 +251,5 @@ def _number(source: Any) -> int:
 
 
 def named(partitions: Iterable[TopicPartition]) -> str:
-    """For messages."""
+    """List partitions in a message."""
     return ", ".join(map(str, partitions))

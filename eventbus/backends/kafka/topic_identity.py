@@ -19,30 +19,30 @@ logger = logging.getLogger("eventbus.consumer")
 
 _CHANGED_ID = re.compile(r".*Topic (\S+) changed id from \S+ to (\S+)$")
 _VERIFICATIONS = 5
-"""How often a topic that is missing is looked up before its records are handed over."""
+"""How often a missing topic is looked up before its records are returned."""
 _VERIFICATION_PAUSE_SECONDS = 0.1
 
 
 class ReportedIds:
-    """The logger of one of librdkafka's consumers. It reads from the lines under which ids topics are fetched.
+    """A logger for a librdkafka consumer, which extracts the ids under which topics are fetched from the log lines.
 
     librdkafka logs "changed id" when it has a topic's first id, and before it fetches anything under another id. A
-    consumer polls its lines and its records from one queue, so a line comes before the records that it is about.
+    consumer polls its log lines and its records from the same queue, so a line comes before the records it applies to.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """``settings``: those of the consumer. The lines of ``metadata`` are logged only if they set ``debug``."""
+        """``settings`` are the consumer's. The lines of ``metadata`` are logged only if ``debug`` includes it."""
         self._logger: LoggerAdapter[logging.Logger] = settings["logger"]
         self._contexts = settings.get("debug", "")
         self._ids: dict[str, str] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that take the place of the consumer's."""
+        """The settings that replace the consumer's."""
         return {"logger": self, "debug": ",".join(filter(None, (self._contexts, "metadata")))}
 
     def log(self, level: int, message: object, *args: object) -> None:
-        """Called by confluent-kafka, in the thread that polls."""
+        """Extract an id; called by confluent-kafka, in the thread that polls."""
         changed = _CHANGED_ID.match(str(args[-1])) if args else None
         if changed is not None:
             self._ids[changed[1]] = changed[2].replace("+", "-").replace("/", "_")
@@ -50,23 +50,23 @@ class ReportedIds:
             self._logger.log(level, message, *args)
 
     def get(self, topic: str) -> str | None:
-        """Return the id, or None if no line has named it: an older broker has none, an older librdkafka logs none."""
+        """Return the id, or None if no line contained it: an older broker has none, an older librdkafka logs none."""
         return self._ids.get(topic)
 
 
 class TopicIdentity:
-    """The ids of the topics that one consumer reads, and which of them may have changed."""
+    """The ids of the topics that a consumer reads, and the topics whose id may have changed."""
 
     def __init__(self, backend: KafkaBackend, reported: ReportedIds, start: str, silence_seconds: float) -> None:
-        """``start``: as in `ConsumerConfig`. ``silence_seconds``: librdkafka pauses longer after a failed fetch."""
+        """``start``: as in `ConsumerConfig`. ``silence_seconds``: less than librdkafka's pause after a failed fetch."""
         self._backend = backend
         self._reported = reported
         self._start = start
         self._silence_seconds = silence_seconds
         self._ids: dict[str, str] = {}
-        """The ids when the first partition of each topic was placed."""
+        """The ids when the first partition of each topic was assigned."""
         self._compared: Mapping[str, str] = {}
-        """The backend's, when they were last compared."""
+        """The backend's ids at the last comparison."""
         self._identified_at: dict[str, float] = {}
         """When the id of a topic was looked up before it was read, in seconds of `time.monotonic`."""
         self._arrived_at: dict[TopicPartition, float] = {}
@@ -78,7 +78,7 @@ class TopicIdentity:
         """Partitions of topics that were created again, to be read from where ``start`` specifies."""
 
     def identify(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note the ids of topics before their partitions are placed; in the thread.
+        """Store the ids of topics before the start of their partitions is determined; runs in the thread.
 
         The order matters: a topic that is created again in between is noticed.
         """
@@ -89,7 +89,7 @@ class TopicIdentity:
             logger.debug("the ids of %s are not known: %s", sorted(topics), error)
 
     def look_up(self, topics: Collection[str]) -> None:
-        """Look up the ids that are not known; in the thread."""
+        """Look up unknown ids; runs in the thread."""
         unknown = set(topics) - self._ids.keys()
         if unknown:
             now = time.monotonic()
@@ -97,12 +97,12 @@ class TopicIdentity:
             self._identified_at.update(dict.fromkeys(unknown, now))
 
     def known(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids that are known. Empty: the broker is older than 2.8, and returns zeros for every topic."""
+        """Return the known ids. Empty: the broker is older than 2.8, and returns zeros for every topic."""
         found = {topic: self._ids[topic] for topic in topics if topic in self._ids}
         return {topic: topic_id if topic_id.strip("A") else "" for topic, topic_id in found.items()}
 
     def forget(self, where: TopicPartition, *, is_last: bool) -> None:
-        """The consumer has given the partition up, which may be the last one that it held of its topic."""
+        """Forget a revoked partition, which may be the last of its topic."""
         self.recreated.discard(where)
         self._arrived_at.pop(where, None)
         if is_last:
@@ -112,11 +112,10 @@ class TopicIdentity:
     # doubts ----------------------------------------------------------------------------------------------------------
 
     def arrived(self, partitions: Iterable[TopicPartition]) -> None:
-        """Doubt topics that are fetched under another id than the one that they had.
+        """Suspect topics that are fetched under an id that differs from theirs.
 
-        Where that is not known, doubt the topics of partitions of which nothing has arrived for a while: the fetch of
-        a topic that was deleted fails, and librdkafka does not fetch the partition again for
-        ``fetch.error.backoff.ms``.
+        If that is not known, suspect the topics of partitions of which nothing has arrived for a while: the fetch of a
+        deleted topic fails, and librdkafka does not fetch the partition again for ``fetch.error.backoff.ms``.
         """
         now = time.monotonic()
         for where in partitions:
@@ -130,7 +129,7 @@ class TopicIdentity:
             self._arrived_at[where] = now
 
     def doubt(self) -> None:
-        """A position was out of range, so its topic may have been created again."""
+        """Suspect all topics, because a position was out of range."""
         self._is_in_doubt = True
 
     @property
@@ -148,7 +147,7 @@ class TopicIdentity:
                 return
             if not is_missing:
                 return
-            # The broker that was asked does not know of a new topic yet.
+            # The contacted broker does not know a new topic yet.
             await self._backend.timers.sleep(_VERIFICATION_PAUSE_SECONDS)
 
     async def end_doubt(self) -> None:

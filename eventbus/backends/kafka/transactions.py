@@ -1,10 +1,10 @@
-"""The transactional half of the Kafka producer: the states of one transactional id, and what an error means in each.
+"""The transactions of the Kafka producer: the states of a transactional id, and the meaning of errors in each.
 
-librdkafka ends a transaction without an epoch of its own (EndTxn before version 5), so an end that was not answered may
-still arrive later, and hit the next transaction. After such an end the client is closed and its id taken anew, which
-fences whatever is on its way; then the log itself tells what became of the transaction.
+librdkafka ends a transaction without a separate epoch (EndTxn before version 5), so an unanswered end may still arrive
+later, and apply to the next transaction. After such an end the client is closed and its id taken over again, which
+fences requests in flight; then the log itself shows the outcome of the transaction.
 
-When librdkafka's transaction fails, librdkafka gives up its records, and their reports (``_PURGE_QUEUE``) may arrive
+When librdkafka's transaction fails, librdkafka drops its records, and their reports (``_PURGE_QUEUE``) may arrive
 before any call returns the reason. `KafkaTransactions.explain` requests the reason before such a report is passed on.
 """
 
@@ -44,17 +44,17 @@ logger = logging.getLogger("eventbus.producer")
 T = TypeVar("T")
 
 _ATTEMPT_SECONDS = 5.0
-"""How long one call into librdkafka may wait; it is called again until ``max_block_ms`` have passed."""
+"""How long a call into librdkafka may wait; it is repeated until ``max_block_ms`` have passed."""
 _OVERDUE_SECONDS = 10.0
-"""How much longer it may take. librdkafka 2.16 can stay in ``send_offsets_to_transaction`` for ever when the group's
-coordinator moves meanwhile, whatever it was told."""
+"""How much longer a call may take. librdkafka 2.16 can stay in ``send_offsets_to_transaction`` forever if the
+group's coordinator moves meanwhile, whatever timeout it was given."""
 _PAUSE_SECONDS = 0.05
 _SHORTEST_WAIT = 0.75
-"""Of librdkafka's waits before it asks again: the shortest, as a part of what it was told (it varies them by 20 %)."""
+"""The shortest wait of librdkafka before a retry, as a fraction of the configured one (it varies by 20 %)."""
 
 
 class _State(Enum):
-    """The values say it in words, for errors."""
+    """The producer's state; the values are used in error messages."""
 
     FRESH = "its transactional id is not taken yet: init() first"
     READY = "no transaction is open: begin one first"
@@ -69,30 +69,31 @@ _ENDED = (_State.READY, _State.FRESH)
 
 
 class KafkaTransactions:
-    """One producer's transactions, one after the other."""
+    """The consecutive transactions of one producer."""
 
     def __init__(self, producer: KafkaProducer, transactional_id: str) -> None:
         self._producer = producer
         self._id = transactional_id
         self._state = _State.FRESH
         self._error: EventBusError | None = None
-        """Why the transaction can only be aborted, or why the producer is finished."""
+        """Why the transaction can only be aborted, or why the producer cannot be used any more."""
         told = producer.backend.settings.producer(producer.config)
         self._shortest_wait_seconds = _SHORTEST_WAIT * float(told["retry.backoff.ms"]) / 1000
         self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
         self._number = 1
-        """Of the transaction that is open, or next: what was left behind in one before it concerns nobody."""
+        """The number of the open or next transaction: reports that belong to an earlier one are ignored."""
         self._has_gap = False
-        """A record was refused: librdkafka leaves its sequence number out, and the next transaction fails for that."""
+        """True after a refused record: librdkafka skips its sequence number, and the next transaction fails because
+        of that."""
         self._worker: Worker | None = None
         self._stuck_client: object = None
-        """Where a call did not come back: it cannot be asked for anything more."""
+        """The client in which a call did not return: it cannot be used any more."""
         self._initialising = anyio.Lock()
         self._ending = anyio.Lock()
         self._seeing_through: anyio.CancelScope | None = None
-        """Around an end that is under way: only `give_up` cancels it."""
+        """The scope of an end that is running: only `give_up` cancels it."""
         self._witness: RecordBatch | None = None
-        """The first batch of the open transaction: whether readers see it tells what became of the transaction."""
+        """The first batch of the open transaction: its visibility to readers shows the outcome of the transaction."""
         self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Offsets of the open transaction, by group."""
         self._begun_at = 0.0
@@ -100,15 +101,15 @@ class KafkaTransactions:
         self._topics: set[str] = set()
         """Topics that the open transaction writes to."""
         self._is_calling = False
-        """A call into librdkafka is in progress, and librdkafka refuses all others until it has returned."""
+        """True during a call into librdkafka, which refuses all other calls until it has returned."""
         self._unexplained: list[RecordBatch] = []
-        """Batches that librdkafka gave up during such a call."""
+        """Batches that librdkafka dropped during such a call."""
         producer.refuse(self._check_accepts)
 
     # beginning -------------------------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Take over the transactional id; finish what was interrupted. Nothing to do otherwise."""
+        """Take over the transactional id, and finish what was interrupted. Does nothing if neither is necessary."""
         if self._state is _State.COMMITTING:
             await self.commit()
         elif self._state is _State.ABORTING:
@@ -131,7 +132,8 @@ class KafkaTransactions:
             self._lose(error)
             raise error from None
         except RequestTimedOut:
-            self._producer.reopen()  # the next try begins anew: this client may yet be let in, and refuse to ask again
+            # The next attempt uses a new client: this client may be admitted later, and would refuse to try again.
+            self._producer.reopen()
             raise
 
     def begin(self) -> None:
@@ -148,29 +150,29 @@ class KafkaTransactions:
     # what belongs to it ----------------------------------------------------------------------------------------------
 
     def _check_accepts(self) -> None:
-        """Raises unless a record may be sent now."""
+        """Raise unless a record may be sent now."""
         self._require(_State.OPEN, "send")
 
     def note(self, batch: RecordBatch) -> None:
-        """A batch of the open transaction."""
+        """Add a batch to the open transaction."""
         batch.transaction = self._number
         self._topics.add(batch.topic)
         if self._witness is None:
             self._witness = batch
 
     def refused(self, failure: ClientError, error: EventBusError) -> EventBusError:
-        """librdkafka would not take a record of the transaction."""
+        """Handle a record of the transaction that librdkafka refused."""
         if failure.fatal():
             return self._fatal(failure, error)
         if failure.code() == ClientError._STATE:
-            self._find_cause()  # the transaction can only be aborted, and no report has told why yet
+            self._find_cause()  # the transaction can only be aborted, and no report contained the reason yet
             if self._state is not _State.OPEN:
                 return self._refusal("send")
         self.spoil(error)
         return error
 
     def failed(self, batch: RecordBatch, failure: ClientError, error: EventBusError) -> None:
-        """A record of a transaction was not stored."""
+        """Handle a record of a transaction that was not stored."""
         if batch.transaction != self._number or self._state is _State.LOST:
             return
         if failure.fatal() or failure.code() == ClientError._FENCED:
@@ -180,7 +182,8 @@ class KafkaTransactions:
             self.spoil(error)
 
     def explain(self, batch: RecordBatch) -> bool:
-        """Set the cause of a batch that librdkafka gave up. False: it is set later, and the batch is settled again."""
+        """Set the cause of a batch that librdkafka dropped. Return False if it is set later, when the batch is
+        settled again."""
         failure = batch.first_failure
         if failure is None or failure.code() not in GIVEN_UP | FENCED:
             return True
@@ -200,7 +203,7 @@ class KafkaTransactions:
     def _find_cause(self) -> None:
         """Spoil the transaction with the reason for which librdkafka can only abort it, if there is one.
 
-        A transaction is open, so librdkafka does not begin another one: it only returns its state, without waiting.
+        Since a transaction is open, librdkafka does not begin another: it only returns its state, without waiting.
         """
         try:
             self._producer.client.handle.begin_transaction()
@@ -212,7 +215,7 @@ class KafkaTransactions:
                 self.spoil(self._reason(error))
 
     def _reason(self, error: ClientError) -> EventBusError:
-        """Why the open transaction has failed. librdkafka's message does not name the resource."""
+        """Return why the open transaction has failed. librdkafka's message does not name the resource."""
         code, what = error.code(), f"the transaction of {self._id!r} has failed"
         if code == ClientError.TOPIC_AUTHORIZATION_FAILED:
             read = {where.topic for offsets in self._offsets.values() for where in offsets}
@@ -226,7 +229,7 @@ class KafkaTransactions:
         return TransactionAborted(f"the transaction of {self._id!r} was aborted")
 
     def spoil(self, error: EventBusError) -> None:
-        """Something of the open transaction was not stored: it can only be aborted."""
+        """Record that something of the open transaction was not stored: it can only be aborted."""
         if self._state in (_State.OPEN, _State.COMMITTING):
             self._error = self._error or error
             if self._state is _State.OPEN:
@@ -246,7 +249,7 @@ class KafkaTransactions:
                 lambda: client.handle.send_offsets_to_transaction(wanted, packed, self._attempt_seconds)
             )
         except KafkaException as failure:
-            self._find_cause()  # of the transaction: librdkafka may have refused this call because of an output
+            self._find_cause()  # of the transaction: librdkafka may have refused this call because of an earlier record
             what = f"offsets of group {group.group!r} were not added to the transaction of {self._id!r}"
             error = self._error or self.refused(client_error(failure), raised(failure, what))
             raise error from error.__cause__
@@ -257,12 +260,12 @@ class KafkaTransactions:
     # ending ----------------------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown."""
+        """Commit. Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown."""
         if self._state not in (_State.SPOILED, _State.COMMITTING):
             self._require(_State.OPEN, "commit")
         async with self._ending:
             if self._state in _ENDED:
-                return  # another call has seen it through
+                return  # another call has completed it
             if self._state is not _State.SPOILED:
                 self._state = _State.COMMITTING
                 self._producer.refuse(self._check_accepts)
@@ -276,7 +279,7 @@ class KafkaTransactions:
         raise TransactionAborted(f"the transaction of {self._id!r} was aborted: {error}") from error
 
     async def _commit(self) -> bool:
-        """Afterwards it is committed (READY), or it has failed (SPOILED). Raises when it is LOST."""
+        """Try to commit: afterwards it is committed (READY), or has failed (SPOILED). Raises if it is LOST."""
         await self._until_sent()
         if self._producer.drop_held():
             self._error = self._error or RequestTimedOut(
@@ -303,22 +306,25 @@ class KafkaTransactions:
         return True
 
     async def _until_sent(self) -> None:
-        """Librdkafka waits for the records first: how long the end itself takes shows only without them."""
+        """Wait for the records, as librdkafka would do first: only then the duration of the end itself can be
+        measured."""
         with self._producer.backend.timers.move_on_after(self._producer.config.max_block_ms / 1000):
             await self._producer.flush()
 
     async def _ended(self, took_seconds: float) -> None:
-        """The coordinator has answered. What may be on its way a second time must not meet the next transaction."""
+        """Handle an answer of the coordinator. A repeated end that may be in flight must not apply to the next
+        transaction."""
         await self._producer.backend.until_marked(self._id)
         is_anew = self._has_gap or took_seconds >= self._shortest_wait_seconds
         self._become_ready()
         if is_anew:
-            logger.debug("after a transaction that took %.3f s to end, %r is taken anew", took_seconds, self._id)
+            logger.debug("after a transaction that took %.3f s to end, %r is taken over again", took_seconds, self._id)
             self._producer.reopen()
             self._state = _State.FRESH
 
     async def _find_out(self, error: RequestTimedOut) -> None:
-        """The commit was asked for and not answered: take the id anew, so that nothing changes any more, and look."""
+        """Determine the outcome of an unanswered commit: take the id over, so that nothing changes any more, and
+        check."""
         witness = self._witness
         try:
             self._producer.reopen()
@@ -339,7 +345,7 @@ class KafkaTransactions:
             ) from error
 
     async def _is_committed(self, witness: RecordBatch | None) -> bool:
-        """Once nothing can change any more: readers see what was written in the transaction."""
+        """Return True if readers see the records of the transaction. Nothing may change any more."""
         if witness is not None:
             offset = witness.some_offset
             return offset >= 0 and await self._producer.backend.is_visible(
@@ -348,10 +354,10 @@ class KafkaTransactions:
         for group, offsets in self._offsets.items():
             found = await self._producer.backend.group_offsets(group, offsets)
             return all(found.get(partition) == at for partition, at in offsets.items())
-        return False  # nothing was in it
+        return False  # the transaction was empty
 
     async def abort(self) -> None:
-        """Raises ProducerFenced, and RequestTimedOut: ask again."""
+        """Abort. Raises ProducerFenced, and RequestTimedOut: call again."""
         if self._state not in (_State.SPOILED, _State.ABORTING):
             self._require(_State.OPEN, "abort")
         async with self._ending:
@@ -376,8 +382,8 @@ class KafkaTransactions:
         except KafkaException as failure:
             error = client_error(failure)
             if error.code() == ClientError.INVALID_TXN_STATE:
-                # The coordinator refused all that belongs to the transaction, so none is open there. librdkafka takes
-                # its answer for a fatal error.
+                # The coordinator refused everything in the transaction, so none is open there. librdkafka takes its
+                # answer for a fatal error.
                 await self._begin_anew()
                 return
             raise self._fatal(error, raised(failure, f"the transaction of {self._id!r} was not aborted")) from None
@@ -387,13 +393,13 @@ class KafkaTransactions:
             await self._ended(took_seconds)
 
     async def _begin_anew(self) -> None:
-        """With another client. Taking the id anew aborts what is open."""
+        """Continue with a new client. Taking the id over aborts an open transaction."""
         self._producer.reopen()
         await self._init_client()
         self._become_ready()
 
     async def aclose(self) -> None:
-        """Abort what is open, finish what is ending. What goes wrong is logged: the next producer of the id aborts."""
+        """Abort an open transaction, or finish its end. Errors are logged: the next producer of the id aborts it."""
         try:
             if self._state is _State.COMMITTING:
                 await self.commit()
@@ -406,7 +412,7 @@ class KafkaTransactions:
 
     @contextmanager
     def _seen_through(self) -> Generator[None]:
-        """What is begun inside ends, within a few ``max_block_ms``, whoever is cancelled; unless it is given up."""
+        """Complete the block even if the task is cancelled, within a few ``max_block_ms``; unless it is given up."""
         try:
             with anyio.CancelScope(shield=True) as self._seeing_through:
                 yield
@@ -414,7 +420,8 @@ class KafkaTransactions:
             self._seeing_through = None
 
     def give_up(self) -> None:
-        """The bus closes, and has no more time: whoever waits for an end is told that nothing is known of it."""
+        """Cancel a running end, because the bus closes and has no time left: its caller gets an error, the outcome
+        is unknown."""
         if self._seeing_through is not None:
             what = f"the brokers have not answered in time when the producer of {self._id!r} closed"
             if self._state is _State.COMMITTING:
@@ -425,16 +432,16 @@ class KafkaTransactions:
             self._seeing_through.cancel()
 
     def stop(self) -> None:
-        """The thread ends after what it does."""
+        """End the thread after its current call."""
         if self._worker is not None:
             self._worker.stop()
 
     async def _until_answered(self, call: Callable[[], object]) -> float:
-        """Call into librdkafka, again after an error that may pass; how long it took, infinity: it was called again.
+        """Call into librdkafka, again after a temporary error; return the duration, infinity if it was called again.
 
-        ``call`` names its client: one that comes to its turn late, behind one that was stuck, must not meet another.
-        Raises its error, or RequestTimedOut; this also when it has done after all what it had been too slow for, and
-        now only says that it cannot be asked for it.
+        ``call`` names its client: a call that runs late, after one that was stuck, must not use another client. Raises
+        its error, or RequestTimedOut; the latter also if librdkafka completed an earlier, slow call after all, and
+        refuses the repeated call for that reason.
         """
         self._is_calling = True
         try:
@@ -467,7 +474,7 @@ class KafkaTransactions:
             await timers.sleep(_PAUSE_SECONDS)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        """Raises RequestTimedOut for a call that stays in librdkafka: it is left behind there, with its thread."""
+        """Raise RequestTimedOut for a call that stays in librdkafka: it is abandoned there, with its thread."""
         if self._worker is None:
             self._worker = Worker("eventbus-kafka-transactions", self._producer.loop)
         job = self._worker.do(call)
@@ -492,7 +499,7 @@ class KafkaTransactions:
     # errors ----------------------------------------------------------------------------------------------------------
 
     def _fatal(self, failure: ClientError, reason: EventBusError) -> EventBusError:
-        """librdkafka's producer is finished, or refuses in a way that only a new one mends."""
+        """Handle a librdkafka producer that is useless, or that refuses in a way that only a new producer fixes."""
         error = reason
         if failure.code() in FENCED:
             error = ProducerFenced(self._why_fenced(failure))
@@ -500,7 +507,8 @@ class KafkaTransactions:
         return error
 
     def _why_fenced(self, failure: ClientError) -> str:
-        """The brokers return the same code when they abort a transaction for its age."""
+        """Return why the producer was fenced. The brokers return the same code when they abort a transaction for its
+        age."""
         open_seconds = time.monotonic() - self._begun_at
         timeout_ms = self._producer.config.transaction_timeout_ms
         is_open = self._state in (_State.OPEN, _State.SPOILED, _State.COMMITTING, _State.ABORTING)
@@ -530,7 +538,7 @@ class KafkaTransactions:
             raise self._refusal(what)
 
     def _refusal(self, what: str) -> EventBusError:
-        """Why ``what`` is not possible now."""
+        """Return the error why ``what`` is not possible now."""
         error: Any = self._error
         if self._state is _State.LOST:
             return type(error)(str(error))
@@ -538,7 +546,7 @@ class KafkaTransactions:
             refusal = TransactionAborted(
                 f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {error}"
             )
-            refusal.__cause__ = error  # callers tell a timeout from a record the log refused
+            refusal.__cause__ = error  # so that callers can distinguish a timeout from a refused record
             return refusal
         return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
 
@@ -548,7 +556,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    """How many seconds it takes: in the thread, for the event loop may come late."""
+    """Call, and return the duration in seconds, measured in the thread, because the event loop may be late."""
     begin = time.monotonic()
     call()
     return time.monotonic() - begin

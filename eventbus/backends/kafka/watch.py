@@ -1,7 +1,8 @@
-"""Which brokers do not answer: said once when it begins and once when it ends, whatever librdkafka says of it.
+"""Detect brokers that do not answer: logged once at the beginning and once at the end, however often librdkafka reports
+it.
 
-Each client's threads complain of each broker, over and over. A complaint only makes us look: at the broker itself, with
-a connection of our own.
+Each client's threads report each broker repeatedly. A report only triggers a check of the broker, with our own
+connection.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from eventbus.errors import ConfigError, EventBusError
 logger = logging.getLogger("eventbus.kafka")
 
 _LOOK_SECONDS = 1.0
-"""How often brokers that are away are looked at; and a broker that is back within it was never away."""
+"""The interval at which unreachable brokers are checked; a broker that returns within it counts as reachable."""
 _ANSWER_SECONDS = 2.0
 _REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
 _REPEAT_SECONDS = 60.0
@@ -35,7 +36,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class ClusterWatch:
-    """The brokers of one backend, and what its clients hear and count."""
+    """The brokers of one backend, and the reports and statistics of its clients."""
 
     def __init__(self, settings: ClientSettings, timers: Timers) -> None:
         self._settings = settings
@@ -44,20 +45,20 @@ class ClusterWatch:
         self.counts = Counts(time.monotonic, 3 * settings.statistics_seconds + 1)
         self.listener = Listener(self._hear, self.counts.hear)
         self._brokers: dict[Address, int] = {}
-        """The cluster's, as it last said."""
+        """The brokers in the cluster's latest metadata."""
         self._suspects: set[Address] = set()
         self._all_are_suspect = False
         self._away: dict[Address, float] = {}
-        """Since when brokers are known not to answer."""
+        """When each unreachable broker was found."""
         self._why = ""
         self._told: set[Address] = set()
         self._refused: dict[str, float] = {}
-        """Texts of refusals, and when they were logged."""
+        """Texts of refusals, with the time when they were logged."""
         self._loop: Loop | None = None
         self._complaint = anyio.Event()
 
     def start(self) -> None:
-        """In the event loop that `run` will be in."""
+        """Prepare in the event loop in which `run` will be called."""
         self._loop = Loop()
         self._complaint = anyio.Event()
         self._suspects.clear()
@@ -66,12 +67,12 @@ class ClusterWatch:
         self._all_are_suspect = False
 
     def know(self, brokers: Mapping[int, Address]) -> None:
-        """The brokers that the cluster has now."""
+        """Set the brokers that the cluster has now."""
         self._brokers = {address: number for number, address in brokers.items()}
 
     @property
     def trouble(self) -> str:
-        """What is to be said of brokers that do not answer; empty when all of them do."""
+        """A description of unreachable brokers; empty if all answer."""
         if not self._told:
             return ""
         seconds = self._timers.current_time() - min(self._away[one] for one in self._told)
@@ -79,13 +80,13 @@ class ClusterWatch:
 
     @property
     def is_out(self) -> bool:
-        """No broker answers."""
+        """True if no broker answers."""
         return bool(self._told) and self._told >= self._brokers.keys()
 
     # what clients complain of ----------------------------------------------------------------------------------------
 
     def _hear(self, error: ClientError) -> None:
-        """In a thread of librdkafka's."""
+        """Handle an error report, in a thread of librdkafka."""
         logger.debug("librdkafka: %s", error.str())
         loop = self._loop
         if loop is not None:
@@ -101,8 +102,8 @@ class ClusterWatch:
         self._complaint.set()
 
     def _tell_refusal(self, text: str) -> None:
-        """Credentials or certificates that were good once: nothing but a person helps."""
-        now = time.monotonic()  # outside of any task, where the event loop's own time cannot be asked for
+        """Log a refusal of credentials or certificates that were accepted before: a person must act."""
+        now = time.monotonic()  # outside of any task, where the event loop's time cannot be read
         plain = _ADDRESS.sub("", text).partition(" (after ")[0]
         if now - self._refused.get(plain, -_REPEAT_SECONDS) >= _REPEAT_SECONDS:
             self._refused[plain] = now
@@ -111,7 +112,7 @@ class ClusterWatch:
     # looking ---------------------------------------------------------------------------------------------------------
 
     async def run(self, in_thread: InThread) -> None:
-        """Look at whom somebody complained of, until they answer; a task of the backend."""
+        """Check reported brokers until they answer; runs as a task of the backend."""
         while True:
             await self._complaint.wait()
             self._complaint = anyio.Event()
@@ -119,7 +120,7 @@ class ClusterWatch:
                 await self._timers.sleep(_LOOK_SECONDS)
 
     async def _look(self, in_thread: InThread) -> bool:
-        """Whether some broker is away still."""
+        """Check suspected brokers; return True if some are still unreachable."""
         asked = {*self._away} | (self._suspects & self._brokers.keys())
         if self._all_are_suspect:
             asked |= self._brokers.keys()
@@ -137,11 +138,11 @@ class ClusterWatch:
         return bool(self._away)
 
     def _why_away(self, address: Address) -> str:
-        """What is wrong with a broker, in a thread; empty when it answers."""
+        """Return the error of a broker, in a thread; empty if it answers."""
         try:
             Connection(address, self._settings, _ANSWER_SECONDS).close()
         except ConfigError:
-            return ""  # it refuses us, so it is there
+            return ""  # it refuses us, so it is reachable
         except EventBusError as error:
             return str(error)
         return ""

@@ -1,6 +1,6 @@
-"""Requests that ``confluent-kafka`` has no call for, sent with our own codec: blocking, for a thread.
+"""Send requests that ``confluent-kafka`` has no call for, with our own codec: blocking, for a thread.
 
-TLS and SASL as librdkafka's settings say.
+TLS and SASL follow librdkafka's settings.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from eventbus.types import TopicPartition
 _SIZE = struct.Struct(">i")
 _MOST_BYTES = 104_857_600
 _TURN_SECONDS = 30.0
-"""How long a broker is asked before the next one has its turn."""
+"""How long to use a broker before the next one has its turn."""
 _CLIENT_ID = "eventbus-admin"
 _KEYS = {schema.name: schema for schema in API_KEYS.values()}
 Address = tuple[str, int]
 
 
 class Connection:
-    """One broker, and which versions it serves."""
+    """A connection to a broker, with its supported versions."""
 
     def __init__(self, address: Address, settings: ClientSettings, timeout_seconds: float) -> None:
         self.address = address
@@ -48,7 +48,7 @@ class Connection:
             raise
 
     def version(self, api: str, most: int) -> int:
-        """The highest version both sides know. Raises ConfigError when there is none."""
+        """Return the highest version that both sides support. Raises ConfigError if there is none."""
         schema = _KEYS[api]
         lowest, highest = self._versions.get(schema.key, (0, -1))
         version = min(highest, schema.max_version, most)
@@ -57,7 +57,7 @@ class Connection:
         return version
 
     def call(self, request: Any, version: int) -> Any:
-        """Send one request and wait for its response. Raises RequestTimedOut, CoordinatorNotAvailable."""
+        """Send a request and wait for its response. Raises RequestTimedOut, CoordinatorNotAvailable."""
         api = type(request).__name__.removesuffix("Request")
         key = _KEYS[api].key
         self._correlation_id += 1
@@ -87,7 +87,7 @@ class Connection:
         return bytes(parts)
 
     def limit(self, timeout_seconds: float) -> None:
-        """Wait no longer for each part of an answer."""
+        """Limit the wait for each part of an answer."""
         self._socket.settimeout(timeout_seconds)
 
     def close(self) -> None:
@@ -95,7 +95,8 @@ class Connection:
 
 
 class Wire:
-    """Connections to the brokers of a cluster, kept between requests. From any thread: each request has one alone."""
+    """Connections to the brokers of a cluster, kept between requests. Thread-safe: each request uses one
+    exclusively."""
 
     def __init__(self, settings: ClientSettings, timeout_seconds: float) -> None:
         self._settings = settings
@@ -103,11 +104,12 @@ class Wire:
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Connection]] = {}
         self._is_open = True
-        """Otherwise what a request that was given up, or had not begun yet, brings back later is closed too."""
+        """If false, connections of requests that were abandoned, or had not begun, are closed when they are
+        returned."""
         self.brokers: tuple[Address, ...] = ()
-        """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
+        """The brokers in the latest metadata, for use if no broker in the URL answers."""
         self.leaders: dict[TopicPartition, Address] = {}
-        """The leaders of partitions in the last metadata of each, without those that have since failed a request."""
+        """The leaders of partitions in their latest metadata, without those that have since failed a request."""
         self._turn = 0
         self._failed: set[Address] = set()
         """Brokers that did not answer in this turn: they are tried last."""
@@ -115,7 +117,7 @@ class Wire:
     def call(
         self, request: Any, most: int = 99, at: Address | None = None, timeout_seconds: float | None = None
     ) -> Any:
-        """Ask a broker, any of them by default, in the highest version up to ``most``."""
+        """Send a request to a broker (by default any), in the highest version up to ``most``."""
         return self.ask(lambda _: request, type(request).__name__.removesuffix("Request"), most, at, timeout_seconds)
 
     def ask(
@@ -126,7 +128,7 @@ class Wire:
         at: Address | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """The same, for a request that depends on its version. ``timeout_seconds``: for each broker that is tried."""
+        """Send a request that depends on the version. ``timeout_seconds``: for each broker that is tried."""
         addresses = self._any() if at is None else [at]
         for number, address in enumerate(addresses, 1):
             try:
@@ -143,7 +145,7 @@ class Wire:
             known.limit(timeout_seconds)
             try:
                 return self._ask_by(known, make, api, most)
-            except CoordinatorNotAvailable:  # closed for being idle; nothing of ours repeats harmfully
+            except CoordinatorNotAvailable:  # closed for being idle; none of our requests is harmful if repeated
                 pass
         return self._ask_by(Connection(address, self._settings, timeout_seconds), make, api, most)
 
@@ -167,10 +169,10 @@ class Wire:
             return idle.pop() if idle else None
 
     def _any(self) -> list[Address]:
-        """Return all brokers, another one first in each turn.
+        """Return all brokers, in each turn beginning with another.
 
-        A broker that the others cannot reach, but its clients can, returns what it knew when it was cut off, for as
-        long as it is asked. One broker per turn, because a topic that was just created is not known to all of them.
+        A broker that is cut off from the others, but not from its clients, returns outdated metadata for as long as it
+        is used. A single broker per turn is used, because a topic that was just created is not known to all of them.
         """
         addresses = list(dict.fromkeys((*self._settings.addresses, *self.brokers)))
         turn = int(time.monotonic() // _TURN_SECONDS)
@@ -205,7 +207,7 @@ def _open(address: Address, settings: ClientSettings, timeout_seconds: float) ->
         return plain
     try:
         return _tls(settings).wrap_socket(plain, server_hostname=address[0])
-    except (TimeoutError, ConnectionError) as error:  # it hangs, or is just going: another broker may answer
+    except (TimeoutError, ConnectionError) as error:  # it hangs, or is shutting down: another broker may answer
         plain.close()
         raise CoordinatorNotAvailable(f"{_named(address)} did not answer TLS's greeting: {error}") from None
     except (OSError, ssl.SSLError) as error:
@@ -240,8 +242,8 @@ def _tls(settings: ClientSettings) -> ssl.SSLContext:
 
 
 def _load_text(context: ssl.SSLContext, pem: str, given: Mapping[str, str]) -> None:
-    """Python's TLS reads certificates of one's own from files alone."""
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # nobody else may read it
+    """Load PEM text through a file, because Python's TLS reads certificates only from files."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # only this user may read it
         file.write(pem)
         file.flush()
         context.load_cert_chain(file.name, password=given.get("ssl.key.password"))
