@@ -32,7 +32,7 @@ from eventbus.types import Compression, IsolationLevel
         ("", r"write file://\./data for a directory"),
         (None, r"None is no URL.*environment variable.*log_url\(\)"),
         (Path("data"), r"is a path.*f'file://\{path\}'"),
-        (b"memory://", "is no URL: a text"),
+        (b"memory://", "is not a URL: write text"),
         (" memory://", "white space around it"),
         ("file://./data\n", r"'file://\./data\\n' is a URL with white space around it"),
         ("file://$HOME/data", r"nobody puts in what \$HOME stands for.*file://~/data"),

@@ -154,7 +154,7 @@ class KafkaConsumer:
         return frozenset(self._topics | self._matching())
 
     async def _name_topics(self) -> None:
-        """Subscribe by name to the topics that the pattern matches now.
+        r"""Subscribe by name to the topics that the pattern matches now.
 
         librdkafka's own patterns are POSIX expressions in the classic protocol and RE2 expressions with KIP-848, where
         ``\d`` is the letter d, or a lookahead is an error.
@@ -186,7 +186,7 @@ class KafkaConsumer:
         await self._read(wanted)
 
     async def _read_all(self) -> None:
-        """Read every partition of the subscribed topics, because there is no group."""
+        """Read every partition of the subscribed topics, because the consumer has no group."""
         counts = self._backend.known_counts
         await self._read([TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])])
 

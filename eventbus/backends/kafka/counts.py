@@ -13,7 +13,7 @@ from eventbus.types import TopicPartition
 
 _NAME = re.compile(r'"name": ?"([^"]+)"')
 _MS = 1_000
-"""Microseconds per millisecond."""
+"""The microseconds of a millisecond."""
 
 
 class _Window(msgspec.Struct):

@@ -161,7 +161,7 @@ class Member:
         self._topics = {topic for topic, _ in partitions}
 
     def subscribe(self, topics: list[str]) -> None:
-        """Subscribe, or leave the group if there are no topics, which librdkafka refuses."""
+        """Subscribe, or leave the group if ``topics`` is empty, which librdkafka refuses."""
         try:
             if not topics:
                 self.client.unsubscribe()
