@@ -60,8 +60,7 @@ __all__ = [
     "Webhook",
 ]
 
-# Each is imported when it is asked for: a handler that raises Reject, and a program that starts, need not pay for the
-# rest.
+# Import each module on first use: a program that only raises Reject does not pay for the rest.
 _HOMES = {
     "budget": ("Budget",),
     "circuit": ("Circuit",),

@@ -1,4 +1,4 @@
-"""What an error says about trying again."""
+"""Classify errors: which are retried, which are outages, and which make a record a dead letter at once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from eventbus.outages import is_outage
 from serdes import SchemaRegistryError
 
 Kind = Literal["retry", "outage", "unreadable", "never", "crashed", "fatal"]
-"""What becomes of a record whose handler raised an error of this kind:
+"""How a record is treated after its handler raised an error.
 
-"retry": it is tried again until its tries are used up. "outage": the trouble is not the record's, it is tried again for
-as long as that takes. "unreadable" and "never": trying the same again gives the same, it is a dead letter at once.
-"crashed": the process died at it. "fatal": the process is broken, no record is to blame and none is moved.
+"retry": it is retried until its tries are used up. "outage": the cause lies outside the record, which is retried for as
+long as the outage lasts. "unreadable" and "never": a retry would fail in the same way, so the record becomes a dead
+letter at once. "crashed": the process died while it handled the record. "fatal": the process itself is broken, so no
+record is blamed and none is moved.
 """
 
 DEFAULTS: Mapping[type[BaseException], Kind] = {
@@ -34,14 +35,15 @@ DEFAULTS: Mapping[type[BaseException], Kind] = {
     ProcessCrashed: "crashed",
     MemoryError: "fatal",
 }
-"""Errors that are no outage (`eventbus.outages`). Of an error's classes the nearest one counts. Any other error is
-retried: a KeyError or a ValueError may well be gone when data that is missing now has come, and a TimeoutError may be
-the record's own fault."""
+"""Kinds of the errors that are not outages (see `eventbus.outages`). The nearest class in an error's MRO decides. Other
+errors are retried: a KeyError or a ValueError may disappear when missing data arrives, and a TimeoutError may be the
+record's own fault.
+"""
 
 _BY_NAME: Mapping[tuple[str, str], Kind] = {
     ("pydantic_core", "ValidationError"): "never",
 }
-"""Of libraries that need not be installed: the package's name, and the class's."""
+"""Kinds of errors from libraries that need not be installed, by package name and class name."""
 
 _WORST: tuple[Kind, ...] = ("fatal", "crashed", "never", "unreadable", "retry", "outage")
 
@@ -53,12 +55,13 @@ def classifier(
     never: Iterable[type[BaseException]] = (),
     outages: Iterable[type[BaseException]] = (),
 ) -> Classify:
-    """What the user says of a class, or of a class above it, goes before what is known here.
+    """Return a function that classifies errors. The classes given here and their subclasses take precedence over
+    `DEFAULTS`.
 
-    ``on``: only these are retried, and outages. Of an ExceptionGroup the errors inside count: it is an outage when all
-    of them are, and is not retried when one of them never is.
+    With ``on``, only these errors and outages are retried. An ExceptionGroup is classified by its members: it is an
+    outage if all of them are, and is not retried if one of them is never retried.
     """
-    said: dict[type[BaseException], Kind] = {
+    given: dict[type[BaseException], Kind] = {
         **dict.fromkeys(on or (), "retry"),
         **dict.fromkeys(never, "never"),
         **dict.fromkeys(outages, "outage"),
@@ -66,11 +69,11 @@ def classifier(
     otherwise: Kind = "retry" if on is None else "never"
 
     def kind_of(error: BaseException) -> Kind:
-        for cls in type(error).__mro__ if said else ():
-            if cls in said:
-                return said[cls]
+        for cls in type(error).__mro__ if given else ():
+            if cls in given:
+                return given[cls]
         if inside := _inside(error):
-            kinds = {kind_of(one) for one in inside}
+            kinds = {kind_of(member) for member in inside}
             return next(kind for kind in _WORST if kind in kinds)
         return _known(error) or otherwise
 
@@ -78,14 +81,15 @@ def classifier(
 
 
 def signal_of(error: BaseException) -> FailureSignal | None:
-    """What the handler said itself, also when a task group of its own has wrapped it alone."""
+    """Return the `FailureSignal` that the handler raised, also if nested task groups have wrapped it alone. None if it
+    raised none.
+    """
     while len(inside := _inside(error)) == 1:
         error = inside[0]
     return error if isinstance(error, FailureSignal) else None
 
 
 def _inside(error: BaseException) -> tuple[BaseException, ...]:
-    """What a group holds."""
     return cast("BaseExceptionGroup[BaseException]", error).exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 

@@ -1,4 +1,4 @@
-"""The dead letters of a log: seen in groups, sent back, edited, parked, resolved."""
+"""The dead letters of a log: list and group them, redrive, edit, park and resolve them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from eventbus.types import Headers, RecordMetadata
 __all__ = ["Case", "DeadLetterTopic", "DeadLetters", "Redrive", "Redriven", "Selection"]
 
 _BATCH = 1_000
-"""Letters that are marked in a transaction."""
+"""Number of letters whose status changes in one transaction."""
 
 
 def _system_ms() -> int:
@@ -39,7 +39,7 @@ def _system_ms() -> int:
 
 
 class DeadLetters:
-    """The dead letters of a bus's log, its own and those of other frameworks.
+    """The dead letters in a bus's log, including those written by other frameworks.
 
     ::
 
@@ -49,10 +49,10 @@ class DeadLetters:
                 print(case.count, case.handler, case.error_class, case.top_frame)
             done = await letters.redrive(Selection(handler="bill"), by="ann", note="prices are back")
 
-    ``topics``: those that hold dead letters; None: those of the bus's own handlers, and all that look like it, by their
-    names (``dlq.*``, ``*-dlq``, ``*.DLT``, ``*_error``, ...) or by Kafka's config for it. Dead letters are never
-    changed: what became of them is kept in ``state_topic``. What was read once is kept in memory, and in the folder
-    ``cache`` where one is given; every call brings it up to date.
+    ``topics`` are the topics that hold dead letters. None means those of the bus's own handlers and every topic that
+    looks like one, by its name (``dlq.*``, ``*-dlq``, ``*.DLT``, ``*_error``, ...) or by Kafka's config for dead-letter
+    topics. Dead letters are never changed: their statuses are kept in ``state_topic``. Each call reads only what is new
+    since the last one. The index is kept in memory, and also in the folder ``cache`` if one is given.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DeadLetters:
         cache: Path | str | None = None,
         clock: Callable[[], int] = _system_ms,
     ) -> None:
-        """``clock`` gives milliseconds since the epoch."""
+        """``clock`` returns milliseconds since the epoch."""
         chosen = [topics] if isinstance(topics, str) else topics
         self._bus = bus
         self._clock = clock
@@ -75,18 +75,19 @@ class DeadLetters:
     # looking ---------------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[DeadLetterTopic]:
-        """The topics of dead letters, with what is in them."""
+        """Return the topics that hold dead letters, with a summary of their contents."""
         await self._following.catch_up()
         return views.topics_of(self._following.indexes)
 
     async def waiting(self) -> list[WaitingRecords]:
-        """Return what waits in the log for its next try, by topic and group. These records are not dead letters."""
+        """Return the records that wait in the log for their next try, by topic and group. They are not dead letters."""
         return await self._retry_topics.waiting()
 
     async def groups(self, topic: str | None = None, *, selection: Selection | None = None) -> list[Case]:
-        """The selected letters, of all statuses if nothing else is said, by handler, error class and place in the code.
+        """Group the selected letters by handler, error class and place in the code; the largest group comes first.
 
-        Those with the most letters come first. With ``contains`` every letter that may be meant has to be read.
+        Without a selection, letters of every status are counted. ``contains`` requires reading every letter that may
+        match.
         """
         chosen = selection or Selection(status=None)
         if topic is not None:
@@ -96,23 +97,23 @@ class DeadLetters:
         indexes = self._following.indexes
         if chosen.ids is None and chosen.limit is None and not self._needs_letters(chosen):
             return views.groups_of(indexes, chosen)
-        ids = [one async for some in self._ids(chosen) for one in some]
+        ids = [id async for batch in self._ids(chosen) for id in batch]
         return views.groups_of_ids(indexes, ids)
 
     async def letters(self, selection: Selection, *, limit: int | None = None) -> AsyncGenerator[DeadLetter]:
-        """The selected letters, by topic, partition and offset: ``async for letter in letters.letters(...):``."""
-        limits = [one for one in (limit, selection.limit) if one is not None]
+        """Yield the selected letters by topic, partition and offset: ``async for letter in letters.letters(...):``."""
+        limits = [bound for bound in (limit, selection.limit) if bound is not None]
         chosen = msgspec.structs.replace(selection, limit=min(limits, default=None))
         await self._following.catch_up()
         self._following.check(chosen)
         wanted = views.offsets_of(self._following.indexes, chosen)
         async with aclosing(selected(self._bus, wanted, chosen)) as batches:
-            async for some in batches:
-                for letter in some:
+            async for batch in batches:
+                for letter in batch:
                     yield letter
 
     async def get(self, id: str) -> DeadLetter:
-        """One letter, by its id "topic/partition/offset". Raises ConfigError when there is none."""
+        """Return the letter with this id, "topic/partition/offset". Raises ConfigError if it does not exist."""
         letter = LetterId.of(id)
         found = (await self._bus.admin.describe_topics([letter.topic]))[0]
         if letter.partition < len(found.partitions):
@@ -122,21 +123,24 @@ class DeadLetters:
         raise ConfigError(f"there is no dead letter {id}: retention has removed it, or the id is another topic's")
 
     async def payload(self, letter: DeadLetter) -> bytes | None:
-        """Its value, from the topic it came from where it holds only its place; None for a tombstone.
+        """Return the letter's value, read from the source topic if the letter holds only a reference. None is a
+        tombstone.
 
-        Raises PayloadGone when it is no longer there.
+        Raises PayloadGone if the source record no longer exists.
         """
         return await payload_of(self._bus, letter)
 
     async def history(self, id: str) -> tuple[Step, ...]:
-        """What was done to a letter, the oldest first: who, when, what, and the note. Empty: nothing."""
+        """Return the steps taken on a letter, oldest first: who, when, what, and the note. Empty if there were none."""
         letter = LetterId.of(id)
         await self._following.catch_up()
         state = (await self._following.states([letter])).get(letter)
         return () if state is None else state.steps
 
     async def statuses(self, ids: Iterable[str]) -> dict[str, str]:
-        """What became of each of these letters, see `dlq.selection.STATUSES`; those that are gone are left out."""
+        """Return the status of each of these letters (see `dlq.selection.STATUSES`). Letters that no longer exist are
+        omitted.
+        """
         await self._following.catch_up()
         rows = {id: views.row_of(self._following.indexes, LetterId.of(id)) for id in ids}
         return {id: STATUSES[row.status] for id, row in rows.items() if row is not None}
@@ -144,7 +148,7 @@ class DeadLetters:
     async def rates(
         self, since_ms: int, bucket_ms: int, count: int, *, topic: str | None = None
     ) -> dict[str, list[int]]:
-        """By topic how many letters failed in each of ``count`` stretches of ``bucket_ms`` from ``since_ms`` on."""
+        """Count failures by topic in each of ``count`` intervals of ``bucket_ms``, starting at ``since_ms``."""
         if bucket_ms < 1 or count < 1:
             raise ConfigError(f"bucket_ms={bucket_ms}, count={count}: both are at least 1")
         await self._following.catch_up()
@@ -155,7 +159,7 @@ class DeadLetters:
         }
 
     def _needs_letters(self, selection: Selection) -> bool:
-        """Whether the index alone does not tell what is selected."""
+        """True if the letters themselves must be read, because the index cannot decide what is selected."""
         names = (selection.case, selection.handler, selection.group, selection.error_class)
         return selection.contains is not None or (
             any(name is not None for name in names)
@@ -166,8 +170,8 @@ class DeadLetters:
         wanted = views.offsets_of(self._following.indexes, selection)
         if self._needs_letters(selection):
             async with aclosing(selected(self._bus, wanted, selection)) as batches:
-                async for some in batches:
-                    yield [*map(id_of, some)]
+                async for batch in batches:
+                    yield [*map(id_of, batch)]
             return
         left = selection.limit
         for where, offsets in wanted.items():
@@ -178,25 +182,27 @@ class DeadLetters:
     # doing -----------------------------------------------------------------------------------------------------------
 
     async def resolve(self, selection: Selection, *, note: str = "", by: str = "") -> int:
-        """Say that nothing is to be done about these any more; how many there were. They stay where they are."""
+        """Mark letters as resolved, so that no further action is taken on them. Return how many. They stay in their
+        topic.
+        """
         return await self._mark("resolved", selection, note, by)
 
     async def park(self, selection: Selection, *, note: str = "", by: str = "") -> int:
-        """Put these aside, to wait for somebody: what is redriven or resolved passes them over unless it says so."""
+        """Set letters aside for an operator. `redrive` and `resolve` skip them unless the selection names "parked"."""
         return await self._mark("parked", selection, note, by)
 
     async def reopen(self, selection: Selection, *, note: str = "", by: str = "") -> int:
-        """Take back what was said of these: they are open again."""
+        """Set the status of these letters back to "open"."""
         return await self._mark("open", selection, note, by)
 
     async def _mark(self, status: str, selection: Selection, note: str, by: str) -> int:
-        new_step(status, 0, by=by, note=note)  # what cannot be kept is told before anything is done
+        new_step(status, 0, by=by, note=note)  # Reject texts that are too long before anything is changed.
         await self._following.catch_up()
         self._following.check(selection)
         count = 0
         async with self._writer:
-            # All of them first: what is chosen must not change with what is written.
-            ids = [one async for some in self._ids(selection) for one in some]
+            # Collect all ids before the first write, because the writes change which letters the selection matches.
+            ids = [id async for batch in self._ids(selection) for id in batch]
             for begin in range(0, len(ids), _BATCH):
                 step = new_step(status, self._clock(), by=by, note=note)
                 mark = Mark(self._following, selection, ids[begin : begin + _BATCH], step)
@@ -217,12 +223,16 @@ class DeadLetters:
         by: str = "",
         note: str = "",
     ) -> RecordMetadata:
-        """Send a letter with another content to the group that failed, through its retry topic. Return its place.
+        """Send a letter with changed content to the group that failed, through its retry topic. Return where it was
+        written.
 
-        All groups that read the topic get it with ``whole_topic``, which sends it to the topic it came from, or ``to``
-        another topic. What is not given stays as it is; ``value=None`` is a tombstone. The letter itself stays too, and
-        says what became of it. Raises ConfigError for a letter that was dealt with already, and where `redrive` would
-        leave it out; SerializationError for a value that names its schema and cannot be read by it; PayloadGone.
+        With ``whole_topic`` it is sent to its source topic and with ``to`` to the given topic; then all groups that
+        read the topic get it. Parts that are not given stay as they are; ``value=None`` is a tombstone. The letter
+        itself stays in its topic with the status "edited".
+
+        Raises ConfigError if the letter has already been redriven, edited or resolved, or if `redrive` would leave it
+        out; SerializationError if the value names a schema and cannot be decoded with it; PayloadGone if the letter
+        holds only a reference to a record that no longer exists.
         """
         step = new_step("edited", self._clock(), by=by, note=note)
         letter = await self.get(id)
@@ -232,16 +242,16 @@ class DeadLetters:
             return await edit.write(self._writer)
 
     def start_redrive(self, selection: Selection, **options: Unpack[RedriveOptions]) -> Redrive:
-        """A redrive that can be paused and cancelled: ``async with letters.start_redrive(...) as run:``.
+        """Return a redrive that can be paused and cancelled: ``async with letters.start_redrive(...) as run:``.
 
-        Each selected letter is sent to the group that failed, through its retry topic, as it was but for headers that
-        state where it comes from. With ``whole_topic`` it is sent to the topic it came from, and with ``to`` to another
-        one; then all groups that read this topic get it. Each is sent in one transaction with the record that says so:
-        a second redrive, one at the same time, or one that was killed and begun again, sends none twice. For the
-        options see `RedriveOptions`.
+        Each selected letter is sent to the group that failed, through its retry topic, unchanged except for headers
+        that state where it came from. With ``whole_topic`` it is sent to its source topic, with ``to`` to another
+        topic; then all groups that read this topic get it. The record and the letter's new status are written in one
+        transaction, so no letter is sent twice by a second redrive, a concurrent one, or one that was killed and
+        started again. See `RedriveOptions` for the options.
         """
         return Redrive(self._bus, self._following, self._writer, self._clock, selection, **options)
 
     async def redrive(self, selection: Selection, **options: Unpack[RedriveOptions]) -> Redriven:
-        """All of `start_redrive`, and what it did."""
+        """Redrive all selected letters and return the totals. The options are those of `start_redrive`."""
         return await self.start_redrive(selection, **options).run()

@@ -1,6 +1,7 @@
-"""The headers in which other systems say why a record is a dead letter, read into one shape.
+"""Read the headers in which different systems explain why a record is a dead letter into one structure.
 
-Whoever may write to a topic of dead letters chooses these headers: everything here takes any bytes.
+Any producer that may write to a dead-letter topic chooses these headers, so every function here accepts arbitrary
+bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Family = Literal[
     "eventbus", "share-group", "connect", "streams", "spring", "karafka", "masstransit", "nservicebus", "unknown"
 ]
 Found = Mapping[str, bytes | None]
-"""Headers by name; of those that occur more than once the last."""
+"""Headers by name. If a name occurs more than once, the last value counts."""
 
 _OF_HOPS = (PREFIX, REDRIVE)
-"""Ours on a record on its way: told anew on each hop."""
+"""Our headers of a retry or redrive in flight. Each hop writes them again."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.:](\d{1,9}))?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -34,7 +35,7 @@ _MOST_STACK_BYTES = 65536
 
 
 class Told(NamedTuple):
-    """What headers tell. Texts are empty and numbers None where they do not."""
+    """The facts found in headers. Missing texts are empty, and missing numbers None."""
 
     source: TopicPartition | None = None
     source_offset: int | None = None
@@ -74,7 +75,7 @@ def _eventbus(found: Found) -> Told:
 
 
 def _share_group(found: Found) -> Told:
-    """Apache Kafka 4.4, KIP-1191; the disposition is KIP-1317's."""
+    """Read Apache Kafka's share groups (4.4, KIP-1191). The disposition is from KIP-1317."""
     return Told(
         *_place(found, ours.TOPIC, ours.PARTITION, ours.OFFSET),
         group=_name(found, ours.GROUP),
@@ -85,7 +86,7 @@ def _share_group(found: Found) -> Told:
 
 
 def _connect(found: Found) -> Told:
-    """Kafka Connect's sinks; their group is named after the connector unless somebody said otherwise."""
+    """Read Kafka Connect's sinks. By default their group is named after the connector."""
     start = "__connect.errors."
     connector = _name(found, f"{start}connector.name")
     stack = text_of(found.get(f"{start}exception.stacktrace"), _MOST_STACK_BYTES)
@@ -102,7 +103,7 @@ def _connect(found: Found) -> Told:
 
 
 def _streams(found: Found) -> Told:
-    """Kafka Streams 4.2, KIP-1034."""
+    """Read Kafka Streams (4.2, KIP-1034)."""
     start = "__streams.errors."
     stack = text_of(found.get(f"{start}stacktrace"), _MOST_STACK_BYTES)
     return Told(
@@ -115,9 +116,9 @@ def _streams(found: Found) -> Told:
 
 
 def _spring(found: Found) -> Told:
-    """Spring for Apache Kafka: ``kafka_original-*`` on the way through retry topics, ``kafka_dlt-*`` without them.
+    """Read Spring for Apache Kafka: ``kafka_original-*`` if the record went through retry topics, else ``kafka_dlt-*``.
 
-    A record that has both went through retry topics first. Errors of keys and values have names of their own.
+    A record with both went through retry topics first. Errors of keys and values use separate header names.
     """
     start = "kafka_original-" if "kafka_original-topic" in found else "kafka_dlt-original-"
     names = [f"kafka_{way}{what}exception-" for way in ("dlt-", "") for what in ("", "key-")]
@@ -128,7 +129,7 @@ def _spring(found: Found) -> Told:
         *_place(found, f"{start}topic", f"{start}partition", f"{start}offset", _java_number),
         original_timestamp_ms=_java_number(found.get(f"{start}timestamp")),
         group=_name(found, f"{start}consumer-group"),
-        # Spring wraps what listeners raise in an exception of its own.
+        # Spring wraps the listener's exception in its own, so prefer the root cause.
         error_class=java_root_class(stack) or _name(found, f"{error}cause-fqcn") or _name(found, f"{error}fqcn"),
         message=_message(found, f"{error}message"),
         stack=stack,
@@ -138,7 +139,7 @@ def _spring(found: Found) -> Told:
 
 
 def _karafka(found: Found) -> Told:
-    """Karafka Pro."""
+    """Read Karafka Pro."""
     return Told(
         *_place(found, "source_topic", "source_partition", "source_offset"),
         group=_name(found, "source_consumer_group"),
@@ -147,7 +148,7 @@ def _karafka(found: Found) -> Told:
 
 
 def _masstransit(found: Found) -> Told:
-    """MassTransit. It tells an address of the source, not an offset."""
+    """Read MassTransit, which records the address of the source but no offset."""
     stack = text_of(found.get("MT-Fault-StackTrace"), _MOST_STACK_BYTES)
     retries = number_of(found.get("MT-Fault-RetryCount"), MAX_INT32)
     return Told(
@@ -164,7 +165,7 @@ def _masstransit(found: Found) -> Told:
 
 
 def _nservicebus(found: Found) -> Told:
-    """NServiceBus. It tells a queue, not an offset."""
+    """Read NServiceBus, which records a queue but no offset."""
     stack = text_of(found.get("NServiceBus.ExceptionInfo.StackTrace"), _MOST_STACK_BYTES)
     return Told(
         handler=_name(found, "NServiceBus.ProcessingEndpoint"),
@@ -201,14 +202,14 @@ _NAMES = re.compile(
     re.DOTALL,
 )
 _FIRST_COUNTS = ("kafka_original-", "kafka_dlt-original-")
-"""Spring adds these again on every hop; where the record came from in the first place is told by the first."""
+"""Spring appends these again on every hop, so the first occurrence names the original source."""
 
 
 def read_headers(headers: Headers) -> tuple[Family, Told, Headers]:
-    """Whose headers say why the record is dead, what they tell, and the other headers.
+    """Return the system that wrote the failure headers, the facts in them, and the remaining headers.
 
-    A record that died more than once may have headers of several families. Each adds its own behind what it found: the
-    last ones count that tell anything.
+    A record that failed more than once may have headers of several systems. Each appends its own after those it found,
+    so the last system whose headers contain any facts counts.
     """
     families = [match.lastgroup if (match := _NAMES.fullmatch(name)) else None for name, _ in headers]
     found: dict[str, bytes | None] = {}
@@ -224,8 +225,8 @@ def read_headers(headers: Headers) -> tuple[Family, Told, Headers]:
         told = read(found)
         if told.source is not None or told.error_class or told.message:
             rest = zip(headers, families, strict=True)
-            return family, told, tuple(one for one, of in rest if of != key and not one[0].startswith(_OF_HOPS))
-    return "unknown", Told(), tuple(one for one in headers if not one[0].startswith(_OF_HOPS))
+            return family, told, tuple(pair for pair, of in rest if of != key and not pair[0].startswith(_OF_HOPS))
+    return "unknown", Told(), tuple(pair for pair in headers if not pair[0].startswith(_OF_HOPS))
 
 
 # values --------------------------------------------------------------------------------------------------------------
@@ -249,9 +250,9 @@ def _place(
 
 
 def _java_number(value: bytes | None) -> int | None:
-    """What Java writes with ByteBuffer or BigInteger; None for less than 0.
+    """Decode a number that Java wrote with ByteBuffer or BigInteger. None if it is negative.
 
-    Other clients write the same headers as text: four digits or more, read as bytes, would be beyond 800,000,000.
+    Other clients write the same headers as text: four or more digits, interpreted as bytes, would exceed 800,000,000.
     """
     if value is None or (len(value) >= 4 and value.isdigit()):
         return number_of(value)
@@ -260,7 +261,7 @@ def _java_number(value: bytes | None) -> int | None:
 
 
 def _time_ms(text: str) -> int | None:
-    """Of a time in UTC as .NET writes it."""
+    """Parse a UTC time in .NET's format into milliseconds. None if it is invalid."""
     found = _TIME.match(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Dead letters as records: the one that failed, and headers that say where it stood and why it is one."""
+"""Build dead letters: the failed record plus headers that state where it came from and why it failed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from eventbus.delays.retry_records import HOPS, PREFIX
 from eventbus.types import ConsumerRecord, Header, Headers, Record
 
 SHARED: Final = "__dlq.errors."
-"""The names that Kafka's share groups use (KIP-1191); its tools, and others, read them."""
+"""Prefix of the names that Kafka's share groups use (KIP-1191), which Kafka's tools and others read."""
 TOPIC: Final = "__dlq.errors.topic"
 PARTITION: Final = "__dlq.errors.partition"
 OFFSET: Final = "__dlq.errors.offset"
 TOPIC_ID: Final = "eb-dlq-topic-id"
-"""It tells the topic from a later one with the same name; absent if it was not known."""
+"""Distinguishes the topic from a later topic with the same name. Absent if it was not known."""
 GROUP: Final = "__dlq.errors.group"
 DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
 MESSAGE: Final = "__dlq.errors.message"
@@ -38,21 +38,21 @@ DEAD_HOPS: Final = "eb-dlq-hops"
 RETRY_TOPIC: Final = "eb-dlq-retry-topic"
 """The retry topic that the handler read; absent if it read none."""
 PAYLOAD: Final = "eb-dlq-payload"
-"""``source``: the letter did not fit its topic; key, value and headers are to be read where the record stood."""
+"""``source``: the letter did not fit in its topic; key, value and headers must be read from the source record."""
 
 MOST_MESSAGE_BYTES: Final = 1024
 MOST_STACK_BYTES: Final = 8192
 MOST_NAME_BYTES: Final = 512
 _MOST_REDACTED_CHARS = 1 << 16
 _BATCH_BYTES = 61 + 32
-"""A batch's header, and the lengths and deltas of its one record."""
+"""The batch header, and the lengths and deltas of its single record."""
 _HEADER_BYTES = 6
-"""Lengths of a name and a value."""
+"""Lengths of a header's name and value."""
 
 logger = logging.getLogger("eventbus.dlq")
 
 Redact = Callable[[str, str], str | None]
-"""``(name of the header, its text)``: the text to write; None: leave the header out."""
+"""``(header name, text)``: returns the text to write, or None to omit the header."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,20 +65,21 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     handler: str
     service: str
     topic_id: str = ""
-    """Of the topic in which the record stood first."""
+    """Id of the topic that the record was first read from."""
     attempts: int
     first_failed_ms: int
     now_ms: int
     retry_topic: str | None = None
-    """The one that the handler reads."""
+    """The retry topic that the handler reads."""
 
 
 def dead_letter_record(record: ConsumerRecord, cause: Cause, *, max_bytes: int, redact: Redact | None = None) -> Record:
-    """The dead letter of ``record``, which stands where it was read first.
+    """Return the dead letter of ``record``. It refers to the topic and offset that the record was first read from.
 
-    Its headers come first, without what they say of earlier hops, then ours, of 14 KiB at most. ``redact`` sees those
-    that an error has written. What does not fit in ``max_bytes`` stays where it is, in the source: the value; then the
-    record's headers, then its key, each only if it does not help to leave out the stack, or stack and message.
+    The record's own headers come first, without those of earlier hops, followed by ours, at most 14 KiB. ``redact`` is
+    applied to headers that contain text of the error. A letter larger than ``max_bytes`` refers to the source record
+    for the parts that do not fit: first the value, then the record's headers, then its key. Headers and key are omitted
+    only if it is not enough to omit the stack, or stack and message.
     """
     kept = tuple(header for header in record.headers if not header[0].startswith((PREFIX, OURS, SHARED)))
     ours = (*_of_the_record(record, cause), *_of_the_error(cause, redact))
@@ -95,7 +96,7 @@ def dead_letter_record(record: ConsumerRecord, cause: Cause, *, max_bytes: int, 
 
 
 def size_of(record: Record) -> int:
-    """Bytes of a batch that holds it alone, uncompressed; or a few more."""
+    """Return the size in bytes of an uncompressed batch that holds only this record, or a few bytes more."""
     size = _BATCH_BYTES + len(record.key or b"") + len(record.value or b"")
     return size + sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in record.headers)
 
@@ -139,7 +140,9 @@ def _of_the_error(cause: Cause, redact: Redact | None) -> Headers:
 
 
 def _redacted(redact: Redact, name: str, text: str) -> str | None:
-    """Before it is cut to its size: a secret that is cut in two is not known any more. What cannot be, is left out."""
+    """Redact the text before it is cut to its size, because half a secret is no longer recognized. Return None if
+    ``redact`` raises.
+    """
     try:
         return redact(name, text_bytes(text, _MOST_REDACTED_CHARS).decode())
     except Exception:  # the user's redact= may raise anything

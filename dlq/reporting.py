@@ -1,4 +1,4 @@
-"""Tells hooks and the log what was decided, and counts it."""
+"""Report a handler's failures: log them, call the hooks, and count them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from eventbus.types import ConsumerRecord
 logger = logging.getLogger("dlq")
 
 MESSAGE_HEADER = "__dlq.errors.message"
-"""Under this name ``Retry(redact=)`` sees an error's message."""
+"""The header name passed to ``Retry(redact=)`` along with an error's message."""
 _MOST_MESSAGE = 1024
 _MINUTE_MS = 60_000
 
 
 class Reporter:
-    """Of one handler."""
+    """Reports the failures of one handler."""
 
     def __init__(self, policy: Retry, handling: Handling) -> None:
         self._hooks = policy.hooks
@@ -46,7 +46,7 @@ class Reporter:
         self._retries = 0
 
     def message(self, error: BaseException) -> str:
-        """What the error says, without what is not to be written anywhere."""
+        """Return the error's message, redacted and shortened."""
         text: str | None = message_of(error)
         if self._redact is not None:
             try:
@@ -115,7 +115,7 @@ class Reporter:
             )
 
     def circuit(self, breaker: Breaker, now_ms: int) -> None:
-        """Tells when its state is another one."""
+        """Report a change of the circuit's state."""
         before, self._circuit = self._circuit, breaker.state
         if breaker.state == before:
             return
@@ -131,7 +131,7 @@ class Reporter:
             self._tell(CircuitClosed(**who, at_ms=now_ms))
 
     def budget(self, is_over: bool, now_ms: int) -> None:
-        """Tells when it is used up, not again before there was some."""
+        """Report that the budget is exhausted, once until it is available again."""
         before, self._is_over_budget = self._is_over_budget, is_over
         if is_over and not before:
             logger.warning("handler %r: its retry budget is used up, retries are slowed down", self._handler)
@@ -153,21 +153,22 @@ class Reporter:
         )
 
     def _tell(self, event: FailureEvent) -> None:
-        """Nothing that a hook does keeps a record from being moved."""
+        """Call the hooks. An exception in one of them is logged and does not stop the record from being moved."""
         for hook in self._hooks:
             try:
-                copy_context().run(hook, event)  # the next record sees no variable that the hook sets
+                # in a copy, so that a context variable set by the hook does not leak into the next record
+                copy_context().run(hook, event)
             except Exception:  # the user's hook may raise anything
                 logger.exception("handler %r: on_event=%r raised", self._handler, hook)
 
 
 class _Count:
-    """How many there were, and within the last minute."""
+    """Counts events in total and within the last minute."""
 
     def __init__(self) -> None:
         self.total = 0
         self._seconds: deque[list[int]] = deque(maxlen=_MINUTE_MS // 1000)
-        """Second and count; only those with any."""
+        """Pairs of second and count, without empty seconds."""
 
     def add(self, now_ms: int) -> None:
         self.total += 1

@@ -1,4 +1,4 @@
-"""Which dead letters are meant, and what they add up to."""
+"""Select dead letters, and group them into cases."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from dlq.letters import DeadLetter
 
 STATUSES = ("open", "parked", "resolved", "redriven", "edited")
-"""What can become of a dead letter. "redriven" and "edited": it was sent back, as it was or with another content."""
+"""Statuses of a dead letter. "redriven" and "edited" letters were sent again, unchanged or with other content."""
 
 _LOOKS_DEAD = re.compile(r"^(dlq|dlt)[._-].+|.+[._-](dlq|dlt|dead[._-]?letters?)$|.+_(error|skipped)$", re.IGNORECASE)
 MARK = "errors.deadletterqueue.group.enable"
-"""The config that makes a topic one for dead letters to Kafka (KIP-1191)."""
+"""Kafka's config that marks a topic as a dead-letter topic (KIP-1191)."""
 
 
 def looks_dead(topic: str, configs: Mapping[str, str] | None = None) -> bool:
-    """Whether a topic holds dead letters: by its config, or by the names that frameworks give such topics."""
+    """True if a topic holds dead letters, judged by its config or by the names that frameworks give such topics."""
     return (configs or {}).get(MARK) == "true" or _LOOKS_DEAD.match(topic) is not None
 
 
 RETRY_TOPIC_BYTES: Final = 8 << 20
-"""``max.message.bytes`` of a retry topic: a record of any topic with the default fits in with our headers, and brokers
-that others run allow as much."""
+"""``max.message.bytes`` of a retry topic. A record from a topic with default limits fits in together with our headers,
+and managed brokers allow this much.
+"""
 
 
 def looks_like_retries(topic: str, configs: Mapping[str, str]) -> bool:
@@ -44,7 +45,7 @@ def is_made_for_retries(configs: Mapping[str, str]) -> bool:
 
 
 class LetterId(NamedTuple):
-    """Where a dead letter stands; it never moves, so that is its name: "topic/partition/offset"."""
+    """The position of a dead letter, "topic/partition/offset". It never changes, so it is the letter's id."""
 
     topic: str
     partition: int
@@ -59,22 +60,22 @@ class LetterId(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> LetterId:
-        """Raises ConfigError for what names no dead letter."""
+        """Parse an id. Raises ConfigError if it is invalid."""
         topic, _, rest = text.partition("/")
         partition, _, offset = rest.partition("/")
-        # int() takes more than the digits of a number, and more of them than an offset has.
+        # int() also accepts signs, spaces and underscores, and numbers longer than any offset.
         if topic and len(rest) <= 30 and rest.isascii() and partition.isdigit() and offset.isdigit():
-            found = cls(topic, int(partition), int(offset))
-            if str(found) == text:  # a letter has one name
-                return found
+            letter = cls(topic, int(partition), int(offset))
+            if str(letter) == text:  # no leading zeros: each letter has a single id
+                return letter
         raise ConfigError(f"{text!r} names no dead letter: write topic/partition/offset, as in dlq.billing/0/17")
 
 
 class CaseKey(NamedTuple):
-    """What repeated failures have in common."""
+    """The properties that repeated failures of one kind share."""
 
     case: str
-    """Which one it is; ``top_frame`` may be another line of the same function."""
+    """Hash that identifies the case. ``top_frame`` may show another line of the same function."""
     handler: str
     group: str
     error_class: str
@@ -82,14 +83,14 @@ class CaseKey(NamedTuple):
 
 
 OVERFLOW = CaseKey("", "", "", "(further cases)", "")
-"""Where cases are counted that came after too many others of their topic."""
+"""Counts the letters of all cases beyond a topic's limit."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters: those to which everything applies that is given.
+    """Selects dead letters that match every given criterion.
 
-    ``error_class`` is the whole name, or its last part: "ValueError". ``contains`` is looked for in key, value, message
-    and stack, as it is. ``since_ms`` is included, ``until_ms`` is not; the time is that of the last failure.
+    ``error_class`` is the full name or its last part, such as "ValueError". ``contains`` is searched for literally in
+    key, value, message and stack. ``since_ms`` is inclusive and ``until_ms`` exclusive; both refer to the last failure.
     """
 
     topic: str | None = None
@@ -102,7 +103,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int | None = None
     until_ms: int | None = None
     status: Collection[str] | None = frozenset({"open"})
-    """None: whatever became of them."""
+    """None selects every status."""
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -116,8 +117,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"limit={self.limit}: at least 0")
 
     def letter_ids(self) -> list[LetterId] | None:
-        """Those named, in the order of their topics and offsets. Raises ConfigError."""
-        return None if self.ids is None else sorted({LetterId.of(one) for one in self.ids})
+        """Return the given ids, parsed and sorted by topic, partition and offset. Raises ConfigError."""
+        return None if self.ids is None else sorted({LetterId.of(id) for id in self.ids})
 
     def takes_status(self, status: str) -> bool:
         return self.status is None or status in self.status
@@ -132,7 +133,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def takes_case(self, key: CaseKey) -> bool:
-        """Whether letters of the case may be meant; of those past counting nobody knows yet."""
+        """True if letters of this case may match. `OVERFLOW` holds many cases, so each letter must be checked."""
         return key == OVERFLOW or (
             self.case in (None, key.case)
             and self.handler in (None, key.handler)
@@ -144,7 +145,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return self.error_class in (name, name.rpartition(".")[2])
 
     def takes(self, letter: DeadLetter) -> bool:
-        """Everything but status, time and ids, which the letter does not tell."""
+        """Check all criteria except status, time and ids, which are not part of the letter."""
         return (
             self.topic in (None, letter.topic)
             and self.takes_case(key_of(letter))
@@ -159,14 +160,14 @@ def key_of(letter: DeadLetter) -> CaseKey:
 def _holds(letter: DeadLetter, text: str) -> bool:
     data = text.encode(errors="surrogateescape")
     return (
-        any(data in one for one in (letter.key, letter.value) if one is not None)
+        any(data in part for part in (letter.key, letter.value) if part is not None)
         or text in letter.message
         or text in letter.stack
     )
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters of one kind: of one handler, error class and place in the code."""
+    """The dead letters with one handler, error class and place in the code."""
 
     case: str
     topic: str
@@ -175,13 +176,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     error_class: str
     top_frame: str
     count: int
-    """Those selected."""
+    """Number of selected letters."""
     statuses: dict[str, int]
-    """What became of them."""
+    """Number of letters by status."""
     first_ms: int
     last_ms: int
     sample_ids: tuple[str, ...]
-    """Some of the newest, the newest first."""
+    """Ids of some letters, newest first."""
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,8 +192,8 @@ class DeadLetterTopic(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     statuses: dict[str, int]
     oldest_open_ms: int | None
-    """When the oldest one failed that nobody has dealt with."""
+    """When the oldest open letter failed."""
     newest_ms: int | None
     groups: tuple[str, ...]
-    """Whose dead letters they are; several groups may share a topic."""
+    """The groups whose dead letters they are. Several groups may share a topic."""
     cases: int

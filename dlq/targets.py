@@ -1,10 +1,10 @@
 """Decide where a dead letter may be sent. Pure.
 
-A letter goes to the group that failed: through the retry topic that only this group reads. All other groups of the
-topic it came from get it too if it is sent there, which is an option.
+A letter goes to the group that failed, through the retry topic that only this group reads. If it is sent to its source
+topic instead, which is an option, all other groups of that topic get it too.
 
 A letter's headers state where it came from, and they may be forged. Nothing is sent to a topic that does not exist, is
-the log's own, or holds dead letters itself, unless the operator names it.
+internal to the log, or holds dead letters itself, unless the operator names it.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ REASONS = {
     f"handler first, or delete the topics that it no longer reads, {_WHOLE}",
     "not-a-group": f"another system wrote them, whose groups read no retry topic. Name a topic with to=, {_WHOLE}",
 }
-"""Why letters are left out."""
+"""Reasons why letters are left out, with the messages shown for them."""
 
 
 class Target(msgspec.Struct, frozen=True):
     topic: str
     partition: int | None
-    """None: by key."""
+    """None: the key chooses the partition."""
     group: str | None = None
-    """The group whose retry topic it is. None: all groups that read the topic get the record."""
+    """The group whose retry topic it is. None if all groups that read the topic get the record."""
 
 
 class Targets:
-    """The topics of a log, as places to send letters to."""
+    """The topics of a log to which letters may be sent."""
 
     def __init__(
         self,
@@ -68,8 +68,11 @@ class Targets:
         whole_topic: bool = False,
         allow: Collection[str] | None = None,
     ) -> None:
-        """``dead``: topics that hold dead letters, whatever their names. ``groups``: what the groups of letters read.
-        Raises ConfigError for a ``to`` that is not fit."""
+        """Raises ConfigError if ``to`` is not allowed.
+
+        ``dead`` are topics that hold dead letters, whatever their names. ``groups`` are the topics that the letters'
+        groups read.
+        """
         configs = {one.name: {key: str(entry.value) for key, entry in one.configs.items()} for one in topics}
         self._configs = configs
         self._partitions = {one.name: len(one.partitions) for one in topics}
@@ -118,14 +121,15 @@ class Targets:
             return "several-retry-topics"
         if self._allow is not None and topic not in self._allow:
             return "not-allowed"
-        # As the runner places entries: next to the source partition, so that one member has both.
+        # The runner places entries in the same way, so that one member has both the entry and its source partition.
         return Target(topic, letter.source.partition % self._partitions[topic], letter.group)
 
     def _retry_topic(self, letter: DeadLetter, source: str) -> str | None:
-        """Return the retry topic that the handler of a letter reads: None for none, "" if it is not known which.
+        """Return the retry topic that the letter's handler reads: None if there is none, "" if it is ambiguous.
 
-        The members of a group that runs show what they read. For a group that does not run there are its offsets. They
-        may be those of another handler of the group, so only a topic that the letter itself names is taken then.
+        A running group is judged by the topics that its members read. For a group that does not run, only committed
+        offsets are known; they may belong to another handler of the group, so the topic must be the one that the letter
+        names.
         """
         reads = self._groups.get(letter.group, GroupReads())
         if reads.members:
@@ -142,7 +146,7 @@ class Targets:
         return next(iter(found), None)
 
     def timestamp_of(self, letter: DeadLetter, topic: str, now_ms: int) -> int | None:
-        """Return the original timestamp, or None where retention would soon delete a record that is so old."""
+        """Return the original timestamp, or None if the record is so old that retention would soon delete it."""
         time_ms = letter.original_timestamp_ms
         retention_ms = int(self._configs[topic].get("retention.ms") or -1)
         if time_ms is None or (retention_ms >= 0 and now_ms - time_ms > retention_ms // 2):

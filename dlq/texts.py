@@ -1,4 +1,4 @@
-"""Texts of headers, for people."""
+"""Make header values safe to print."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ _COMMANDS = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def one_line(text: str) -> str:
-    """For a line of a service's log: what would end the line, or what a terminal would obey, is spelled out."""
+    """Escape line breaks, and the control characters that a terminal would interpret."""
     return text if text.isprintable() else _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def text_of(value: bytes | None, most: int) -> str:
-    """The text that ``value`` is, or looks like; cut as `text_bytes` cuts."""
+    """Decode ``value`` as UTF-8, replacing invalid bytes. A text longer than ``most`` bytes is cut as `text_bytes` cuts
+    it.
+    """
     if not value:
         return ""
     if len(value) > 2 * most:

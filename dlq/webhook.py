@@ -1,4 +1,4 @@
-"""Events as JSON for a receiver of one's own, an alerting service say."""
+"""Post events as JSON to an HTTP endpoint, such as an alerting service."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _ANSWERS_THAT_MAY_CHANGE = frozenset({408, 425, 429})
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The body of a post."""
+    """The JSON body of a POST."""
 
     events: tuple[FailureEvent, ...]
     left_out: int
-    """Events that were not posted since the last post: there was no room for them, or they were refused."""
+    """Events dropped since the previous POST, because the queue was full or the receiver refused them."""
 
 
 class PostQueue:
-    """What is to be posted, and when: pure, told the time. Not for several threads."""
+    """Decide what to post and when. Pure: times are arguments. Not thread-safe."""
 
     def __init__(self, min_interval_ms: int) -> None:
         self._min_interval_ms = min_interval_ms
         self._waiting: deque[FailureEvent] = deque()
         self._left_out = 0
         self._failures = 0
-        """Posts in a row that did not arrive."""
+        """Consecutive POSTs that failed."""
         self._not_before_ms = 0
 
     @property
@@ -54,14 +54,14 @@ class PostQueue:
         return not self._waiting
 
     def add(self, event: FailureEvent) -> None:
-        """The oldest one makes room."""
+        """Append an event; drop the oldest if the queue is full."""
         self._waiting.append(event)
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popleft()
             self._left_out += 1
 
     def due_ms(self) -> int:
-        """When the next post may be made."""
+        """The earliest time of the next POST."""
         return self._not_before_ms
 
     def take(self) -> Batch:
@@ -75,12 +75,12 @@ class PostQueue:
         self._not_before_ms = now_ms + self._min_interval_ms
 
     def refused(self, batch: Batch, now_ms: int) -> None:
-        """The receiver does not want these: others may fare better."""
+        """Drop a batch that the receiver refused with a final error. Later events are still posted."""
         self._left_out += batch.left_out + len(batch.events)
         self._not_before_ms = now_ms + self._min_interval_ms
 
     def failed(self, batch: Batch, now_ms: int) -> None:
-        """They did not arrive: again, later and later, in their place before what has come since."""
+        """Put a batch that was not delivered back to the front of the queue, and back off exponentially."""
         room = _MOST_WAITING - len(self._waiting)
         kept = batch.events[max(len(batch.events) - room, 0) :]
         self._waiting.extendleft(reversed(kept))
@@ -91,14 +91,17 @@ class PostQueue:
 
 
 class Webhook:
-    """Posts events to ``url``: ``Retry(on_event=Webhook("https://alerts.example/x"))``. One may serve many handlers.
+    """Post events to ``url``: ``Retry(on_event=Webhook("https://alerts.example/x"))``. One Webhook may serve many
+    handlers.
 
-    ``events``: which, by name; without it dead letters, circuits that open and close, and budgets that are used up.
-    A post is ``{"events": [...], "left_out": 0}``, up to 100 of them, and there is one every ``min_interval`` at most.
-    ``headers``: sent along, for a token say. ``messages``: what errors say is in the posts too; it may hold what is not
-    for the receiver. A post that fails is made again, later and later; meanwhile 1,000 events wait, and older ones make
-    room. All of that is a daemon thread's: no handler waits, and nothing of it reaches one. Neither the URL behind its
-    host nor headers are logged.
+    ``events`` are the names of the events to post: by default dead letters, circuits that open and close, and exhausted
+    budgets. The body is ``{"events": [...], "left_out": 0}`` with up to 100 events, and POSTs are at least
+    ``min_interval`` apart. ``headers`` are sent along, for example with a token. ``messages`` includes error messages,
+    which may contain data that the receiver should not see.
+
+    A failed POST is retried with exponential backoff. Up to 1,000 events are queued meanwhile; beyond that the oldest
+    are dropped. A daemon thread does all of this, so handlers neither wait for it nor see its errors. Of the URL, only
+    scheme and host are logged; headers are never logged.
     """
 
     def __init__(
@@ -122,27 +125,29 @@ class Webhook:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._is_down = False
-        """It has been said."""
+        """The failure has been logged."""
 
     def __repr__(self) -> str:
         return f"Webhook({self._shown!r})"
 
     def __call__(self, event: FailureEvent) -> None:
-        """Returns at once."""
+        """Queue an event for the daemon thread. Never blocks."""
         if type(event).__struct_config__.tag not in self._events:
             return
         with self._changed:
             self._queue.add(event)
-            if self._thread is None or not self._thread.is_alive():  # not started, or left behind by a fork
+            # Not started, or lost in a fork: threads do not survive one.
+            if self._thread is None or not self._thread.is_alive():
                 self._closing = False
                 self._thread = threading.Thread(target=self._run, name="dlq-webhook", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Post what waits, without regard to ``min_interval``, unless the receiver is down; for the end of a service.
+        """Post all queued events without regard to ``min_interval``, unless the receiver is down. Call it when a
+        service ends.
 
-        Return when that is done, or after ``timeout`` seconds.
+        Returns when that is done, or after ``timeout`` seconds.
         """
         with self._changed:
             thread, self._closing = self._thread, True
@@ -161,12 +166,12 @@ class Webhook:
             except urllib.error.URLError as error:
                 self._went_wrong(batch, str(error.reason))
             except (OSError, HTTPException, ValueError) as error:
-                self._went_wrong(batch, type(error).__name__)  # its text may hold the URL
+                self._went_wrong(batch, type(error).__name__)  # str(error) may contain the URL
             else:
                 self._arrived()
 
     def _next(self) -> Batch | None:
-        """Wait for what is to be posted, and until it may be. None: closed, and there is nothing more."""
+        """Wait until a batch may be posted and return it, or None if the webhook is closed and the queue is empty."""
         with self._changed:
             while True:
                 if self._closing and (self._queue.is_empty or self._is_down):
@@ -203,7 +208,7 @@ class Webhook:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Headers with secrets go to whom they were meant for."""
+    """Refuse redirects, so that headers with secrets reach only the configured host."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -216,7 +221,10 @@ def _now_ms() -> int:
 
 
 def _address(url: Any) -> tuple[str, str, dict[str, str]]:
-    """The URL without a login, what of it may be shown, and the login as a header. Raises ConfigError."""
+    """Return the URL without credentials, the part of it that may be logged, and the credentials as a header.
+
+    Raises ConfigError.
+    """
     problem = ConfigError('Webhook takes a URL with http(s):// and a host: Webhook("https://alerts.example/x")')
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         raise problem
@@ -236,7 +244,7 @@ def _address(url: Any) -> tuple[str, str, dict[str, str]]:
 
 
 def _headers(headers: Any) -> dict[str, str]:
-    """Raises ConfigError, which does not tell what they hold."""
+    """Return the headers, validated. Raises ConfigError, whose message does not contain their values."""
     if headers is not None and not isinstance(headers, Mapping):
         raise ConfigError('Webhook(headers=...): names and texts, {"Authorization": "Bearer ..."}')
     result: dict[str, str] = {}
