@@ -1,4 +1,4 @@
-"""How much of its work a handler may spend on trying again. Pure: told the time."""
+"""Limit the share of a handler's calls that may be retries. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dlq import checks
 from eventbus.durations import Duration, positive, shown
 
 _SLICES = 12
-"""The window moves on in so many steps."""
+"""Number of slices in the sliding window."""
 
 
 class Budget:
-    """Retries may be ``share`` of the calls made ``over`` the last while, or ``least`` retries where that is more.
+    """Retries may be ``share`` of the calls made within the last ``over``, or ``least`` retries if that is more.
 
-    Over budget, failing records are no longer tried again at once, and delays are doubled: a dependency that is down is
-    not also flooded with retries. No record becomes a dead letter because of it.
+    Over budget, failing records are not retried at once and delays are doubled, so that retries do not flood a
+    dependency that is down. No record becomes a dead letter because of it.
     """
 
     def __init__(self, share: float = 0.2, *, over: Duration = "60s", least: int = 10) -> None:
@@ -28,28 +28,28 @@ class Budget:
 
 
 class Spending:
-    """A `Budget` at work for one handler: calls and retries of the last while, in slices of time."""
+    """Counts one handler's calls and retries in the sliding window of a `Budget`."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._slice_ms = max(budget.over_ms // _SLICES, 1)
         self._slices: deque[tuple[int, list[int]]] = deque()
-        """By number of the slice: calls, and retries among them."""
+        """Pairs of slice number and ``[calls, retries]``."""
         self._calls = 0
         self._retries = 0
 
     def called(self, count: int, now_ms: int) -> None:
-        """So many calls were made, retries or not."""
+        """Record calls, whether they are retries or not."""
         self._slice(now_ms)[0] += count
         self._calls += count
 
     def retried(self, now_ms: int) -> None:
-        """A retry is made, now or later."""
+        """Record a retry, made now or later."""
         self._slice(now_ms)[1] += 1
         self._retries += 1
 
     def left(self, now_ms: int) -> int:
-        """Retries that may be made now."""
+        """Return how many retries may be made now."""
         self._forget(now_ms // self._slice_ms)
         return max(int(self._allowed) - self._retries, 0)
 
@@ -65,7 +65,7 @@ class Spending:
         return self._slices[-1][1]
 
     def _forget(self, number: int) -> None:
-        """What is too old; also what is of a later time, when the clock was set back by more than the window."""
+        """Drop slices that have left the window, or lie in the future because the clock was set back."""
         while self._slices and abs(number - self._slices[0][0]) >= _SLICES:
             _, (calls, retries) = self._slices.popleft()
             self._calls -= calls

@@ -1,4 +1,4 @@
-"""What is decided about letters one by one: marks, and letters that are sent with another content."""
+"""Decide on individual letters: set a status, or send a letter with changed content."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 def state_after(
     following: Following, letter: LetterId, before: LetterState | None, step: Step
 ) -> tuple[LetterId, LetterState]:
-    """What became of a letter."""
+    """Return the letter and its state after ``step``."""
     return letter, with_step(before, following.indexes[letter.topic].topic_id, step)
 
 
 class Mark:
-    """Letters that get a status, and are not sent anywhere."""
+    """Sets the status of letters without sending them."""
 
     def __init__(self, following: Following, selection: Selection, letters: Sequence[LetterId], step: Step) -> None:
         self._following = following
@@ -43,7 +43,7 @@ class Mark:
         self._letters = letters
         self._step = step
         self.count = 0
-        """How many got it."""
+        """How many letters got the status."""
 
     async def decide(self) -> Writes:
         following = self._following
@@ -64,7 +64,7 @@ class Mark:
 
 
 class Edit:
-    """A letter that is sent with another content."""
+    """Sends a letter with changed content."""
 
     def __init__(self, bus: EventBus, following: Following, letter: DeadLetter, step: Step) -> None:
         self._bus = bus
@@ -88,7 +88,7 @@ class Edit:
         whole_topic: bool,
         allow: Collection[str] | None,
     ) -> None:
-        """Work out what is to be sent. Raises ConfigError, SerializationError, PayloadGone."""
+        """Determine the record to send. Raises ConfigError, SerializationError or PayloadGone."""
         letter = self._letter
         await self._following.catch_up()
         following, groups = self._following, Groups(self._bus)
@@ -107,24 +107,25 @@ class Edit:
         new_value = before if isinstance(value, UnsetType) else value
         new_headers = letter.headers if record is None else record.headers
         if not isinstance(value, UnsetType):
-            # The old value was a reference to a claim check's store, say. Readers would take the new one for such.
+            # The old value may have been a reference to a claim check's store. Consumers would take the new one for
+            # such.
             marks = self._bus.context.restoring.marks | {CLAIM_CHECK}
             new_headers = tuple(header for header in new_headers if header[0] not in marks)
         if not isinstance(headers, UnsetType):
             new_headers = headers
-        # Who reads the retry topic reads the record as one of the topic that it came from.
+        # The handler reads entries of its retry topic as records of the topic that they came from.
         read_as = target.topic if target.group is None or letter.source is None else letter.source.topic
         await check_edit(self._bus, read_as, before, new_value, new_headers)
         new_key = (letter if record is None else record).key if isinstance(key, UnsetType) else key
         self._content = msgspec.structs.replace(letter, key=new_key, value=new_value, headers=new_headers)
         if target.group is None:
             self._timestamp_ms = targets.timestamp_of(letter, target.topic, self._step.at_ms)
-            if key is not UNSET:  # another key may belong into another partition
+            if key is not UNSET:  # a new key may belong in another partition
                 target = msgspec.structs.replace(target, partition=None)
         self._target = target
 
     async def write(self, writer: StateWriter) -> RecordMetadata:
-        """Store the record and what became of the letter. Return the place of the record."""
+        """Store the record and the letter's new state. Return where the record was written."""
         assert self._target is not None
         while self._sent is None:
             try:

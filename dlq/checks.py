@@ -1,4 +1,4 @@
-"""What options may be. Each raises ConfigError that names the option as it was given."""
+"""Validate options. Each function raises ConfigError that names the option as the user wrote it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ErrorClass = type[BaseException]
 
 
 def whole(what: str, value: Any, least: int) -> int:
-    """``what``: the option's name, an equals sign behind it is ours."""
+    """Return a whole number of at least ``least``. The message appends "=" and the value to ``what``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{what}={value!r}): a whole number, {least} or more")
     return value
 
 
 def share(what: str, value: Any, meaning: str) -> float:
-    """From 0 to 1."""
+    """Return a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ConfigError(f"{what}{value!r}): {meaning}")
     return float(value)
@@ -38,12 +38,12 @@ def topic(what: str, name: Any, before: str = "") -> str:
     if not is_topic(name):
         raise ConfigError(f"{what}: {before}a topic's name, 1 to 249 of a-z A-Z 0-9 . _ -")
     if name == STATE_TOPIC:
-        raise ConfigError(f"{what}: there it is kept what became of dead letters; name a topic of its own")
+        raise ConfigError(f"{what}: this topic keeps the states of dead letters; name another topic")
     return name
 
 
 def function(what: str, value: Any, signature: str) -> Any:
-    """A plain function that can be called with ``signature``, say "(attempt, error)"."""
+    """Return a synchronous callable that accepts ``signature``, such as "(attempt, error)"."""
     if not callable(value):
         raise ConfigError(f"{what}: a function {signature}")
     if isinstance(value, type):
@@ -54,13 +54,13 @@ def function(what: str, value: Any, signature: str) -> Any:
         inspect.signature(value).bind(*signature.split(","))
     except TypeError:
         raise ConfigError(f"{what}: takes other arguments; it is called as {signature}") from None
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         pass
     return value
 
 
 def error_classes(what: str, **lists: Any) -> dict[str, tuple[ErrorClass, ...]]:
-    """Lists of classes by the option's name; none may be in two of them."""
+    """Return the error classes of each option. No class may be in two of them."""
     result: dict[str, tuple[ErrorClass, ...]] = {}
     home: dict[ErrorClass, str] = {}
     for name, given in lists.items():
@@ -88,5 +88,5 @@ def _error_class(what: str, cls: Any) -> ErrorClass:
 
 
 def shown(value: Any) -> str:
-    """As it stands in the program, about."""
+    """Return a value roughly as the user's program spells it."""
     return value.__name__ if inspect.isroutine(value) or isinstance(value, type) else f"{value!r:.200}"

@@ -1,4 +1,4 @@
-"""A circuit breaker: when most calls of a handler fail, it is let alone for a while. Pure: told the time."""
+"""A circuit breaker: pause a handler for a while after most of its calls have failed. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from eventbus.errors import ConfigError
 CircuitState = Literal["closed", "open", "half-open"]
 
 _LOOK_AGAIN_MS = 500
-"""How soon those that wait for the probe's end ask again."""
+"""How often callers that wait for the probe's result check again."""
 
 
 class Circuit:
-    """When ``failures`` (a share) of the last ``of`` calls failed, no record is tried for ``open``; then one is.
+    """Stop trying records for ``open`` once ``failures`` (a share) of the last ``of`` calls failed, then try one.
 
-    As Resilience4j's count-based window: nothing happens before ``of`` calls were made. Behind ``open`` the circuit is
-    half-open: one record is tried, and when it is handled the circuit closes and counts from the beginning; when it
-    fails it opens again. What says more of the record than of the dependency (undecodable ones, `Reject`, `Skip`, and
-    errors that are never retried) counts neither way. Meanwhile records wait in their place, none becomes a dead letter
-    because of an open circuit; the one it was tried with waits in the retry topic, so that the next try is another's.
+    It works like Resilience4j's count-based window and never opens before ``of`` calls were made. After ``open`` the
+    circuit is half-open: one record is tried as a probe. If the probe succeeds, the circuit closes and starts counting
+    from zero; otherwise it opens again. Failures that are caused by the record rather than a dependency (undecodable
+    records, `Reject`, `Skip`, and errors that are never retried) are not counted.
+
+    Records wait in their partitions while the circuit is open, and none becomes a dead letter because of it. A failed
+    probe waits in the retry topic, so that the next probe is another record.
     """
 
     def __init__(self, *, failures: float = 0.5, of: int = 20, open: Duration = "30s") -> None:
@@ -37,19 +39,23 @@ class Circuit:
 
 
 class Breaker:
-    """A `Circuit` at work for one handler. ``state`` is as of the last call of any method."""
+    """The state of one handler's `Circuit`. ``state`` is as of the last method call."""
 
     def __init__(self, circuit: Circuit) -> None:
         self._circuit = circuit
         self._calls: deque[bool] = deque(maxlen=circuit.of)
-        """The last ones; True: failed."""
+        """Results of the last calls. True means failed."""
         self._failed = 0
         self.until_ms = 0
-        """Open: when it ends. Half-open: when the probe is taken for lost, and another may begin."""
+        """When an open circuit becomes half-open, or when a half-open one considers its probe lost and may start
+        another.
+        """
         self.state: CircuitState = "closed"
 
     def admit(self, now_ms: int) -> int:
-        """Milliseconds until the next call may be made; 0: now. Half-open, the 0 is for one caller: the probe."""
+        """Return the milliseconds until the next call may be made. When half-open, 0 admits exactly one caller, the
+        probe.
+        """
         if self.state == "closed":
             return 0
         if (left := self._left(now_ms)) > 0:
@@ -59,8 +65,8 @@ class Breaker:
         return 0
 
     def handled(self, count: int) -> None:
-        """So many calls went well."""
-        if count <= 0 or self.state == "open":  # of calls that had begun before
+        """Record that ``count`` calls succeeded."""
+        if count <= 0 or self.state == "open":  # calls that began before the circuit opened
             return
         if self.state == "half-open":
             self._close()
@@ -71,10 +77,10 @@ class Breaker:
                 self._add(False)
 
     def failed(self, now_ms: int) -> int:
-        """A call failed. Milliseconds for which its record is to wait in its place.
+        """Record a failed call and return how many milliseconds its record must wait in its partition.
 
-        0: the record goes its way. So does the probe, though the circuit is open again: else a record that always fails
-        would be tried over and over, and would keep the circuit open.
+        0 means that the failure policy decides. A failed probe returns 0 as well although the circuit is open again.
+        Otherwise a record that always fails would be every probe and would keep the circuit open.
         """
         if self.state == "open":
             return max(self._left(now_ms), 1)

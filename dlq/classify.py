@@ -55,8 +55,7 @@ def classifier(
     never: Iterable[type[BaseException]] = (),
     outages: Iterable[type[BaseException]] = (),
 ) -> Classify:
-    """Return a function that classifies errors. The classes given here and their subclasses take precedence over
-    `DEFAULTS`.
+    """Return a function that classifies errors. The given classes and their subclasses override `DEFAULTS`.
 
     With ``on``, only these errors and outages are retried. An ExceptionGroup is classified by its members: it is an
     outage if all of them are, and is not retried if one of them is never retried.
@@ -81,9 +80,7 @@ def classifier(
 
 
 def signal_of(error: BaseException) -> FailureSignal | None:
-    """Return the `FailureSignal` that the handler raised, also if nested task groups have wrapped it alone. None if it
-    raised none.
-    """
+    """Return the `FailureSignal` that the handler raised, unwrapped from task groups, or None."""
     while len(inside := _inside(error)) == 1:
         error = inside[0]
     return error if isinstance(error, FailureSignal) else None

@@ -123,8 +123,7 @@ class DeadLetters:
         raise ConfigError(f"there is no dead letter {id}: retention has removed it, or the id is another topic's")
 
     async def payload(self, letter: DeadLetter) -> bytes | None:
-        """Return the letter's value, read from the source topic if the letter holds only a reference. None is a
-        tombstone.
+        """Return the letter's value, or that of its source record if the letter is a reference. None is a tombstone.
 
         Raises PayloadGone if the source record no longer exists.
         """
@@ -138,9 +137,7 @@ class DeadLetters:
         return () if state is None else state.steps
 
     async def statuses(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the status of each of these letters (see `dlq.selection.STATUSES`). Letters that no longer exist are
-        omitted.
-        """
+        """Return the `dlq.selection.STATUSES` of these letters. Letters that no longer exist are omitted."""
         await self._following.catch_up()
         rows = {id: views.row_of(self._following.indexes, LetterId.of(id)) for id in ids}
         return {id: STATUSES[row.status] for id, row in rows.items() if row is not None}
@@ -182,9 +179,7 @@ class DeadLetters:
     # doing -----------------------------------------------------------------------------------------------------------
 
     async def resolve(self, selection: Selection, *, note: str = "", by: str = "") -> int:
-        """Mark letters as resolved, so that no further action is taken on them. Return how many. They stay in their
-        topic.
-        """
+        """Mark letters as resolved: no further action is needed. Return how many. They stay in their topic."""
         return await self._mark("resolved", selection, note, by)
 
     async def park(self, selection: Selection, *, note: str = "", by: str = "") -> int:
@@ -196,7 +191,7 @@ class DeadLetters:
         return await self._mark("open", selection, note, by)
 
     async def _mark(self, status: str, selection: Selection, note: str, by: str) -> int:
-        new_step(status, 0, by=by, note=note)  # Reject texts that are too long before anything is changed.
+        new_step(status, 0, by=by, note=note)  # reject texts that are too long before anything is changed
         await self._following.catch_up()
         self._following.check(selection)
         count = 0
@@ -223,12 +218,11 @@ class DeadLetters:
         by: str = "",
         note: str = "",
     ) -> RecordMetadata:
-        """Send a letter with changed content to the group that failed, through its retry topic. Return where it was
-        written.
+        """Send a letter with changed content to the group that failed. Return where it was written.
 
-        With ``whole_topic`` it is sent to its source topic and with ``to`` to the given topic; then all groups that
-        read the topic get it. Parts that are not given stay as they are; ``value=None`` is a tombstone. The letter
-        itself stays in its topic with the status "edited".
+        It is sent through the group's retry topic. With ``whole_topic`` it is sent to its source topic and with ``to``
+        to the given topic, where all groups get it. Parts that are not given stay as they are; ``value=None`` is a
+        tombstone. The letter itself stays in its topic with the status "edited".
 
         Raises ConfigError if the letter has already been redriven, edited or resolved, or if `redrive` would leave it
         out; SerializationError if the value names a schema and cannot be decoded with it; PayloadGone if the letter
@@ -245,10 +239,9 @@ class DeadLetters:
         """Return a redrive that can be paused and cancelled: ``async with letters.start_redrive(...) as run:``.
 
         Each selected letter is sent to the group that failed, through its retry topic, unchanged except for headers
-        that state where it came from. With ``whole_topic`` it is sent to its source topic, with ``to`` to another
-        topic; then all groups that read this topic get it. The record and the letter's new status are written in one
-        transaction, so no letter is sent twice by a second redrive, a concurrent one, or one that was killed and
-        started again. See `RedriveOptions` for the options.
+        that state where it came from. With ``whole_topic`` it is sent to its source topic, and with ``to`` to the given
+        topic, where all groups get it. The record and the letter's new status are written in one transaction, so later,
+        concurrent and restarted redrives send no letter twice. See `RedriveOptions` for the options.
         """
         return Redrive(self._bus, self._following, self._writer, self._clock, selection, **options)
 

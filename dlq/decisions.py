@@ -1,4 +1,4 @@
-"""What becomes of a record whose handler failed: one pure function."""
+"""Decide what happens to a record whose handler failed, in one pure function."""
 
 from __future__ import annotations
 
@@ -21,81 +21,81 @@ Reason: TypeAlias = Literal["exhausted", "rejected", "parked", "unreadable", "ne
 """Why a record is a dead letter."""
 
 MOST_HOPS = 10
-"""So often a dead letter already: it is not tried again, something sends it round and round."""
+"""A record that was a dead letter this often is not retried again: something sends it round in a loop."""
 
 
 class Failed(NamedTuple):
-    """What is known of a record when a call with it has failed."""
+    """The history of a record whose handler has just failed."""
 
     tries: int = 1
-    """Calls in this go, the failed one included."""
+    """Calls since the record was last fetched, including the one that failed."""
     before: int = 0
-    """Calls before this go, as the headers of a record from the retry topic say."""
+    """Earlier calls, according to the headers of an entry from the retry topic."""
     outages: int = 0
-    """Calls among all these that are not held against the record."""
+    """Calls that ended in an outage. They are not counted against the record."""
     first_failed_ms: int | None = None
-    """None: just now."""
+    """None if this is the first failure."""
     hops: int = 0
-    """How often it was a dead letter and was sent back."""
+    """How often the record was a dead letter and was sent back."""
     over_budget: bool = False
     circuit_open: bool = False
-    """The call was the one by which an open circuit was tried."""
+    """True if the call was the probe of an open circuit."""
 
     @property
     def attempts(self) -> int:
-        """Calls so far."""
+        """Total number of calls so far."""
         return self.before + self.tries
 
 
 class Again(msgspec.Struct, frozen=True):
-    """At once, in its place."""
+    """Retry at once, without moving the record."""
 
 
 class RetryAt(msgspec.Struct, frozen=True):
-    """Later, not before ``due_ms``."""
+    """Retry later, not before ``due_ms``."""
 
     due_ms: int
     is_outage: bool = False
-    """The tries of this go do not count."""
+    """True if the calls since the record was last fetched do not count as tries."""
 
 
 class ToDeadLetters(msgspec.Struct, frozen=True):
-    """For good, until somebody sends it back."""
+    """Move the record to the dead letters. It returns only if it is redriven."""
 
     reason: Reason
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """Finished, as the handler said."""
+    """Skip the record, because the handler raised `Skip`."""
 
     reason: str
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Not the record's fault, and nothing that waiting mends: what ``on_error=`` says."""
+    """Leave the record where it is and apply ``on_error=``: it is not at fault, and waiting does not help."""
 
 
 Decision: TypeAlias = Again | RetryAt | ToDeadLetters | Skipped | Stopped
 
 
 def decide(policy: Retry, error: Exception, failed: Failed, *, now_ms: int, chance: float = 0.0) -> Decision:
-    """Pure. ``chance``: a random number from 0 up to 1, for jitter.
+    """Decide what happens next. Pure; ``chance`` is a random number from 0 up to 1, used for jitter.
 
-    What the handler says with a `FailureSignal` goes before everything else, then the kind of the error (see
-    `dlq.classify`), then tries, then age:
+    A `FailureSignal` of the handler takes precedence, then the kind of the error (see `dlq.classify`), then the number
+    of tries, then age:
 
-    - An outage is tried again without end: at once as often as ``immediate`` says, then with the delays in turn, and
-      with the last of them from there on. So is what failed as the probe of an open circuit, but not at once.
-    - Any other error uses up the record's ``1 + immediate + len(delays)`` calls. Tries at once come in the go in which
-      it failed first. Over budget they are left out, and the record waits for the first delay that much oftener: it has
-      as many calls as without. (Where there are no delays, tries at once are all there is, and they stay.)
-    - A delay grows by ``chance * jitter`` of itself, and is twice as long over budget. No try is earlier than asked.
-    - A try that would be due later than ``max_age`` after the first failure is not made; what jitter and budget add to
-      a delay ends there.
+    - An outage is retried without limit: at once ``immediate`` times, then with the delays in turn, and then with the
+      last delay. A failed probe of an open circuit is treated like an outage, but is not retried at once.
+    - Any other error uses up the record's ``1 + immediate + len(delays)`` calls. Immediate retries are made only before
+      the record first goes to the retry topic. Over budget they are replaced by waits for the first delay, so the
+      number of calls stays the same. (Without delays there is nothing to replace them, and they stay.)
+    - A delay grows by ``chance * jitter`` of itself and is doubled over budget. No retry is earlier than its delay.
+    - A retry that would be due later than ``max_age`` after the first failure is not made. Jitter and budget do not
+      extend a delay beyond that.
     """
     signal = signal_of(error)
     if signal is not None and not isinstance(signal, RetryLater):
-        return _said(signal)
+        return _of_signal(signal)
     kind = "retry" if signal is not None else policy.kind_of(error)
     if kind == "fatal":
         return Stopped()
@@ -113,7 +113,7 @@ def decide(policy: Retry, error: Exception, failed: Failed, *, now_ms: int, chan
     return _later(policy, error, signal, failed, is_outage, now_ms, chance)
 
 
-def _said(signal: FailureSignal) -> Decision:
+def _of_signal(signal: FailureSignal) -> Decision:
     if isinstance(signal, Skip):
         return Skipped(signal.reason)
     return ToDeadLetters("parked" if isinstance(signal, Park) else "rejected")
@@ -134,14 +134,14 @@ def _later(
     now_ms: int,
     chance: float,
 ) -> Decision:
-    """When it is tried again, if it is."""
+    """Return when the record is retried, or a final decision if it is not."""
     calls = failed.attempts - (0 if is_outage else failed.outages)
     delay = _delay_ms(policy, error, calls, is_outage)
     if delay is None:
         return ToDeadLetters("exhausted")
     if isinstance(delay, FailureSignal):
         if not isinstance(delay, RetryLater):
-            return _said(delay)
+            return _of_signal(delay)
         signal, delay = delay, back_off_ms(calls)
     if signal is not None and signal.after_ms is not None:
         least_ms = most_ms = now_ms + signal.after_ms
@@ -155,7 +155,7 @@ def _later(
 
 
 def _delay_ms(policy: Retry, error: Exception, calls: int, is_outage: bool) -> int | FailureSignal | None:
-    """Before jitter. None: there are no more tries."""
+    """Return the delay before jitter, or None if no tries are left."""
     if policy.delay_function is not None:
         answer = _asked(policy.delay_function, calls, error)
         return back_off_ms(calls) if answer is None and is_outage else answer
@@ -168,7 +168,7 @@ def _delay_ms(policy: Retry, error: Exception, calls: int, is_outage: bool) -> i
 
 
 def _asked(function: Delays, calls: int, error: Exception) -> int | FailureSignal | None:
-    """What the user's function says. One that fails itself has no more tries to give, which is logged."""
+    """Call the user's delay function. If it fails, that is logged and counts as None: no tries are left."""
     try:
         answer = function(calls, error)
         if isinstance(answer, type):

@@ -1,4 +1,4 @@
-"""Edited values: read before they are sent, where it can be known how."""
+"""Validate edited values against their schema before they are sent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FRAMES = (b"\0", b"\1")
 
 
 async def check_edit(bus: EventBus, topic: str, before: bytes | None, value: bytes | None, headers: Headers) -> None:
-    """Raises SerializationError for an edited value that the topic's readers could not read.
+    """Raise SerializationError for an edited value that consumers of the topic could not decode.
 
-    It is known for values that name their schema, where the bus's own serde reads such. SchemaUnavailable when the
-    registry does not answer.
+    Only values that name their schema can be checked, and only if the bus's own serde reads them. Raises
+    SchemaUnavailable if the registry does not answer.
     """
     serde = serde_for(Any, bus.context.serdes)
     if value is None or not isinstance(serde, SchemaSerde):

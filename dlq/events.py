@@ -1,4 +1,4 @@
-"""What a policy tells of its work: events as they happen, and numbers of now."""
+"""Events and statistics of a handler's failure policy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dlq.circuit import CircuitState
 
 
 def _dashed(name: str) -> str:
-    """``CircuitOpened`` is ``circuit-opened`` in JSON."""
+    """Return the name used in JSON: ``CircuitOpened`` becomes ``circuit-opened``."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("-")
 
 
 class FailureEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_dashed):
-    """The root of all events. Neither keys nor values of records are in them."""
+    """Base of all events. Events do not contain keys or values of records."""
 
     handler: str
     group: str
@@ -24,51 +24,51 @@ class FailureEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event",
 
 
 class RecordEvent(FailureEvent, frozen=True, kw_only=True):
-    """Of one record, by where it was read first.
+    """An event about one record, identified by where it was first read.
 
-    It is told when it is decided. When the transaction that should write it fails, the record is handled again, and
-    what is decided then is told too.
+    It is sent when the decision is made. If the transaction that should write the decision fails, the record is handled
+    again, and the new decision is sent as well.
     """
 
     topic: str
     partition: int
     offset: int
     attempts: int
-    """Calls so far."""
+    """Number of calls so far."""
     error_class: str
     message: str
-    """Of the error, capped, as ``Retry(redact=)`` left it."""
+    """The error's message, redacted by ``Retry(redact=)`` and shortened."""
 
 
 class RetryScheduled(RecordEvent, frozen=True, kw_only=True):
-    """The record waits in the retry topic."""
+    """The record was sent to the retry topic."""
 
     due_ms: int
 
 
 class DeadLettered(RecordEvent, frozen=True, kw_only=True):
-    """The record goes to the dead letters."""
+    """The record was sent to the dead-letter topic."""
 
     reason: str
     dead_letter_topic: str
 
 
 class CircuitOpened(FailureEvent, frozen=True, kw_only=True):
-    """Most calls failed: no record is tried until ``until_ms``."""
+    """Most calls failed, so no record is tried until ``until_ms``."""
 
     until_ms: int
 
 
 class CircuitHalfOpen(FailureEvent, frozen=True, kw_only=True):
-    """One record is tried."""
+    """One record is being tried as a probe."""
 
 
 class CircuitClosed(FailureEvent, frozen=True, kw_only=True):
-    """It was handled: all goes on."""
+    """The probe succeeded, and records are handled again."""
 
 
 class BudgetExhausted(FailureEvent, frozen=True, kw_only=True):
-    """Too much of the work is retries: they are slowed down. Told once, until there is budget again."""
+    """Too many calls are retries, so retries are slowed down. Sent once until there is budget again."""
 
 
 EventName: TypeAlias = Literal[
@@ -81,24 +81,24 @@ EventName: TypeAlias = Literal[
 ]
 
 Hook: TypeAlias = Callable[[FailureEvent], object]
-"""Called on the event loop, so it must not wait; what it raises is logged."""
+"""Called on the event loop with each event, so it must not block. Its exceptions are logged."""
 
 
 class Signals(msgspec.Struct, frozen=True, kw_only=True):
-    """How one handler of this process fails, in numbers."""
+    """Failure statistics of one handler in this process."""
 
     handler: str
     group: str
     dead_letters: int
-    """Since the start."""
+    """Dead letters since the start."""
     dead_letters_last_minute: int
     retries: int
-    """Later tries that were scheduled since the start."""
+    """Retries scheduled in the retry topic since the start."""
     waiting: int
-    """Records in this member's partitions of the retry topic, or on their way back into it."""
+    """Records in this member's partitions of the retry topic, including those being written back into it."""
     overdue_ms: int
-    """For how long the first of them is due; 0: none is."""
+    """How long ago the first of them was due. 0 if none is due."""
     circuit: CircuitState | None
-    """None: there is none."""
+    """None if the handler has no circuit."""
     budget_left: int | None
-    """Retries that may be made now; None: there is no limit."""
+    """Retries that may be made now. None if there is no limit."""

@@ -1,6 +1,6 @@
-"""What an error says: its class, its message, its stack, and where in the user's code it came up.
+"""Extract class, message, stack and the place in the user's code from an error.
 
-Errors are the user's: `str` of one may raise, be megabytes long, or never have been meant to be printed.
+Errors come from the user's code: `str(error)` may raise, be megabytes long, or contain anything.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ _OURS = frozenset({"eventbus", "dlq", "serdes", "anyio"})
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STDLIB = PurePath(sysconfig.get_paths()["stdlib"])
 _MOST_FRAMES = 40
-"""Of one error's traceback, the innermost."""
+"""The innermost frames of a traceback that are kept."""
 _MOST_CAUSES = 10
 _MOST_IN_GROUP = 8
 _MOST_DEPTH = 4
 _MOST_CHARS: Final = 1 << 16
-"""Of one error's message: its two ends."""
+"""The longest message of an error that is kept whole; of a longer one, both ends are kept."""
 
 
 class Failure(NamedTuple):
-    """What an error says."""
+    """A description of an error."""
 
     error_class: str
-    """``module.Class``; of the built-in ones only ``Class``."""
+    """``module.Class``, or only ``Class`` for builtins."""
     message: str
     stack: str
     top_frame: str
-    """``file.py:function:line``, of the innermost frame in the user's code."""
+    """``file.py:function:line`` of the innermost frame in the user's code."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """A group of one stands for that one; its stack still shows the group."""
+    """Describe an error. A group with one member is described as that member, but its stack still shows the group."""
     cause = _single(error)
     return Failure(class_of(cause), message_of(cause), _stack(error), top_frame(cause))
 
@@ -47,16 +47,16 @@ def class_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """`str` of it, as far as that can be had; of a group also what is inside."""
-    inside = "; ".join(f"{class_of(one)}: {_text(one)}" for one in _inside(error)[:_MOST_IN_GROUP])
+    """Return `str(error)`, or a placeholder if that raises. The messages inside a group are appended."""
+    inside = "; ".join(f"{class_of(member)}: {_text(member)}" for member in _inside(error)[:_MOST_IN_GROUP])
     return f"{_text(error)}: {inside}" if inside else _text(error)
 
 
 def top_frame(error: BaseException) -> str:
-    """The innermost frame of the user's code.
+    """Return the innermost frame of the user's code: neither ours, nor installed, nor the standard library.
 
-    That is what is neither ours nor installed nor Python's own. A service that is installed itself has no such frame:
-    then it is the package that was called first, the handler's. Without any of them: the innermost frame.
+    If the service is an installed package itself, there is none. Then the package that was called first, which is the
+    handler's, counts as the user's. If that does not exist either, the innermost frame is returned.
     """
     users = service = innermost = None
     package = ""
@@ -106,11 +106,11 @@ def _single(error: BaseException) -> BaseException:
     return error
 
 
-# Python's own stacks know no limit, and a call that is tried often may chain as many causes ---------------------------
+# Python does not limit stacks, and a call that is retried often may chain as many causes.
 
 
 def _stack(error: BaseException, depth: int = 0) -> str:
-    """As Python prints it: what came before an error first, and what a group is made of behind it."""
+    """Format the stack as Python does: causes before the error they led to, members after their group."""
     chain = [error]
     links = [""]
     while len(chain) < _MOST_CAUSES:

@@ -1,7 +1,6 @@
 """Read the headers in which different systems explain why a record is a dead letter into one structure.
 
-Any producer that may write to a dead-letter topic chooses these headers, so every function here accepts arbitrary
-bytes.
+Any producer that may write to a dead-letter topic chooses these headers. All functions accept arbitrary bytes.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def _eventbus(found: Found) -> Told:
 
 
 def _share_group(found: Found) -> Told:
-    """Read Apache Kafka's share groups (4.4, KIP-1191). The disposition is from KIP-1317."""
+    """Read the headers of share groups (Apache Kafka 4.4, KIP-1191). The disposition is from KIP-1317."""
     return Told(
         *_place(found, ours.TOPIC, ours.PARTITION, ours.OFFSET),
         group=_name(found, ours.GROUP),
@@ -86,7 +85,7 @@ def _share_group(found: Found) -> Told:
 
 
 def _connect(found: Found) -> Told:
-    """Read Kafka Connect's sinks. By default their group is named after the connector."""
+    """Read the headers of Kafka Connect's sinks. By default their group is named after the connector."""
     start = "__connect.errors."
     connector = _name(found, f"{start}connector.name")
     stack = text_of(found.get(f"{start}exception.stacktrace"), _MOST_STACK_BYTES)
@@ -103,7 +102,7 @@ def _connect(found: Found) -> Told:
 
 
 def _streams(found: Found) -> Told:
-    """Read Kafka Streams (4.2, KIP-1034)."""
+    """Read the headers of Kafka Streams (4.2, KIP-1034)."""
     start = "__streams.errors."
     stack = text_of(found.get(f"{start}stacktrace"), _MOST_STACK_BYTES)
     return Told(
@@ -116,7 +115,7 @@ def _streams(found: Found) -> Told:
 
 
 def _spring(found: Found) -> Told:
-    """Read Spring for Apache Kafka: ``kafka_original-*`` if the record went through retry topics, else ``kafka_dlt-*``.
+    """Read the headers of Spring: ``kafka_original-*`` if the record went through retry topics, else ``kafka_dlt-*``.
 
     A record with both went through retry topics first. Errors of keys and values use separate header names.
     """
@@ -139,7 +138,7 @@ def _spring(found: Found) -> Told:
 
 
 def _karafka(found: Found) -> Told:
-    """Read Karafka Pro."""
+    """Read the headers of Karafka Pro."""
     return Told(
         *_place(found, "source_topic", "source_partition", "source_offset"),
         group=_name(found, "source_consumer_group"),
@@ -148,7 +147,7 @@ def _karafka(found: Found) -> Told:
 
 
 def _masstransit(found: Found) -> Told:
-    """Read MassTransit, which records the address of the source but no offset."""
+    """Read the headers of MassTransit, which hold the address of the source but no offset."""
     stack = text_of(found.get("MT-Fault-StackTrace"), _MOST_STACK_BYTES)
     retries = number_of(found.get("MT-Fault-RetryCount"), MAX_INT32)
     return Told(
@@ -165,7 +164,7 @@ def _masstransit(found: Found) -> Told:
 
 
 def _nservicebus(found: Found) -> Told:
-    """Read NServiceBus, which records a queue but no offset."""
+    """Read the headers of NServiceBus, which hold a queue but no offset."""
     stack = text_of(found.get("NServiceBus.ExceptionInfo.StackTrace"), _MOST_STACK_BYTES)
     return Told(
         handler=_name(found, "NServiceBus.ProcessingEndpoint"),

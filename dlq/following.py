@@ -1,4 +1,4 @@
-"""The indexes of a log's dead letters, brought up to date whenever somebody looks."""
+"""Keep the indexes of a log's dead letters up to date."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from eventbus.broker import TopicDescription
 
 _LETTERS_FETCH_BYTES = 262_144
-"""Some thousand letters: other tasks get their turn after each fetch."""
+"""Some thousand letters. Fetches stay small so that other tasks run in between."""
 _MARKER = 1
-"""Offsets that a transaction takes after its records; on a Kafka a moment after its commit has returned."""
+"""Offsets that a transaction's marker takes after its records. Kafka writes it a moment after the commit returns."""
 
 
 class StaleIndex(EventBusError):
-    """The states that were known are gone: ask again, and all is read anew."""
+    """The states that were read no longer exist. Retrying reads everything again."""
 
 
 class Following:
-    """Reads what is new in the topics of dead letters, then what became of them."""
+    """Reads new dead letters, then the changes of their states."""
 
     def __init__(self, bus: EventBus, topics: Sequence[str] | None, state_topic: str, cache: IndexCache | None) -> None:
         self._bus = bus
@@ -51,9 +51,10 @@ class Following:
     # the topics ------------------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Read everything that is there now."""
+        """Read everything up to the current end of the log."""
         async with self._lock:
-            # States first looked for, letters first read: what a state speaks of is in the index by then.
+            # Look up the end of the states before reading letters, so that every letter that a state refers to is
+            # indexed.
             states_end = await self._look_for_states()
             topics = await self._look_for_topics()
             before = {name: self._mark(name) for name in self.indexes}
@@ -87,7 +88,7 @@ class Following:
         ]
 
     def check(self, selection: Selection) -> None:
-        """Raises ConfigError for topics that are not followed: nothing would be found in them."""
+        """Raise ConfigError if the selection names topics that are not followed, in which nothing would be found."""
         named = {selection.topic} if selection.topic else {one.topic for one in selection.letter_ids() or ()}
         unknown = sorted(named - self.indexes.keys())
         if unknown:
@@ -97,18 +98,18 @@ class Following:
             )
 
     def _mark(self, name: str) -> object:
-        """Another one when there is something new to keep."""
+        """Return a value that changes whenever the index has something new to save."""
         index = self.indexes[name]
         ends = {number: one.next_offset for number, one in index.partitions.items()}
         return index.topic_id, index.state_topic_id, index.states_until, ends, len(index)
 
     def _take_up(self, found: TopicDescription, states_end: int) -> dict[TopicPartition, int]:
-        """Where there is something to read, up to which offset."""
+        """Match the index with a topic's description. Return the end offsets of partitions with new letters."""
         index = self.indexes.get(found.name)
         if index is None and self._cache is not None:
             index = self._cache.load(found.name, found.topic_id)
             if index is not None and index.states_until > states_end + _MARKER:
-                index = None  # of a log that was put back from a copy, say
+                index = None  # the log was restored from a backup, for example
         if index is None or not self._fits(index, found):
             index = TopicIndex(found.name, found.topic_id)
         index.state_topic_id = self._state_topic_id
@@ -124,7 +125,7 @@ class Following:
         return ends
 
     def _fits(self, index: TopicIndex, found: TopicDescription) -> bool:
-        """Whether the index was made of this topic, and of these states."""
+        """True if the index was built from this topic and this state topic."""
         ends = {one.partition: one.log_end_offset for one in found.partitions}
         return (
             index.topic_id == found.topic_id
@@ -135,7 +136,7 @@ class Following:
     async def _read_letters(self, ends: Mapping[TopicPartition, int]) -> None:
         if not ends:
             return
-        # Not a client's consumer, which would fetch values from a claim check's store: the index needs headers alone.
+        # Not a client's consumer, which would fetch values from a claim check's store. The index needs only headers.
         consumer = self._bus.context.reader(
             start="earliest", fetch_max_wait_ms=WAIT_MS, max_partition_fetch_bytes=_LETTERS_FETCH_BYTES
         )
@@ -154,7 +155,7 @@ class Following:
     # what became of them ---------------------------------------------------------------------------------------------
 
     async def catch_up_states(self, consumer: Consumer) -> None:
-        """Read what became of letters, to the very end. Only the holder of the transactional id calls it."""
+        """Read states up to the log end offset. Only the holder of the transactional id may call it."""
         async with self._lock:
             [end] = (await ends_of(self._bus.context.backend, [self._state], IsolationLevel.READ_UNCOMMITTED)).values()
             if end + _MARKER < self._states_until(end):
@@ -162,7 +163,7 @@ class Following:
             await self._read_states(consumer, end)
 
     async def _look_for_states(self) -> int:
-        """Where the states end; 0: there is no such topic yet."""
+        """Return the end offset of the state topic, or 0 if it does not exist yet."""
         try:
             found = (await self._bus.admin.describe_topics([self.state_topic]))[0]
         except UnknownTopicOrPartition:
@@ -172,9 +173,9 @@ class Following:
         return found.partitions[0].last_stable_offset
 
     async def make_state_topic(self) -> None:
-        """See to it that the topic of states is there, and is the one that the indexes know.
+        """Create the state topic if necessary, and make sure that the indexes refer to it.
 
-        Raises ConfigError for one that is not fit for them.
+        Raises ConfigError if an existing topic is unsuitable.
         """
         name = self.state_topic
         found = await find_or_create(
@@ -185,7 +186,7 @@ class Following:
             raise ConfigError(
                 f"topic {name!r} has {len(found.partitions)} partition(s), cleanup.policy={policy and policy.value}: "
                 "what became of dead letters is kept in one partition, with cleanup.policy=compact. Name another topic "
-                f"with DeadLetters(state_topic=...), or mend it: eventbus topics alter {name} --config "
+                f"with DeadLetters(state_topic=...), or change it: eventbus topics alter {name} --config "
                 "cleanup.policy=compact"
             )
         if found.topic_id != self._state_topic_id:
@@ -203,7 +204,7 @@ class Following:
             index.states_until = max(index.states_until, position)  # our own writer may have written meanwhile
 
     def written(self, states: Iterable[tuple[LetterId, LetterState]], offsets: Sequence[int]) -> None:
-        """Take over states that our own writer has stored at these offsets, after those that were read last."""
+        """Apply states that our own writer stored at these offsets, which follow those that were read last."""
         for (letter, state), offset in zip(states, offsets, strict=True):
             self.indexes[letter.topic].set_state(letter, state.status, offset)
         for index in self.indexes.values():
@@ -223,7 +224,7 @@ class Following:
                 index.set_state(letter, state.status, record.offset)
 
     async def states(self, letters: Iterable[LetterId]) -> dict[LetterId, LetterState]:
-        """What was done to each of these letters; those that nothing was done to are left out."""
+        """Return the states of these letters. Letters without a state are omitted."""
         wanted: dict[int, LetterId] = {}
         for letter in letters:
             row = row_of(self.indexes, letter)

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class GroupReads(NamedTuple):
-    """The topics of one group."""
+    """The topics that one group reads."""
 
     members: tuple[frozenset[str], ...] = ()
-    """The topics of each member. Empty if nothing of the group runs, and while it rebalances."""
+    """The topics of each member. Empty if no member runs, and during a rebalance."""
     committed: frozenset[str] = frozenset()
-    """Topics in which the group has offsets."""
+    """The topics in which the group has committed offsets."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -23,7 +23,7 @@ class GroupReads(NamedTuple):
 
 
 class Groups:
-    """Looks groups up when they are needed, each of them once."""
+    """Looks up groups on demand, each of them once."""
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus

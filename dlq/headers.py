@@ -74,7 +74,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dead_letter_record(record: ConsumerRecord, cause: Cause, *, max_bytes: int, redact: Redact | None = None) -> Record:
-    """Return the dead letter of ``record``. It refers to the topic and offset that the record was first read from.
+    """Return the dead letter of ``record``, whose topic and offset are those where it was first read.
 
     The record's own headers come first, without those of earlier hops, followed by ours, at most 14 KiB. ``redact`` is
     applied to headers that contain text of the error. A letter larger than ``max_bytes`` refers to the source record

@@ -1,7 +1,7 @@
-"""What a topic of dead letters holds, without its payloads: an index that grows with the topic. Pure.
+"""An index of a dead-letter topic without the payloads, extended as the topic grows. Pure.
 
-Thirty bytes a letter, in columns; they lie in segments, and each segment knows its sums. So the grouped view of a
-million adds up some dozen of them, and a letter whose status changes costs one segment its sum.
+It needs thirty bytes a letter, stored in columns. The columns are split into segments that cache their sums. Grouping a
+million letters therefore adds up a few dozen sums, and a status change invalidates the sums of one segment.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import NamedTuple
 from dlq.selection import OVERFLOW, STATUSES, CaseKey, LetterId, Selection
 
 _ROWS = 16_384
-"""In a segment."""
+"""Maximum number of rows in a segment."""
 _MOST_CASES = 50_000
-"""Of a topic. Whoever makes letters may make every one a case of its own; further ones are counted together."""
+"""Maximum number of cases in a topic; later ones are counted together. A producer could otherwise create a case per
+letter.
+"""
 SAMPLES = 5
 _STATUS_BITS = 3
 OPEN, PARKED = STATUSES.index("open"), STATUSES.index("parked")
@@ -24,27 +26,27 @@ NO_STATE = -1
 
 
 class Cell(NamedTuple):
-    """Letters of one case and status."""
+    """Sums of the letters of a partition that share case and status."""
 
     letters: int
     first_ms: int
     last_ms: int
     newest: tuple[int, ...]
-    """Offsets of some, the newest first."""
+    """Offsets of some letters, newest first."""
 
 
 class Sum(NamedTuple):
-    """The same over several partitions."""
+    """A `Cell` summed over several partitions."""
 
     letters: int
     first_ms: int
     last_ms: int
     samples: tuple[LetterId, ...]
-    """Some, of each partition the newest first."""
+    """Ids of some letters, newest first within each partition."""
 
 
 Sums = dict[int, Cell]
-"""By kind: the number of the case, and the status below it."""
+"""Cells by kind, which is the number of the case shifted left plus the status."""
 
 
 def kind_of(case: int, status: int) -> int:
@@ -56,7 +58,6 @@ def case_and_status(kind: int) -> tuple[int, int]:
 
 
 def merged(older: Cell | None, newer: Cell) -> Cell:
-    """Both together."""
     if older is None:
         return newer
     return Cell(
@@ -68,7 +69,6 @@ def merged(older: Cell | None, newer: Cell) -> Cell:
 
 
 def joined(one: Sum | None, other: Sum) -> Sum:
-    """Both together."""
     if one is None:
         return other
     return Sum(
@@ -80,18 +80,18 @@ def joined(one: Sum | None, other: Sum) -> Sum:
 
 
 class Row(NamedTuple):
-    """A dead letter, as far as the index knows it."""
+    """The index entry of a dead letter."""
 
     offset: int
     case: int
     time_ms: int
     status: int
     state_at: int
-    """Offset of the record that says what became of it; -1: none does."""
+    """Offset of the record in the state topic that set the status, or -1."""
 
 
 class Segment:
-    """Letters one after the other."""
+    """A run of consecutive letters, stored in columns."""
 
     __slots__ = ("_sums", "cases", "offsets", "states", "statuses", "times")
 
@@ -131,7 +131,7 @@ class Segment:
         self._sums = None
 
     def drop(self, count: int) -> None:
-        """Forget the first ``count``."""
+        """Remove the first ``count`` rows."""
         for column in (self.offsets, self.cases, self.times, self.statuses, self.states):
             del column[:count]
         self._sums = None
@@ -142,7 +142,7 @@ class Segment:
         return self._sums
 
     def sums_of(self, rows: Iterable[int]) -> Sums:
-        """Of some rows, in their order."""
+        """Compute the sums of these rows, which must be in ascending order."""
         counted: dict[int, list[int]] = {}
         newest: dict[int, list[int]] = {}
         offsets, cases, times, statuses = self.offsets, self.cases, self.times, self.statuses
@@ -167,30 +167,32 @@ class Segment:
 
 
 class PartitionIndex:
-    """The letters of one partition."""
+    """The index of one partition."""
 
     def __init__(self, next_offset: int = 0, segments: list[Segment] | None = None) -> None:
         self.next_offset = next_offset
-        """Everything below it is in here."""
+        """The partition is indexed up to this offset, exclusively."""
         self.segments = [] if segments is None else segments
 
     def __len__(self) -> int:
         return sum(map(len, self.segments))
 
     def add(self, offset: int, case: int, status: int, time_ms: int) -> None:
-        """The letter that follows; one that is here already is passed over."""
+        """Append a letter. A letter below `next_offset` is already indexed and ignored."""
         if offset < self.next_offset:
             return
         if not self.segments:
             self.segments.append(Segment())
         elif len(self.segments[-1]) >= _ROWS:
-            self.segments[-1].sums()  # now, a little at a time: who asks for the view has no million to wait for
+            # Compute the sums of a full segment now, so that the first grouped view need not sum a million rows at
+            # once.
+            self.segments[-1].sums()
             self.segments.append(Segment())
         self.segments[-1].add(offset, case, status, time_ms)
         self.next_offset = offset + 1
 
     def trim(self, begin: int) -> int:
-        """The log begins at ``begin`` by now: forget what was before, and say how many those were."""
+        """Remove the letters before the log start offset ``begin``. Return how many there were."""
         before = len(self)
         while self.segments and self.segments[0].offsets[-1] < begin:
             del self.segments[0]
@@ -209,7 +211,7 @@ class PartitionIndex:
 
 
 class TopicIndex:
-    """The dead letters of a topic."""
+    """The index of all partitions of a topic."""
 
     def __init__(
         self,
@@ -225,7 +227,7 @@ class TopicIndex:
         self.partitions = dict(partitions or {})
         self.state_topic_id = ""
         self.states_until = 0
-        """What the state topic says below this offset is in here."""
+        """The state topic is applied up to this offset, exclusively."""
 
     def __len__(self) -> int:
         return sum(map(len, self.partitions.values()))
@@ -234,7 +236,7 @@ class TopicIndex:
         return self.partitions.setdefault(number, PartitionIndex())
 
     def number_of(self, key: CaseKey) -> int:
-        """The number of a case, a new one if there is room."""
+        """Return the number of a case, assigning one while there is room. Later cases share that of `OVERFLOW`."""
         number = self._numbers.get(key.case)
         if number is None:
             if len(self.cases) >= _MOST_CASES and key != OVERFLOW:
@@ -250,7 +252,9 @@ class TopicIndex:
         return None if found is None else found[0].row(found[1])
 
     def set_state(self, letter: LetterId, status: str, state_at: int) -> None:
-        """What a record at ``state_at`` says, unless a later one spoke. Of letters that are gone nothing is kept."""
+        """Apply the state record at offset ``state_at``, unless a later one was applied. Letters that are gone are
+        ignored.
+        """
         found = self._find(letter)
         if found is not None and state_at > found[0].states[found[1]]:
             found[0].set_state(found[1], STATUSES.index(status), state_at)
@@ -262,7 +266,7 @@ class TopicIndex:
     # looking ---------------------------------------------------------------------------------------------------------
 
     def sums(self, selection: Selection) -> dict[int, Sum]:
-        """By kind: what is selected by topic, case, status and time."""
+        """Sum the letters that match the selection's topic, case, status and time, by kind."""
         kinds = self._kinds(selection)
         total: dict[int, Sum] = {}
         for number, partition in sorted(self.partitions.items()):
@@ -277,7 +281,7 @@ class TopicIndex:
         return total
 
     def rows(self, selection: Selection) -> Iterator[tuple[int, Sequence[int]]]:
-        """Partition and offsets, in order, of letters that may be selected: by topic, ids, case, status and time."""
+        """Yield partition and sorted offsets of letters that match topic, ids, case, status and time."""
         if selection.topic not in (None, self.topic):
             return
         kinds = self._kinds(selection)
@@ -299,7 +303,7 @@ class TopicIndex:
                         yield number, _chosen(found[0], (found[1],), kinds, selection)
 
     def rates(self, since_ms: int, bucket_ms: int, count: int) -> list[int]:
-        """Letters by time: in ``count`` buckets from ``since_ms`` on."""
+        """Count letters by time in ``count`` buckets of ``bucket_ms``, starting at ``since_ms``."""
         buckets = [0] * count
         segments = [one for partition in self.partitions.values() for one in partition.segments]
         for segment in segments:
@@ -311,7 +315,7 @@ class TopicIndex:
         return buckets
 
     def _kinds(self, selection: Selection) -> Callable[[int], bool]:
-        """Whether letters of a kind may be selected, remembered."""
+        """Return a cached predicate: whether letters of a kind match the selection."""
         known: dict[int, bool] = {}
 
         def is_taken(kind: int) -> bool:

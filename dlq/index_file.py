@@ -1,6 +1,6 @@
-"""The index of a topic as bytes, and where the command line keeps them between its runs.
+"""Serialize topic indexes, and cache them on disk between runs of the command line.
 
-They are a copy of what the topic says: who cannot read them, or finds that they do not fit, builds the index anew.
+A cached index is only a copy of the topic. One that cannot be read or does not match is rebuilt.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dlq.selection import STATUSES, CaseKey
 logger = logging.getLogger("dlq")
 
 _FORMAT = f"eventbus-dead-letters-1-{sys.byteorder}"
-"""Columns are written as the machine has them."""
+"""Columns are written in native byte order."""
 _KEPT_SECONDS = 30 * 24 * 3600
 _COLUMNS = {"q": 8, "I": 4}
 
 
 class UnreadableIndex(Exception):
-    """Build it anew."""
+    """The file is not a readable index, so it must be rebuilt."""
 
 
 class _Segment(msgspec.Struct, array_like=True):
@@ -63,7 +63,7 @@ _decode = msgspec.msgpack.Decoder(_File).decode
 
 
 def dump(index: TopicIndex) -> bytes:
-    """The index as bytes, with a checksum at the end."""
+    """Serialize the index, followed by a checksum."""
     partitions = {
         number: _Partition(one.next_offset, [_written(segment) for segment in one.segments])
         for number, one in index.partitions.items()
@@ -75,7 +75,7 @@ def dump(index: TopicIndex) -> bytes:
 
 
 def load(data: bytes) -> TopicIndex:
-    """What `dump` wrote. Raises UnreadableIndex for anything else."""
+    """Restore an index written by `dump`. Raises UnreadableIndex for anything else."""
     if len(data) < 4 or zlib.crc32(memoryview(data)[:-4]) != int.from_bytes(data[-4:], "big"):
         raise UnreadableIndex("it is damaged")
     try:
@@ -128,19 +128,19 @@ def _column(kind: Literal["q", "I"], data: bytes, count: int) -> array[int]:
 
 
 def cache_folder() -> Path:
-    """Where programs of this user keep what they can build anew: ``XDG_CACHE_HOME``, else ``~/.cache``."""
+    """Return the user's cache folder for indexes, below ``XDG_CACHE_HOME`` or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "eventbus" / "dead-letters"
 
 
 class IndexCache:
-    """Indexes in a folder, by the id of their topic, which no other topic of any log has."""
+    """Indexes in a folder, named after their topics' ids, which are globally unique."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def load(self, topic: str, topic_id: str) -> TopicIndex | None:
-        """None: there is none, or none that can be read."""
+        """Return the cached index, or None if there is none that can be read."""
         path = self._path(topic_id)
         if path is None:
             return None
@@ -149,14 +149,14 @@ class IndexCache:
         except FileNotFoundError:
             return None
         except (OSError, UnreadableIndex) as error:
-            logger.debug("%s: %s; the index is built anew", path, error)
+            logger.debug("%s: %s; the index is rebuilt", path, error)
             return None
         return index if (index.topic, index.topic_id) == (topic, topic_id) else None
 
     def save(self, index: TopicIndex) -> None:
-        """Replace the file as a whole, and remove those that nobody has for a month.
+        """Replace the file atomically, and remove files that were not written for a month.
 
-        Where that cannot be done the index is built again next time.
+        A failure is only logged: the index is rebuilt next time.
         """
         path = self._path(index.topic_id)
         if path is None:
@@ -178,7 +178,7 @@ class IndexCache:
                     Path(written).unlink()
 
     def _path(self, topic_id: str) -> Path | None:
-        """None for an id that is none: a Kafka before 2.8 gives no ids."""
+        """Return the file's path, or None if the id is not one: Kafka before 2.8 has no topic ids."""
         if not re.fullmatch(r"[A-Za-z0-9_-]{16,64}", topic_id) or not topic_id.strip("A-_"):
             return None
         return self._folder / f"{topic_id}.index"

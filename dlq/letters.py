@@ -1,4 +1,4 @@
-"""What a dead letter says, whichever system wrote it."""
+"""The contents of a dead letter, in one structure for every system that writes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from eventbus.delays.retry_records import REDRIVE_OF
 from eventbus.types import ConsumerRecord, Headers, TopicPartition
 
 _VARYING = re.compile(r"[0-9a-fA-F-]{8,}|\d+")
-"""Ids and numbers in a message, which differ where the failure is the same."""
+"""Ids and numbers in messages, which vary between occurrences of one failure."""
 _MOST_OF_MESSAGE = 200
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of a topic of dead letters. Texts are empty, and numbers None, where it does not tell.
+    """A record in a dead-letter topic. Missing texts are empty, and missing numbers are None.
 
-    Whoever may write to the topic chose all of it: ``source`` is a place where a record may have stood, no more.
+    Any producer that may write to the topic chooses these contents, so ``source`` is only a claim.
     """
 
     topic: str
@@ -31,9 +31,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes | None
     value: bytes | None
     headers: Headers
-    """The record's own, without those that tell of failures, retries and redrives."""
+    """The record's own headers, without those that describe failures, retries and redrives."""
     family: Family
-    """Who wrote it."""
+    """The system that wrote the letter."""
     source: TopicPartition | None
     source_offset: int | None
     original_timestamp_ms: int | None
@@ -44,36 +44,36 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     stack: str
     top_frame: str
-    """Where in the user's code: ``file:function:line``."""
+    """The place in the user's code, as ``file:function:line``."""
     reason: str
     attempts: int | None
     first_failed_ms: int | None
     last_failed_ms: int | None
     hops: int
-    """How often it was a dead letter before."""
+    """How often the record was a dead letter before."""
     has_payload: bool
-    """False: key, value and headers are to be read where the record stood, in ``source``."""
+    """False if key, value and headers must be read from the record at ``source``."""
     all_headers: Headers
     retry_topic: str = ""
     """The retry topic that the handler read."""
 
     @property
     def id(self) -> str:
-        """Where it stands, which is its name."""
+        """The id of the letter, "topic/partition/offset"."""
         return f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
     def source_topic_id(self) -> str:
-        """The id of the topic that the record came from; "" if the letter does not have it.
+        """The id of the topic that the record came from; "" if the letter does not contain it.
 
-        A topic that was deleted and created again has another id, and other records at the same offsets.
+        A topic that was deleted and created again has a new id, and different records at the same offsets.
         """
         found = dict(self.all_headers).get(TOPIC_ID) if self.family == "eventbus" else None
         return (found or b"").decode("utf-8", "replace")
 
     @property
     def former_id(self) -> str:
-        """The id of the letter that the record was before it was redriven; "" if it was none, or does not tell."""
+        """The id of the letter from which the record was redriven; "" if there was none or it is not known."""
         try:
             found = msgspec.json.decode(dict(self.all_headers).get(REDRIVE_OF) or b"", type=tuple[str, int, int])
         except (msgspec.MsgspecError, UnicodeError):
@@ -82,10 +82,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def case(self) -> str:
-        """What repeated failures have in common: whose they are, the class of the error, and the function it came from.
+        """A hash of the properties that repeated failures share: group, handler, error class and function.
 
-        Not the line, which another release moves. Of a letter that tells neither class nor function the message is
-        taken, without the numbers in it.
+        The line is not included because it changes between releases. A letter with neither class nor function is
+        identified by its message with the numbers removed.
         """
         place = self.top_frame.rpartition(":")[0]
         what = [self.group, self.handler, self.error_class, place]
@@ -95,12 +95,12 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dead_letter(record: ConsumerRecord) -> DeadLetter:
-    """What ``record`` says, as it was read, undecoded. Never raises, whatever it holds."""
-    family, told, own = read_headers(record.headers)
+    """Return ``record`` as a dead letter. Nothing is decoded, and no content makes it raise."""
+    family, facts, own = read_headers(record.headers)
     if family == "eventbus":
         has_payload = all(name != PAYLOAD for name, _ in record.headers)
     else:
-        # A share group copies payloads only where it was told to.
+        # A share group copies payloads only if it is configured to.
         has_payload = family != "share-group" or record.value is not None
     return DeadLetter(
         topic=record.topic,
@@ -113,7 +113,7 @@ def dead_letter(record: ConsumerRecord) -> DeadLetter:
         family=family,
         has_payload=has_payload,
         all_headers=record.headers,
-        **told._asdict(),
+        **facts._asdict(),
     )
 
 

@@ -1,4 +1,4 @@
-"""The payloads of letters that carry only where theirs is: read from the topics they came from."""
+"""Read the payloads of letters that only refer to a source record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def source_records(bus: EventBus, letters: Iterable[DeadLetter]) -> dict[LetterId, ConsumerRecord]:
-    """The records that letters speak of, as far as their topics still hold them."""
+    """Return the source records of letters, as far as their topics still hold them."""
     wanted: dict[TopicPartition, dict[int, list[DeadLetter]]] = {}
     for letter in letters:
         if letter.source is not None and letter.source_offset is not None:
@@ -35,12 +35,12 @@ async def source_records(bus: EventBus, letters: Iterable[DeadLetter]) -> dict[L
 
 
 def _is_source(letter: DeadLetter, record: ConsumerRecord, topic_id: str) -> bool:
-    """False if another record stands there now: the topic was deleted and created again, or the letter lies."""
+    """False if the offset holds another record, because the topic was recreated or the letter's headers are wrong."""
     return (letter.key is None or letter.key == record.key) and letter.source_topic_id in ("", topic_id)
 
 
 async def _held(bus: EventBus, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-    """The partitions that are there, and the ids of their topics; the log's own topics are nobody's payload."""
+    """Return the existing partitions with their topics' ids. Internal topics are excluded: they hold no payloads."""
     counts: dict[str, int] = {}
     ids: dict[str, str] = {}
     for topic in {where.topic for where in wanted}:
@@ -59,12 +59,12 @@ def payload_gone(letter: DeadLetter) -> PayloadGone:
         where = f"{letter.source} no longer holds offset {letter.source_offset}"
     return PayloadGone(
         f"dead letter {id_of(letter)} carries no payload, and {where}: retention or compaction removed it, or the "
-        "topic was made anew. What is known of it are its headers; resolve it, or park it with a note"
+        "topic was created again. Only its headers are left; resolve it, or park it with a note"
     )
 
 
 async def payload_of(bus: EventBus, letter: DeadLetter) -> bytes | None:
-    """The value of a letter, its own or that of its source; None for a tombstone. Raises PayloadGone."""
+    """Return the value of a letter, or of its source record; None for a tombstone. Raises PayloadGone."""
     if letter.has_payload:
         return letter.value
     record = (await source_records(bus, [letter])).get(id_of(letter))

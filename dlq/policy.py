@@ -1,4 +1,4 @@
-"""``retry=`` and ``dead_letter=`` of a handler: what may be said, and what is wrong with what was."""
+"""Parse and validate ``retry=`` and ``dead_letter=`` of a handler."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from dlq.recovery import PolicyRecovery
 
 Delays: TypeAlias = Callable[[int, Exception], Duration | FailureSignal | type[FailureSignal] | None]
-"""``(attempt, error)``: how long until the next try; None: give up. ``attempt``: calls so far, from 1 on."""
+"""``(attempt, error)``: returns the delay until the next try, or None to give up. ``attempt`` counts calls from 1."""
 Redact: TypeAlias = Callable[[str, str], str | None]
-"""``(name of the header, its text)``: the text to write; None: leave the header out."""
+"""``(header name, text)``: returns the text to write, or None to omit the header."""
 
 DEFAULT_DELAYS: Final = ("5s", "1m", "10m")
 _DEFAULT_JITTER = 0.5
@@ -34,30 +34,31 @@ _EXAMPLE = 'Retry(immediate=2, delays=["5s", "1m", "10m"])'
 
 
 _ORDERS: dict[str, RetryOrder] = {"none": "none", "global": "partition"}
-"""Of handlers that keep none, or all of a partition's; the others keep that of keys."""
+"""Retry order of handlers whose ``order=`` is "none" or "global". All others keep the order of keys."""
 
 
 class Retry:
-    """How often and when a failing record is tried again, before it becomes a dead letter.
+    """How often and when a failing record is retried before it becomes a dead letter.
 
-    ``immediate``: tries at once, in the record's place, after the first one failed. ``delays``: then it waits in the
-    retry topic, so long before each further try; None: no such tries; or a function ``(attempt, error)`` that returns
-    the next delay, None to give up, or `Reject`, `Park`, `Skip`. A record is called ``1 + immediate + len(delays)``
-    times in all, over restarts and members. ``jitter`` lengthens a delay by a random part of it, so that records which
-    failed together do not come back together: up to a half (True), not at all (False), or a share; a try is never
-    earlier than its delay. ``max_age``, since it failed first: a try that would be later than that is not made.
+    A record is called ``1 + immediate + len(delays)`` times in all, across restarts and members. ``immediate`` is the
+    number of retries at once, while the record keeps its place. Then it waits in the retry topic, for one of ``delays``
+    before each further try. ``delays=None`` means no later tries; a function ``(attempt, error)`` returns the next
+    delay, None to give up, or `Reject`, `Park`, `Skip`. ``jitter`` lengthens each delay by a random share of it, so
+    that records which failed together do not return together: up to half (True), none (False), or the given share. A
+    try is never earlier than its delay. A try that would be later than ``max_age`` after the first failure is not made.
 
-    ``on``: only these errors are retried. ``never``: these are not. ``outages``: these are trouble of something that
-    all records need; the record is tried until it is over, with the last delay in the end, and for as long as that
-    takes: neither tries nor age make it a dead letter. ConnectionError and what eventbus calls retriable are outages
-    unless said otherwise (see `dlq.classify`). Calls that ended in one are not counted as tries when it is over.
+    ``on``: only these errors are retried. ``never``: these errors are not retried. ``outages``: these errors mean that
+    something which all records need is down. The record is retried until the outage is over, at the end with the last
+    delay; neither tries nor age make it a dead letter, and these calls do not count as tries. By default
+    ConnectionError and retriable eventbus errors are outages (see `dlq.classify`).
 
-    ``order``: which later records wait for one that waits: "key" (those of its key), "partition", "none"; without it as
-    the handler's own ``order=``. At most ``max_waiting`` records (and ``max_waiting_bytes``) of a partition wait in
-    memory, then reading does. ``topic``: the retry topic's name, ``retry.<group>`` without it. ``budget``: a `Budget`,
-    a share, or None for no limit. ``circuit``: a `Circuit`. ``crashes``: a record at which the process died so often
-    is a dead letter. ``redact``: sees what is written into headers of dead letters. ``on_event``: a function (or
-    several, or a `Webhook`) that is told what happens.
+    ``order``: which later records wait for a waiting record: "key" (those of its key), "partition" or "none"; by
+    default it follows the handler's ``order=``. Up to ``max_waiting`` records (and ``max_waiting_bytes``) per partition
+    wait in memory, then reading pauses. ``topic``: the name of the retry topic, by default ``retry.<group>``.
+    ``budget``: a `Budget`, a share, or None for no limit. ``circuit``: a `Circuit`. ``crashes``: a record that was
+    being handled in this many crashes of the process becomes a dead letter. ``redact``: filters texts before they are
+    written into headers of dead letters. ``on_event``: one or several functions, or a `Webhook`, called with each
+    event.
 
     Raises ConfigError. One `Retry` may serve several handlers; each has its own budget and circuit.
     """
@@ -84,7 +85,7 @@ class Retry:
     ) -> None:
         self.immediate: Final = checks.whole("Retry(immediate", immediate, 0)
         self.delays_ms: Final = _delays(delays)
-        """None: no later tries."""
+        """Delays in milliseconds. None if records are not retried later, or a function decides."""
         self.delay_function: Final = _function("delays", delays, "(attempt, error)") if callable(delays) else None
         self.jitter: Final = _jitter(jitter)
         self.max_age_ms: Final = None if max_age is None else positive(max_age, f"Retry(max_age={max_age!r})")
@@ -98,26 +99,26 @@ class Retry:
         self.max_waiting_bytes: Final = checks.whole("Retry(max_waiting_bytes", max_waiting_bytes, 1)
         self.redact: Final = None if redact is None else _function("redact", redact, "(name, text)")
         self.hooks: Final = _hooks(on_event)
-        self._at_work: WeakSet[PolicyRecovery] = WeakSet()
+        self._opened: WeakSet[PolicyRecovery] = WeakSet()
 
     @property
     def tries_later(self) -> bool:
-        """There is a retry topic."""
+        """True if there is a retry topic."""
         return self.delays_ms is not None or self.delay_function is not None
 
     def open(self, handling: Handling) -> Recovery:
-        """As `FailurePolicy`: with a dead-letter topic named after the group."""
+        """Implement `FailurePolicy`, with the dead-letter topic named after the group."""
         return Policy(self).open(handling)
 
     def signals(self, now_ms: int | None = None) -> list[Signals]:
-        """How the handlers that go by it fail, in numbers, one for each of them in this process."""
+        """Return failure statistics of each handler in this process that uses this policy."""
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        found = [one.signals(now_ms) for one in self._at_work]
-        return sorted(found, key=lambda one: (one.group, one.handler))
+        found = [recovery.signals(now_ms) for recovery in self._opened]
+        return sorted(found, key=lambda signals: (signals.group, signals.handler))
 
     def opened(self, recovery: PolicyRecovery) -> None:
-        """It goes by this policy, as long as somebody has it."""
-        self._at_work.add(recovery)
+        """Include a handler's statistics in `signals`, for as long as its recovery exists."""
+        self._opened.add(recovery)
 
     def __repr__(self) -> str:
         if self.delay_function is not None:
@@ -128,41 +129,41 @@ class Retry:
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """A `Retry` with where its dead letters go: the ``dlq.<group>`` of each group, a topic by name, or nowhere."""
+    """A `Retry` together with its dead-letter topic: ``dlq.<group>`` of each group, a named topic, or none."""
 
     retry: Retry
     dead_letter: bool | str = True
     prefix: str = ""
-    """Before the topics that are named here."""
+    """Prefix of the topics named here."""
     old_retry_topic: str | None = None
-    """The retry topic that is read while ``retry`` has no later tries: redriven records come through it, and records of
-    an earlier release wait there."""
+    """The retry topic to read if ``retry`` has no later tries, for redriven records and those of earlier releases.
+    """
     keeps_order: bool = True
     """True if later records of a key can wait until entries of ``old_retry_topic`` are handled."""
 
     def retry_topic(self, group: str) -> str | None:
-        """See `DrainsRetries`."""
+        """Implement `DrainsRetries`."""
         if not self.retry.tries_later:
             return self.old_retry_topic
         return self.prefix + self.retry.topic if self.retry.topic else retry_topic_of(group)
 
     def is_redriven(self, group: str) -> bool:
-        """See `DrainsRetries`."""
+        """Implement `DrainsRetries`."""
         topic = retry_topic_of(group)
         named = f"{self.prefix}{self.dead_letter}" if isinstance(self.dead_letter, str) else None
         return self.dead_letter is not False and checks.is_topic(topic) and named != topic
 
     def draining(self, topic: str, *, keeps_order: bool) -> Policy:
-        """See `DrainsRetries`."""
+        """Implement `DrainsRetries`."""
         return msgspec.structs.replace(self, old_retry_topic=topic, keeps_order=keeps_order)
 
     def under(self, prefix: str) -> Policy:
-        """See `NamesTopics`."""
+        """Implement `NamesTopics`."""
         return msgspec.structs.replace(self, prefix=prefix + self.prefix)
 
     def open(self, handling: Handling) -> Recovery:
-        """Raises ConfigError for a handler that the policy does not suit."""
-        from dlq.recovery import PolicyRecovery  # what reads and writes records is for programs that run
+        """Raise ConfigError for a handler that the policy does not suit."""
+        from dlq.recovery import PolicyRecovery  # imported late: a program that only declares handlers need not load it
 
         where = f"handler {handling.handler!r}"
         order = self._order(handling, where)
@@ -203,7 +204,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
-    """The policy of ``@consumer(retry=..., dead_letter=...)``; None: none is asked for. Raises ConfigError."""
+    """Return the policy of ``@consumer(retry=..., dead_letter=...)``, or None if there is none. Raises ConfigError."""
     if dead_letter is not None and not isinstance(dead_letter, bool):
         dead_letter = checks.topic(f"{where}: dead_letter={dead_letter!r}", dead_letter, "True, False, or ")
     if isinstance(retry, bool):  # as dead_letter=True: the defaults
@@ -219,7 +220,7 @@ def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
         raise ConfigError(f"{where}: the class; an object of it, Retry() with parentheses")
     if callable(getattr(retry, "open", None)):
         if dead_letter is not None:
-            raise ConfigError(f"{where}: a policy of its own has its own dead letters: leave dead_letter= out")
+            raise ConfigError(f"{where}: a custom policy decides on its dead letters: leave dead_letter= out")
         return cast("FailurePolicy", retry)
     if callable(retry):
         checks.function(where, retry, "(attempt, error)")
@@ -238,7 +239,7 @@ def _hint(retry: Any) -> str:
 
 
 def _delays(delays: Any) -> tuple[int, ...] | None:
-    """Raises ConfigError; a function's are not known yet."""
+    """Validate delays. Returns None if there are none or a function decides."""
     if delays is None or callable(delays):
         return None
     what = f"Retry(delays={delays!r})"
@@ -258,10 +259,10 @@ def _jitter(jitter: Any) -> float:
 
 
 def _classifier(on: Any, never: Any, outages: Any) -> Classify:
-    said = checks.error_classes("Retry", on=() if on is None else on, never=never, outages=outages)
-    if on is not None and not said["on"]:
+    classes = checks.error_classes("Retry", on=() if on is None else on, never=never, outages=outages)
+    if on is not None and not classes["on"]:
         raise ConfigError("Retry(on=[]): nothing would be retried; leave it out to retry all errors")
-    return classifier(None if on is None else said["on"], said["never"], said["outages"])
+    return classifier(None if on is None else classes["on"], classes["never"], classes["outages"])
 
 
 def _order(order: Any) -> RetryOrder | None:

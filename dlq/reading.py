@@ -1,4 +1,4 @@
-"""Records at chosen offsets, and the dead letters that an index has not seen yet."""
+"""Read records at chosen offsets, and add new dead letters to an index."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from eventbus.types import ConsumerRecord, TopicPartition
 POLL_RECORDS = 1_000
 WAIT_MS = 10
 _WIDE = 2_000
-"""So many offsets that nobody asked for are passed over by a seek; fewer are read through."""
+"""A gap of at least this many offsets is skipped with a seek. A smaller gap is read through."""
 _MOST_KNOWN = 10_000
 _LAST_MS = 10**15
-"""A time beyond it is none."""
+"""Later timestamps are considered invalid."""
 
 
 def reader(bus: EventBus, partitions: Iterable[TopicPartition]) -> Consumer:
-    """A consumer for what is there already: a log that has nothing more does not make it wait."""
+    """Return a consumer for existing records. It does not wait for more at the end of the log."""
     return bus.new_consumer(partitions=partitions, start="earliest", fetch_max_wait_ms=WAIT_MS)
 
 
 async def records_at(
     bus: EventBus, wanted: Mapping[TopicPartition, Sequence[int]]
 ) -> AsyncGenerator[list[ConsumerRecord]]:
-    """The records at these offsets, some at a time, each partition's in order; those that are gone are left out.
+    """Yield the records at these offsets in batches, in order within each partition. Removed records are omitted.
 
-    The partitions exist; their offsets are sorted.
+    The partitions must exist, and their offsets must be sorted.
     """
     ends = await bus.admin.list_offsets(dict.fromkeys(wanted, -1))
     begins = await bus.admin.list_offsets(dict.fromkeys(wanted, -2))
@@ -64,7 +64,7 @@ async def records_at(
 async def selected(
     bus: EventBus, wanted: Mapping[TopicPartition, Sequence[int]], selection: Selection
 ) -> AsyncGenerator[list[DeadLetter]]:
-    """Of the letters at these offsets those that are selected, by all that they say themselves."""
+    """Yield the letters at these offsets that match the selection, judged by the letters' own contents."""
     left = selection.limit
     async with aclosing(records_at(bus, wanted)) as batches:
         async for records in batches:
@@ -78,19 +78,19 @@ async def selected(
 
 
 class Scanner:
-    """Puts dead letters into an index. What a case is made of is worked out once for each combination of headers."""
+    """Adds dead letters to an index. The case is computed once for each combination of headers."""
 
     def __init__(self, index: TopicIndex) -> None:
         self._index = index
         self._known: dict[tuple[bytes | None, ...], tuple[int, int]] = {}
 
     def take(self, partition: int, records: Iterable[ConsumerRecord]) -> None:
-        """Records of a partition, in their order."""
+        """Add records of one partition, in offset order."""
         known, add = self._known, self._index.partition(partition).add
         for record in records:
             headers = record.headers
             get = dict(headers).get
-            # Whose headers come last says why it is dead: only where that is us do ours tell the case.
+            # The system whose headers come last wrote the letter. Only if that is us do our headers identify the case.
             if not headers or not headers[-1][0].startswith(OURS) or not get(ERROR_CLASS):
                 letter = dead_letter(record)
                 add(record.offset, *self._case_of(letter), _time_of(letter.last_failed_ms, record))

@@ -1,4 +1,4 @@
-"""A `Retry` at work for one handler: counts, asks `dlq.decisions.decide`, and writes down what it decided."""
+"""Apply a `Retry` policy to one handler: count calls, decide what happens, and build the records to write."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from eventbus.types import ConsumerRecord
 
 _NO_LIMIT = 1 << 31
 _MOST_IN_PLACE = 1000
-"""Records that wait in their place at the same time: one a partition, or as many as are at work side by side."""
+"""Maximum number of tracked records. One per partition waits, or as many as are handled concurrently.
+"""
 _OPEN = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 
 Place: TypeAlias = tuple[str, int, int]
 
 
 class _InPlace(NamedTuple):
-    """Calls with a record in this go, the ones before it waited too."""
+    """The calls of a record that waits in its partition, including those before the wait."""
 
     calls: int
     outages: int
-    """Those that are not held against it."""
+    """Calls that ended in an outage and are not counted against the record."""
     first_failed_ms: int
 
 
@@ -58,7 +59,7 @@ class PolicyRecovery:
         self.dead_letter_topic: Final = dead_letter_topic
         is_shared = policy.topic or retry_topic != recovery.retry_topic_of(handling.group)
         self.owner: Final = handling.group if is_shared else None
-        """A topic that is named after the group has no other writer."""
+        """The group to write into entries. None if the topic is named after the group, and so has no other writer."""
         self._chance = chance
         self._breaker = None if policy.circuit is None else Breaker(policy.circuit)
         self._spending = None if policy.budget is None else Spending(policy.budget)
@@ -67,20 +68,21 @@ class PolicyRecovery:
         self._topic_ids: dict[str, str] = {}
         """Ids of the topics that the handler reads, as of the last assignment."""
         self._in_place: dict[Place, _InPlace] = {}
-        """Records that waited, or wait, in their place: nothing is written down of them."""
+        """Records that wait or waited in their partition. This is kept only in memory."""
         self._waiting = 0
         self._oldest_due_ms: int | None = None
 
     @property
     def crashes(self) -> int | None:
-        """How often the process may die at a record before that is a dead letter; None: nobody counts."""
+        """How many crashes of the process at a record make it a dead letter. None if crashes are not counted."""
         return self._policy.crashes
 
     def configs(self, topic: str) -> Mapping[str, str]:
         keep = {"cleanup.policy": "delete", "retention.ms": "-1"}
         if topic == self.retry_topic:
             return {**keep, "max.message.bytes": str(RETRY_TOPIC_BYTES)}
-        return keep if looks_dead(topic, {}) else {**keep, MARK: "true"}  # found whatever its name is
+        # the mark identifies it as a dead-letter topic whatever its name is
+        return keep if looks_dead(topic, {}) else {**keep, MARK: "true"}
 
     def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:
         self._max_message_bytes = dict(max_message_bytes)
@@ -89,7 +91,7 @@ class PolicyRecovery:
         self._topic_ids.update(topic_ids)
 
     def topic_id_of(self, record: ConsumerRecord) -> str:
-        root = root_of(record)  # of a record that waited: its topic may have been deleted since
+        root = root_of(record)  # for a retry entry: the topic of the original record may have been deleted since
         return (root and root.topic_id) or self._topic_ids.get(record.topic, "")
 
     def waiting(self, partition: int) -> RetryPartition:
@@ -129,7 +131,7 @@ class PolicyRecovery:
         return Outgoing(self.retry_topic, record.partition, entry_behind(record, self.owner, self.topic_id_of(record)))
 
     def admit(self, now_ms: int) -> float:
-        """As `Recovery.admit`. Half-open, the 0 is for one caller: its record is the probe."""
+        """Implement `Recovery.admit`. A half-open circuit returns 0 to only one caller, whose record is the probe."""
         if self._breaker is None:
             return 0.0
         wait_ms = self._breaker.admit(now_ms)
@@ -160,24 +162,24 @@ class PolicyRecovery:
         return gauges
 
     def signals(self, now_ms: int) -> Signals:
-        """How the handler fails, in numbers, of this process."""
+        """Return failure statistics of the handler in this process."""
         return self._reporter.signals(self._waiting, self._oldest_due_ms, self._breaker, self._spending, now_ms)
 
     # counts
 
     def _blames_dependency(self, error: Exception) -> bool:
-        """It says something of what the handler needs, not of the record alone."""
+        """True if the error suggests that a dependency failed, not only this record."""
         return signal_of(error) is None and self._policy.kind_of(error) in ("retry", "outage")
 
     def _failed(self, record: ConsumerRecord, tried: Tried, tries: int, now_ms: int) -> Failed:
-        """``tries`` are those since the record waited in its place, or all of them: who waits need not count."""
+        """Add earlier calls to ``tries``, which counts only calls since the record last waited in its partition."""
         known = self._in_place.get(_place(record))
         first_failed_ms = known.first_failed_ms if known is not None else tried.first_failed_ms
         return Failed(
             tries=tries if known is None else known.calls + 1,
             before=tried.attempt,
             outages=tried.outages + (0 if known is None else known.outages),
-            # A time to come is that of a clock that was wrong: by it the record would never be too old.
+            # A time in the future comes from a wrong clock, and by it the record would never be too old.
             first_failed_ms=now_ms if first_failed_ms is None else min(first_failed_ms, now_ms),
             hops=tried.hops,
             over_budget=self._is_over_budget(now_ms),
@@ -192,10 +194,12 @@ class PolicyRecovery:
         return is_over
 
     def _keep(self, record: ConsumerRecord, failed: Failed, *, outages: int) -> None:
-        """``outages``: calls of this go that are not held against the record."""
+        """Remember a record that waits in its partition. ``outages``: its calls that are not counted against the
+        record.
+        """
         place = _place(record)
         if len(self._in_place) == _MOST_IN_PLACE and place not in self._in_place:
-            del self._in_place[next(iter(self._in_place))]  # it was handled, or went to another member
+            del self._in_place[next(iter(self._in_place))]  # it was handled meanwhile, or went to another member
         self._in_place[place] = _InPlace(failed.tries, outages, failed.first_failed_ms or 0)
 
     # what was decided, written down
@@ -203,12 +207,13 @@ class PolicyRecovery:
     def _later(
         self, record: ConsumerRecord, error: Exception, failed: Failed, tried: Tried, decision: RetryAt, now_ms: int
     ) -> Verdict:
-        """Where there is no room for it in a retry topic, the record waits in its place."""
-        # How a go ends says how all of its calls count.
+        """Move the record to the retry topic. If there is none or it does not fit, let it wait in its partition."""
+        # The last call determines whether all calls since the record was fetched count as an outage.
         outages = failed.tries if decision.is_outage else failed.outages - tried.outages
         message = self._reporter.message(error)
         text = f"{class_of(error)}: {message}"
-        if self.retry_topic is not None and self._policy.tries_later:  # else it is one to be emptied
+        # Without later tries the retry topic is only being drained.
+        if self.retry_topic is not None and self._policy.tries_later:
             entry = retry_entry(
                 record,
                 attempt=failed.attempts,

@@ -1,4 +1,4 @@
-"""Dead letters sent back: each once, whoever else does the same, and however often this is stopped and begun again."""
+"""Send dead letters back. Each is sent once, even with concurrent redrives, and across cancellations and restarts."""
 
 from __future__ import annotations
 
@@ -36,40 +36,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dlq")
 
 _BATCH = 2_000
-"""Letters in a transaction."""
+"""Maximum number of letters in a transaction."""
 _BATCH_BYTES = 8_000_000
 _BATCHES_A_SECOND = 4
-"""With a rate: so that it is kept from second to second."""
+"""Batches are kept small enough for this many a second, so that a rate holds within each second."""
 _HARD_SECONDS = 0.7
-"""After a cancel what is at work may finish for so long; then it is interrupted."""
+"""How long a batch in flight may take after `cancel` before it is interrupted."""
 _SAMPLES = 5
 MAX_HOPS = 3
 
 
 class Redriven(msgspec.Struct, kw_only=True):
-    """What a redrive has done so far."""
+    """The progress of a redrive."""
 
     run_id: str
     total: int
-    """Letters that were chosen by the index when it began; with ``contains`` there may be fewer."""
+    """Letters selected by the index at the start. With ``contains`` fewer may be sent."""
     seen: int = 0
     redriven: int = 0
-    """Sent; of a dry run: that would be."""
+    """Letters sent, or in a dry run those that would be sent."""
     topics: dict[str, int] = {}
-    """Where to."""
+    """Letters sent, by target topic."""
     groups: dict[str, int] = {}
-    """The groups that alone get them, through their retry topics."""
+    """Letters sent through the retry topics of groups, by group. Only that group gets them."""
     idle_groups: tuple[str, ...] = ()
-    """Those of these groups that do not run. Their letters wait in their retry topics."""
+    """Groups in ``groups`` without a running member. Their letters wait in their retry topics."""
     other_groups: dict[str, tuple[str, ...]] = {}
-    """The other groups that get the letters, by the topic that they read: with ``whole_topic``, or ``to``. Readers that
-    are in no group, such as Spark, are not known."""
+    """Other groups that get the letters with ``whole_topic`` or ``to``, by the topic that they read.
+
+    Readers without a group, such as Spark, are not known.
+    """
     left_out: dict[str, int] = {}
-    """By reason, see `dlq.targets.REASONS`."""
+    """Letters left out, by reason; see `dlq.targets.REASONS`."""
     samples: dict[str, tuple[str, ...]] = {}
-    """Some that were left out, by reason."""
+    """Ids of some letters left out, by reason."""
     errors: dict[str, str] = {}
-    """Of letters that their topic refused: what it said."""
+    """Errors of letters that their topic refused."""
     dry_run: bool = False
     cancelled: bool = False
     seconds: float = 0.0
@@ -93,7 +95,7 @@ class Redriven(msgspec.Struct, kw_only=True):
             self.groups[target.group] = self.groups.get(target.group, 0) + 1
 
     def reaches(self, target: Target, failed: str, groups: Groups) -> None:
-        """Note which groups get a letter besides the group that failed, or that this group does not run."""
+        """Record which other groups get a letter, or that the letter's own group does not run."""
         if target.group is None:
             others = {*self.other_groups.get(target.topic, ()), *groups.readers(target.topic)} - {failed}
             if others:
@@ -103,30 +105,30 @@ class Redriven(msgspec.Struct, kw_only=True):
 
 
 class RedriveOptions(TypedDict, total=False):
-    """How letters are redriven."""
+    """Options of a redrive."""
 
     to: str | None
-    """To this topic, and all groups that read it. None: each to the group that failed, through its retry topic."""
+    """Send to this topic, and so to all groups that read it. None sends each letter to the group that failed."""
     whole_topic: bool
-    """Each to the topic it came from, where all groups that read it get it again."""
+    """Send each letter to its source topic, where all groups that read it get it again."""
     rate: float | None
-    """Records a second; None: as fast as it goes."""
+    """Records a second. None means unlimited."""
     dry_run: bool
-    """Send nothing, and say what would be sent."""
+    """Send nothing, only report what would be sent."""
     max_hops: int | None
-    """Letters that were redriven so often and failed again are left out (3); None: none are."""
+    """Leave out letters that were redriven this often (by default 3) and failed again. None means no limit."""
     on_progress: Callable[[Redriven], object] | None
     """Called after every batch."""
     allow: Collection[str] | None
-    """The only topics to send to. Those that hold dead letters themselves have to be named here."""
+    """The only topics to send to. Topics that hold dead letters themselves must be named here."""
     run_id: str | None
-    """The name of this redrive in what is kept of the letters; one is made up otherwise."""
+    """Id of this redrive in the state topic. A random one is used by default."""
     by: str
     note: str
 
 
 class Pace:
-    """When the next letters may go, at a rate. Pure."""
+    """Decides when the next batch may be sent at a given rate. Pure."""
 
     def __init__(self, rate: float | None) -> None:
         if rate is not None and not rate > 0:
@@ -136,7 +138,7 @@ class Pace:
         self.batch = _BATCH if rate is None else max(1, min(_BATCH, int(rate / _BATCHES_A_SECOND)))
 
     def wait(self, now: float) -> float:
-        """Seconds until the next batch may go."""
+        """Return the seconds until the next batch may be sent."""
         return max(self._next - now, 0.0)
 
     def went(self, count: int, now: float) -> None:
@@ -145,9 +147,10 @@ class Pace:
 
 
 class Redrive:
-    """One redrive, at work while inside ``async with letters.start_redrive(...) as run:``; leaving waits for its end.
+    """A redrive, which runs while inside ``async with letters.start_redrive(...) as run:``.
 
-    `pause`, `resume` and `cancel` it from any task; `wait` gives what it did. Not for several uses.
+    Leaving the block waits for its end. `pause`, `resume` and `cancel` may be called from any task, and `wait` returns
+    the result. It can run only once.
     """
 
     def __init__(
@@ -194,12 +197,12 @@ class Redrive:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._step = new_step("redriven", 0, by=by, note=note, run=run_id or uuid.uuid4().hex)
         self.done = Redriven(run_id=self._step.run, total=0, dry_run=dry_run)
-        """What was done so far."""
+        """The progress so far."""
 
     # from outside ----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Send nothing after the batch at work, until `resume`."""
+        """Send nothing after the current batch, until `resume`."""
         if self._went_on.is_set():
             self._went_on = anyio.Event()
 
@@ -211,11 +214,11 @@ class Redrive:
         return not self._went_on.is_set()
 
     def cancel(self) -> None:
-        """End it within a second. What was sent stays sent; a second redrive of the same letters goes on from there."""
+        """Stop within a second. Another redrive of the same selection continues after the letters that were sent."""
         self._cancelled.set()
 
     async def wait(self) -> Redriven:
-        """Return when it has ended, and what it did. Raises what ended it."""
+        """Wait until the redrive has ended and return its result. Raises the error that ended it."""
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -230,7 +233,7 @@ class Redrive:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         assert self._tasks is not None
-        if isinstance(error, Exception):  # the caller's own: not one of a group of errors
+        if isinstance(error, Exception):  # raise the caller's own error, not an ExceptionGroup around it
             self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(None, None, None)
             return None
@@ -240,7 +243,7 @@ class Redrive:
         return swallowed
 
     async def run(self) -> Redriven:
-        """All of it, from beginning to end."""
+        """Run the redrive from beginning to end."""
         async with self:
             pass
         return self.done
@@ -275,7 +278,7 @@ class Redrive:
             await self._look_up_targets()
             async with self._writer, aclosing(selected(self._bus, wanted, self._selection)) as letters:
                 await self._send_all(letters)
-        except Exception as error:  # for `wait`, and whoever leaves the block
+        except Exception as error:  # raised by `wait`, and when the block is left
             self._error = error
 
     async def _look_up_targets(self) -> None:
@@ -307,7 +310,7 @@ class Redrive:
             await self._go(batch)
 
     async def _go(self, batch: Sequence[DeadLetter]) -> bool:
-        """Send a batch when it may go; false when it may not any more."""
+        """Send a batch once pause and rate allow it. Return False if the redrive is cancelled."""
         await self._until(self._went_on.wait)
         seconds = self._pace.wait(time.monotonic())
         if seconds:
@@ -323,7 +326,7 @@ class Redrive:
         return True
 
     async def _until(self, wait: Callable[[], Awaitable[object]]) -> None:
-        """Wait, or until it is cancelled."""
+        """Run ``wait``, and return early if the redrive is cancelled."""
         async with anyio.create_task_group() as tasks:
 
             async def cancelled() -> None:
@@ -335,7 +338,7 @@ class Redrive:
             tasks.cancel_scope.cancel()
 
     async def _send(self, batch: Sequence[DeadLetter], redriving: Redriving | None = None) -> None:
-        """In one transaction; where one of them is refused, the others apart from it."""
+        """Send letters in one transaction. If it is refused, halve the batch to isolate the letter at fault."""
         sources = await source_records(self._bus, [letter for letter in batch if not letter.has_payload])
         await self._groups.look_up(letter.group for letter in batch if letter.group and letter.family == "eventbus")
         redriving = redriving or Redriving(self._now_ms(), self._step.by)
@@ -349,7 +352,7 @@ class Redrive:
         try:
             await self._writer.write(decide)
         except EventBusError as error:
-            if isinstance(error, UnknownTopicOrPartition):  # deleted a moment ago
+            if isinstance(error, UnknownTopicOrPartition):  # deleted since the look-up
                 await self._look_up_targets()
             elif error.retriable or error.fatal:
                 raise
@@ -407,7 +410,7 @@ class Redrive:
     def _target_of(
         self, letter: DeadLetter, id: LetterId, before: LetterState | None, source: ConsumerRecord | None
     ) -> Target | str:
-        """Where it goes, by what is known now; else the reason why it does not."""
+        """Return the target of a letter by its newest state, or the reason why it is left out."""
         assert self._targets is not None
         row = row_of(self._following.indexes, id)
         if row is None:

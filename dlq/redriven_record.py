@@ -1,4 +1,4 @@
-"""The record as which a dead letter is sent again."""
+"""Build the record that a redrive writes for a dead letter."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _NOT_ITS_OWN = (OURS, SHARED, REDRIVE, PREFIX)
 ALL: Final = 2
-"""All headers of a redrive, and the original timestamp."""
+"""Write all headers of a redrive, and the original timestamp."""
 _COUNTS: Final = 1
-"""Only the headers that tell redrives apart and end loops. An entry needs them."""
+"""Write only the headers that identify redrives and end loops. A retry entry needs them."""
 _NONE: Final = 0
-"""The record as its topic took it. What became of the letter is in the state topic anyway."""
+"""Write the record as its topic accepted it. The state topic records the redrive anyway."""
 
 
 class Redriving(msgspec.Struct, frozen=True):
-    """The common part of the records of a redrive or an edit."""
+    """The properties shared by all records of a redrive or an edit."""
 
     at_ms: int
     by: str = ""
@@ -41,10 +41,10 @@ class Redriving(msgspec.Struct, frozen=True):
         content: ConsumerRecord | DeadLetter,
         timestamp_ms: int | None,
     ) -> LedgerRecord:
-        """Return the record to write for a letter. ``content`` has its key, value and own headers.
+        """Return the record to write for a letter. ``content`` provides its key, value and own headers.
 
-        In a retry topic it is an entry as the handler writes it for a record that waits after another one of its key:
-        due at once, and with all its tries. ``timestamp_ms``: of the record in a topic that other groups read too.
+        In a retry topic it has the form in which the handler writes a record that waits for an earlier one of its key:
+        due at once and with all of its tries left. ``timestamp_ms`` is used only in topics that other groups read too.
         """
         headers = self._headers(letter, content.headers)
         if target.group is None:
@@ -58,7 +58,7 @@ class Redriving(msgspec.Struct, frozen=True):
             *letter.source, letter.source_offset, -1 if original_ms is None else original_ms, kind,
             content.key, content.value, headers,
         )  # fmt: skip
-        # Every entry names its group. Another group may read the same topic, whatever its name is.
+        # Every entry names its group, because another group may read the same topic, whatever its name is.
         entry = entry_behind(failed, letter.group, letter.source_topic_id)
         return LedgerRecord(target.topic, target.partition, entry.key, entry.value, entry.headers)
 
@@ -69,15 +69,16 @@ class Redriving(msgspec.Struct, frozen=True):
                 headers.append((REDRIVE_OF, msgspec.json.encode(list(id_of(letter)))))
             headers += (HOPS, b"%d" % (letter.hops + 1)), (REDRIVEN_AT, b"%d" % self.at_ms)
         if self.detail == ALL:
-            # In a topic that other groups read, they can filter by the group.
+            # Consumers of a topic with several groups can filter by this header.
             texts = ("group", letter.group), ("by", self.by), ("edited", "1" if self.edited else "")
             headers += [(f"{REDRIVE}{name}", text.encode()) for name, text in texts if text]
         return tuple(headers)
 
     def smaller(self, error: EventBusError, target: Target) -> Redriving | None:
-        """Return how a record is sent that its topic has refused, or None if it does not help to leave out more.
+        """Return how to send a record that its topic has refused, or None if leaving out more headers cannot help.
 
-        The topic took the record once, without the headers of a redrive. They must not be what it does not take.
+        The topic accepted the record once without the headers of a redrive, so these must not be the reason for a
+        refusal.
         """
         least = _NONE if target.group is None else _COUNTS
         if self.detail == least or not isinstance(error, (RecordTooLarge, InvalidTimestamp)):

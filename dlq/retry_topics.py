@@ -1,4 +1,4 @@
-"""Count the records that wait for their next try in a log, whichever group they belong to."""
+"""Count the records of all groups in a log that wait for their next try."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from eventbus.broker import TopicDescription
 
 _EMPTY = "Empty"
-"""The state of a group without members; "Dead" where nothing of it is known."""
+"""The state of a group without members. Unknown groups are "Dead"."""
 
 
 class WaitingRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of one group that wait for their next try in one topic."""
+    """The records of a group that wait in a topic for their next try."""
 
     topic: str
     group: str
     count: int
     next_due_ms: int | None
-    """When the first of them is due."""
+    """When the first of the records is due."""
     has_members: bool
-    """True if a member of the group runs. The records are not handled otherwise."""
+    """True if the group has a running member. Without one the records are not handled."""
 
 
 class RetryTopics:
-    """Counts what waits in the retry topics of a log. A partition that has not changed since is not read again."""
+    """Counts waiting records in the retry topics of a log. A partition that has not changed is not read again."""
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
         self._known: dict[_Range, _Counted] = {}
 
     async def waiting(self) -> list[WaitingRecords]:
-        """Return what waits now, by topic and group."""
+        """Return the records that wait now, by topic and group."""
         admin = self._bus.admin
         topics = [
             topic
@@ -81,7 +81,7 @@ class RetryTopics:
 
 
 class _Range(NamedTuple):
-    """The records of a retry partition that a group has not finished."""
+    """The offsets of a retry partition that a group has not finished."""
 
     group: str
     topic_id: str

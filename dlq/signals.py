@@ -1,4 +1,4 @@
-"""What a handler raises to say itself what becomes of its record."""
+"""Exceptions with which a handler decides itself what happens to its record."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from eventbus.durations import Duration, milliseconds
 
 
 class FailureSignal(Exception):
-    """The root of what a handler raises on purpose. ``raise Reject("no such customer")``, or the bare class."""
+    """Base of exceptions that handlers raise on purpose: ``raise Reject("unknown customer")``, or the bare class."""
 
-    without_policy = "nobody hears this: the handler has neither retry= nor dead_letter="
+    without_policy = "this signal has no effect: the handler has neither retry= nor dead_letter=. Add one of them"
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -16,10 +16,10 @@ class FailureSignal(Exception):
 
 
 class RetryLater(FailureSignal):
-    """Try the record again ``after`` seconds (or ``"5m"``, or a timedelta), not earlier; jitter does not touch it.
+    """Retry the record ``after`` seconds (or ``"5m"``, or a timedelta), never earlier. Jitter is not applied.
 
-    It counts as a try like any failure: when the policy's tries are used up, or the record is older than ``max_age``,
-    it is a dead letter. Without ``after`` the policy's next delay is taken.
+    It counts as a try like any failure: the record becomes a dead letter once the policy's tries are used up or it is
+    older than ``max_age``. Without ``after`` the policy's next delay is used.
     """
 
     def __init__(self, after: Duration | None = None, reason: str = "") -> None:
@@ -28,12 +28,12 @@ class RetryLater(FailureSignal):
 
 
 class Reject(FailureSignal):
-    """The record is bad for good: a dead letter at once."""
+    """The record is permanently unprocessable. It becomes a dead letter at once."""
 
 
 class Park(FailureSignal):
-    """Somebody has to look at the record: a dead letter at once, which is listed as parked."""
+    """The record needs an operator's decision. It becomes a dead letter at once, with the status "parked"."""
 
 
 class Skip(FailureSignal):
-    """The record need not be handled: it is finished, which is logged, and there is no dead letter."""
+    """The record need not be handled. It counts as finished, which is logged, and no dead letter is written."""

@@ -1,4 +1,4 @@
-"""Stacks of other languages: where in the user's code an error came up, as `dlq.failures` says it of Python's."""
+"""Find the user's frame in Java and .NET stacks, as `dlq.failures` does for Python."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _NOT_USERS = (
 
 
 def java_frame(stack: str) -> str:
-    """Of what caused everything else, which Java prints last."""
+    """Return the frame of the root cause, which Java prints last."""
     return _frame(stack.rpartition(_CAUSE)[2], _JAVA)
 
 
 def dotnet_frame(stack: str) -> str:
-    """Of what caused everything else, which .NET prints first."""
+    """Return the frame of the root cause, which .NET prints first."""
     return _frame(stack, _DOTNET)
 
 
 def java_root_class(stack: str) -> str:
-    """The class of what caused everything else; empty where nothing is said to."""
+    """Return the class of the root cause, or "" if the stack names none."""
     _, cause, rest = stack.rpartition(_CAUSE)
     return rest.partition("\n")[0].partition(":")[0].strip() if cause else ""
 
 
 def _frame(stack: str, line: re.Pattern[str]) -> str:
     frames = [found for found in map(line.match, stack.splitlines()) if found is not None]
-    users = next((one for one in frames if not one["where"].rpartition("/")[2].startswith(_NOT_USERS)), None)
+    users = next((frame for frame in frames if not frame["where"].rpartition("/")[2].startswith(_NOT_USERS)), None)
     found = users or next(iter(frames), None)
     if found is None:
         return ""

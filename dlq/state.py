@@ -1,4 +1,4 @@
-"""What became of dead letters: records of a compacted topic, one per letter, that carry their own history."""
+"""Statuses of dead letters: one record per letter in a compacted topic, with the letter's history."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ logger = logging.getLogger("dlq")
 
 STATE_TOPIC = "_dlq_state"
 _MOST_STEPS = 20
-"""Steps that a record keeps: the first one, and the last ones."""
+"""Steps kept in a record: the first one and the most recent."""
 _MOST_CHARACTERS = 1_000
-"""Of a note, or of who wrote it."""
+"""Maximum length of a note, an author or a run id."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something done to a dead letter: who, when, what, and why."""
+    """An action taken on a dead letter: who, when, what, and why."""
 
     status: str
-    """The one it got by it."""
+    """The status that the letter got by this step."""
     at_ms: int
     by: str = ""
     note: str = ""
     to: str = ""
-    """The topic it was sent to."""
+    """The topic that the letter was sent to."""
     run: str = ""
-    """The redrive that sent it."""
+    """The id of the redrive that sent the letter."""
 
 
 class LetterState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The status of a dead letter, and how it came to it."""
+    """The status of a dead letter, and the steps that led to it."""
 
     topic_id: str
-    """Of the letter's topic: one that was deleted and made anew has other letters at the same offsets."""
+    """The id of the letter's topic. A topic that was deleted and recreated has other letters at the same offsets."""
     steps: tuple[Step, ...]
     version: int = 1
 
@@ -58,7 +58,7 @@ _decode = msgspec.json.Decoder(LetterState).decode
 
 
 def new_step(status: str, at_ms: int, *, by: str = "", note: str = "", to: str = "", run: str = "") -> Step:
-    """Raises ConfigError for texts that are too long to keep."""
+    """Return a step. Raises ConfigError for texts that are too long to store."""
     for name, text in (("by", by), ("note", note), ("run_id", run)):
         if len(text) > _MOST_CHARACTERS:
             raise ConfigError(f"{name}: {len(text)} characters, and {_MOST_CHARACTERS} are kept at most")
@@ -66,12 +66,12 @@ def new_step(status: str, at_ms: int, *, by: str = "", note: str = "", to: str =
 
 
 def _storable(text: str) -> str:
-    """Half of a character, as a terminal may give it, cannot be written."""
+    """Escape lone surrogates, which a terminal may pass and UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def with_step(before: LetterState | None, topic_id: str, step: Step) -> LetterState:
-    """The state after ``step``; the past of another topic of the same name is not its own."""
+    """Return the state after ``step``. Earlier steps are dropped if they belong to a former topic of the same name."""
     steps: tuple[Step, ...] = before.steps if before is not None and before.topic_id == topic_id else ()
     if len(steps) >= _MOST_STEPS:
         steps = (*steps[:1], *steps[2 - _MOST_STEPS :])
@@ -87,20 +87,20 @@ def write_state(state: LetterState) -> bytes:
 
 
 def read_key(key: bytes | None) -> LetterId | None:
-    """None for what is no key of ours."""
+    """Parse a key. Returns None, with a warning, if it is invalid."""
     try:
         return LetterId.of((key or b"").decode())
     except (ConfigError, UnicodeDecodeError):
-        logger.warning("%s: a record with the key %.100r is passed over", STATE_TOPIC, key)
+        logger.warning("%s: a record with the key %.100r is skipped", STATE_TOPIC, key)
         return None
 
 
 def read_state(value: bytes | None) -> LetterState | None:
-    """None where nothing was done to a letter, and for what cannot be read."""
+    """Decode a state. Returns None for a tombstone, and with a warning for a value that cannot be decoded."""
     if value is None:
         return None
     try:
         return _decode(value)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        logger.warning("%s: a state that cannot be read is passed over: %s", STATE_TOPIC, error)
+        logger.warning("%s: a state that cannot be read is skipped: %s", STATE_TOPIC, error)
         return None

@@ -1,7 +1,7 @@
-"""The one writer of what becomes of dead letters.
+"""The single writer of dead-letter states.
 
-A decision on the newest states is stored in one transaction with the records that it is about. So a letter is sent
-once, whoever else sends it at the same time.
+A decision is made on the newest states and stored in one transaction with the records that it is about. A letter is
+therefore sent once, even when several processes redrive it at the same time.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from eventbus.types import RecordMetadata, TopicPartition
 
 TRANSACTIONAL_ID = "dlq-redrive"
 _MOST_FAILURES = 8
-"""The number of failures in a row after which the caller gets the error of a log that does not answer."""
+"""Consecutive failures of the log after which the caller gets the error."""
 
 
 class Writes(msgspec.Struct, frozen=True):
-    """A decision: what is stored together."""
+    """A decision: the records and states to store in one transaction."""
 
     records: Sequence[LedgerRecord]
     states: Sequence[tuple[LetterId, LetterState]]
-    """The new states of letters. A decision without states has no records."""
+    """The new states of letters. A decision without states has no records either."""
     committed: Callable[[Sequence[RecordMetadata]], None]
-    """Called with the places of the records when everything is stored."""
+    """Called with the places of the records once everything is stored."""
 
 
 class StateWriter:
-    """Open inside ``async with``, as long as there may be something to write. Several tasks may share it."""
+    """Writes states while inside ``async with``. Several tasks may share one writer."""
 
     def __init__(self, bus: EventBus, following: Following) -> None:
         self._bus = bus
@@ -76,9 +76,9 @@ class StateWriter:
             self._states = await states.__aenter__()  # closes itself when that fails
 
     async def write(self, decide: Callable[[], Awaitable[Writes]]) -> None:
-        """Store what ``decide`` returns for the newest states. It is called again when another writer was faster.
+        """Store what ``decide`` returns for the newest states. It is called again if another writer was faster.
 
-        Raises what prevents the records from being stored, such as RecordTooLarge. Then nothing is stored.
+        Raises the error that prevents the records from being stored, such as RecordTooLarge. Then nothing is stored.
         """
 
         async def decide_on_newest() -> LedgerBatch:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _WHOLE = "or send them to all groups that read the topic with whole_topic=True"
 REASONS = {
-    "status": "somebody has dealt with them already",
-    "hops": "they were redriven as often as max_hops allows, and failed again: mend the cause, or raise max_hops",
+    "status": "they were redriven, edited, parked or resolved already",
+    "hops": "they were redriven as often as max_hops allows, and failed again: fix the cause, or raise max_hops",
     "no-source": "they do not say where they came from: name a topic with to=",
     "no-topic": "the topic they came from is not there: create it, or name another one with to=",
     "internal": "the topic they came from is one of the log's own",
-    "delicate": "the topic they came from holds dead letters, retries or the like: name it in allow= if that is meant",
+    "delicate": "the topic they came from holds dead letters or retries: name it in allow= to send them there",
     "retries": "the topic they came from is a retry topic, whose handler skips records that are not entries",
     "not-allowed": "the topic they would go to is not in allow=",
     "no-payload": "their payload is no longer in the topic they came from",
@@ -121,7 +121,7 @@ class Targets:
             return "several-retry-topics"
         if self._allow is not None and topic not in self._allow:
             return "not-allowed"
-        # The runner places entries in the same way, so that one member has both the entry and its source partition.
+        # As the runner does: then a single member has both the entry and its source partition.
         return Target(topic, letter.source.partition % self._partitions[topic], letter.group)
 
     def _retry_topic(self, letter: DeadLetter, source: str) -> str | None:
@@ -166,10 +166,10 @@ class Targets:
 
 
 _OF_ONE = {
-    "no-topic": "there is no such topic; create it first",
+    "no-topic": "the topic does not exist; create it first",
     "not-allowed": "it is not in allow=",
     "internal": "it is one of the log's own topics",
-    "delicate": "it holds dead letters, retries or the like; name it in allow= too if that is meant",
+    "delicate": "it holds dead letters or retries; name it in allow= too to send them there",
     "retries": "it is a retry topic, whose handler skips records that are not entries. Leave to= out: each letter goes "
     "through the retry topic of its group",
 }

@@ -1,4 +1,4 @@
-"""What is shown of the indexes. Pure."""
+"""Summaries computed from the indexes of dead letters. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def row_of(indexes: Mapping[str, TopicIndex], letter: LetterId) -> Row | None:
 
 
 Offsets = dict[TopicPartition, "array[int]"]
-"""Of letters, in order."""
+"""Sorted offsets of letters by partition."""
 
 
 def offsets_of(indexes: Mapping[str, TopicIndex], selection: Selection) -> Offsets:
-    """The letters that may be selected."""
+    """Return the letters that may match, as far as the indexes can tell."""
     found: Offsets = {}
     for name, index in sorted(indexes.items()):
         for partition, offsets in index.rows(selection):
@@ -57,7 +57,7 @@ def _topic(index: TopicIndex) -> DeadLetterTopic:
 
 
 def groups_of(indexes: Mapping[str, TopicIndex], selection: Selection) -> list[Case]:
-    """The cases of the selection, those with the most letters first."""
+    """Return the cases of the selection, largest first."""
     found: list[Case] = []
     for name, index in indexes.items():
         if selection.topic in (None, name):
@@ -66,7 +66,7 @@ def groups_of(indexes: Mapping[str, TopicIndex], selection: Selection) -> list[C
 
 
 def groups_of_ids(indexes: Mapping[str, TopicIndex], letters: Iterable[LetterId]) -> list[Case]:
-    """The cases that these letters are of, counting no others."""
+    """Return the cases of these letters, counting only them."""
     sums: dict[str, dict[int, Sum]] = {}
     for letter in letters:
         row = row_of(indexes, letter)
@@ -77,7 +77,7 @@ def groups_of_ids(indexes: Mapping[str, TopicIndex], letters: Iterable[LetterId]
 
 
 def _in_order(cases: list[Case]) -> list[Case]:
-    return sorted(cases, key=lambda one: (-one.count, one.topic, one.case))
+    return sorted(cases, key=lambda case: (-case.count, case.topic, case.case))
 
 
 def _cases(index: TopicIndex, sums: Mapping[int, Sum]) -> Iterator[Case]:
