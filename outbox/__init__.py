@@ -1,7 +1,7 @@
-"""Databases and topics: events leave a database's transaction exactly once, and become rows exactly once.
+"""Move events between databases and topics exactly once, in both directions.
 
-`Outbox` writes events beside the rows they tell of, and its relay publishes them; `Inbox` is what ``tx=`` of a handler
-takes; `SqlOffsets` is for a consumer with a loop of one's own.
+`Outbox` stores events in the transaction of the rows they describe, and its relay publishes them. `Inbox` is the value
+of a handler's ``tx=``: each record changes the database once. `SqlOffsets` does the same for a custom consumer loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inbox", "OffsetsMoved", "Outbox", "OutboxStatus", "SqlOffsets"]
 
-# Each is imported when it is asked for: the list of commands, and who has only one of them, need not pay for the rest.
+# Import each module on first use, so that a program pays only for the parts that it uses.
 _HOMES = {
     "inbox": ("Inbox",),
     "offsets": ("SqlOffsets",),

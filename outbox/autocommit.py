@@ -1,4 +1,4 @@
-"""Find out whether each statement of a connection is a transaction of its own."""
+"""Detect connections on which each statement commits on its own."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ AUTOCOMMIT = (
 
 
 def is_autocommit(connection: Connection) -> bool:
-    """Each statement is a transaction of its own. Sends nothing to the server."""
+    """True if the connection is in AUTOCOMMIT. Sends nothing to the server."""
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
-    # SQLite's drivers leave BEGIN to the program when they are asked to, as SQLAlchemy's page on savepoints has it.
+    # A SQLite driver can leave BEGIN to the program, as SQLAlchemy's documentation on savepoints recommends.
     return is_driver_in_autocommit(connection) and not is_in_driver_transaction(connection)
 
 
 def is_driver_in_autocommit(connection: Connection) -> bool:
-    """The driver begins no transaction by itself."""
+    """True if the driver does not begin transactions automatically."""
     dbapi_connection = connection.connection.dbapi_connection
     try:
         return dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection)
-    except NotImplementedError:  # SQLAlchemy cannot detect it with this dialect, which then is not in autocommit
+    except NotImplementedError:  # SQLAlchemy cannot detect it for this dialect, which then has no autocommit
         return False
 
 
 def is_in_driver_transaction(connection: Connection) -> bool:
-    """A driver of SQLite has sent BEGIN or SAVEPOINT. False for other drivers."""
+    """True if a SQLite driver has sent BEGIN or SAVEPOINT. Always False for other drivers."""
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))

@@ -1,4 +1,4 @@
-"""One call of a handler with ``tx=``: over as many transactions as it takes, and who is to blame for what fails."""
+"""One call of a handler with ``tx=``: its transactions, their retries, and the classification of errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _NOTED = "eventbus_inbox_noted"
 
 
 class Claiming(Protocol):
-    """What a call asks of the units of its handler."""
+    """The methods of a handler's `Units` that a call needs."""
 
     handler: str
     waits: dict[TopicPartition, Wait]
-    """Partitions whose next record waits for the database, before its handler is called."""
+    """Partitions whose next record waits for the database before its handler is called."""
 
     def message_ids(self, records: Sequence[ConsumerRecord]) -> dict[int, str]: ...
 
@@ -37,7 +37,7 @@ class Claiming(Protocol):
 
 
 class Call:
-    """One call of a handler, over as many transactions as it takes."""
+    """One call of a handler, retried over as many transactions as necessary."""
 
     def __init__(
         self,
@@ -55,18 +55,19 @@ class Call:
         self._ids = units.message_ids(records)
         self._tries = Tries(f"handler {units.handler!r}")
         self._is_claimed = False
-        """In this transaction: from then on the handler may be to blame for what goes wrong."""
+        """True once the records are claimed in this transaction. From then on the handler may cause errors.
+        """
         self._was_rolled_back = False
         self._noted: list[BaseException] = []
-        """What this transaction's connection has raised."""
+        """Errors raised by this transaction's connection."""
 
     def begins(self) -> dict[str, Any]:
-        """A transaction; the options of its connection."""
+        """Begin a transaction. Return the execution options of its connection."""
         self._is_claimed, self._noted = False, []
         return {_NOTED: self._noted}
 
     def claim(self, connection: Connection) -> list[int]:
-        """In a new transaction: the indexes of the records that the handler is to be called with."""
+        """Claim the records in a new transaction. Return the indexes of those to pass to the handler."""
         due = self._units.due(connection, self._records, self._ids, self._is_retry)
         self._is_claimed = True
         self._units.waits.pop(self._records[0].topic_partition, None)
@@ -75,30 +76,30 @@ class Call:
         if not due:
             first = self._records[0]
             logger.error(_COMMITTED_ITSELF, self._units.handler, first.topic_partition, first.offset)
-        return []  # it was called, and undid what it did: the records are finished, and nothing of it stays
+        return []  # The handler was called and rolled its work back. The records are finished, without any effect.
 
     def given(self, due: Sequence[int]) -> dict[str, Any]:
-        """The handler's arguments, without the payloads of records that are handled already."""
+        """Return the handler's arguments, without the payloads of records that were handled before."""
         if len(due) == len(self._records):
             return dict(self._arguments)
         kept = {name: [payloads[index] for index in due] for name, payloads in self._payloads.items()}
         return {**self._arguments, **kept}
 
     def is_over(self, transaction: Any) -> bool:
-        """The handler has returned. False: it rolled back, so that the claim has to be made again."""
+        """True if the call has finished. False if the handler rolled back, so that the claim must be made again."""
         self._was_rolled_back = not transaction.is_active
         return not self._was_rolled_back
 
     @property
     def is_suspect(self) -> bool:
-        """The handler went on after an error of its connection: whether the transaction lives has to be looked at."""
+        """True if the handler continued after an error of its connection, so the transaction may be rolled back."""
         return bool(self._noted)
 
     def look(self, connection: Connection) -> None:
-        """Raises what is to be raised where an error that the handler caught has ended the transaction on the server.
+        """Raise if an error that the handler caught has ended the transaction on the server.
 
-        A deadlock of MySQL undoes all of it, and what follows would be stored without the claim. PostgreSQL makes a
-        rollback of the commit, and says nothing.
+        A deadlock on MySQL rolls the transaction back, so later statements would be committed without the claim.
+        PostgreSQL turns the commit into a rollback, without an error.
         """
         from sqlalchemy.exc import DBAPIError
 
@@ -114,12 +115,13 @@ class Call:
             raise LostRace(f"its transaction was rolled back by the database: {caught}") from caught
 
     def pause_after(self, error: Exception) -> float:
-        """Seconds until the next transaction. Raises the error where it stands, or `NotHandled`."""
+        """Return the seconds until the next transaction. Raises the error if it is final, or `NotHandled`."""
         if isinstance(error, NotHandled):
             raise error
         if isinstance(error, WentBack):
             raise NotHandled(str(error)) from error
-        if self._is_of_connection(error) and (advice := proxy_advice(error)):  # the next record would meet it, too
+        # The next record would fail in the same way.
+        if self._is_of_connection(error) and (advice := proxy_advice(error)):
             raise NotHandled(f"{advice}: {error}") from error
         if not self._is_claimed:
             seconds = self._tries.pause_after(error, may_wait=True)
@@ -135,13 +137,13 @@ class Call:
         return seconds
 
     def _is_of_connection(self, error: Exception) -> bool:
-        """Not of another database that the handler asks."""
+        """True if the error came from the transaction's connection, not from another database that the handler uses."""
         original = getattr(error, "orig", None)
         return isinstance(error, LostRace) or any(noted is error or noted is original for noted in self._noted)
 
 
 def note_errors(database: Database) -> None:
-    """Have errors of the inbox's own connections noted, so that they are told from those of others."""
+    """Record errors of the inbox's own connections, to distinguish them from those of other connections."""
     from sqlalchemy import event
 
     if not event.contains(database.plain, "handle_error", _note):
@@ -155,6 +157,6 @@ def _note(context: Any) -> None:
 
 
 _COMMITTED_ITSELF = (
-    "handler %r committed its connection itself at %s offset %d: what it wrote behind that is not stored. Leave the "
+    "handler %r committed its connection itself at %s offset %d: what it wrote after that is not stored. Leave the "
     "commit to the inbox, which commits the offset with it"
 )

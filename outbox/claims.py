@@ -1,4 +1,4 @@
-"""The SQL of the inbox: whose turn a record is, decided in the handler's own transaction."""
+"""The SQL of the inbox: decide in the handler's transaction whether a record still has to be handled."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 class LostRace(Exception):
-    """Another transaction has claimed the same at the same time: run this one again, and see what it did."""
+    """Another transaction claimed the records first. Run the transaction again to see the result."""
 
 
 class WentBack(Exception):
-    """The stored offset is lower than it was, because this is an older copy of the database, or is another topic's."""
+    """The stored offset is lower than before, or is that of another topic: the database was restored, for example."""
 
 
 _IDS_PER_STATEMENT = 500
 _MOVED, _INSERTED = 1, 2
-"""Results of `Claims._move_or_insert`."""
+"""Values returned by `Claims._move_or_insert`."""
 _PLAIN_ID = re.compile(r"[!-~]{1,200}")
-"""Stored as it is. Databases differ in what they make of other text: trailing spaces, a zero, accents."""
+"""Ids stored unchanged. Databases disagree on other text: trailing spaces, NUL, accents."""
 
 
 class Claims:
-    """Of one group.
+    """The claims of one group.
 
-    The stored offset only grows, and only by the transaction that handles what is below it: a record is handled when
-    the offset is not beyond it. What was set aside for a later try is beyond the offset when its time comes; for that,
-    and for messages with an id of their own, there is a row each in the table of ids.
+    The stored offset only grows, and only in the transaction that handles the records below it. A record is unhandled
+    if the stored offset is not beyond it. A record that waited for a retry is below the stored offset when it returns,
+    so it is tracked by a row in the table of ids. Messages with ids are tracked in the same table.
     """
 
     def __init__(self, group: str, *, table: str, schema: str | None = None, metadata: MetaData | None = None) -> None:
@@ -57,11 +57,11 @@ class Claims:
         self.ids.create(connection, checkfirst=True)
 
     def missing(self, connection: Connection) -> list[str]:
-        """Tables that are not there."""
+        """Return the names of tables that do not exist."""
         return [shown(connection, table) for table in self.tables if not exists(connection, table)]
 
     def missing_column(self, connection: Connection) -> str | None:
-        """Return the statement that upgrades the table of an earlier release; None if there is nothing to upgrade."""
+        """Return the statement that upgrades the table of an earlier release, or None if none is needed."""
         return missing_column(connection, self.offsets)
 
     def stored(
@@ -79,11 +79,11 @@ class Claims:
         known: int | None = None,
         topic_id: str = "",
     ) -> int:
-        """Move the offset to ``next_offset``; the first offset from ``first`` on that is not handled yet.
+        """Move the offset to ``next_offset``. Return the first offset from ``first`` on that is not handled yet.
 
-        The row stays locked to the end of the transaction: another member waits, and then sees what became of it.
-        ``next_offset`` itself: all is handled. ``known``: an offset that was stored before. ``topic_id``: of the topic
-        that the records stand in. Raises LostRace, WentBack.
+        ``next_offset`` is returned if all records were handled. The row stays locked until the transaction ends, so
+        that another member waits and then sees the result. ``known`` is an offset that was stored before, and
+        ``topic_id`` the id of the records' topic. Raises LostRace or WentBack.
         """
         from sqlalchemy.exc import IntegrityError
 
@@ -92,7 +92,7 @@ class Claims:
         is_postgresql = connection.dialect.name == "postgresql"
         if is_postgresql:
             change = connection.execute(self._move_or_insert, moved).scalar()
-            # A row that was known is not there any more: what was inserted now is rolled back with the transaction.
+            # If the row was known, it has been deleted. The new row is rolled back with the transaction.
             is_moved = change == _MOVED or (change == _INSERTED and known is None)
         else:
             change, is_moved = None, bool(connection.execute(self._move, moved).rowcount)
@@ -123,7 +123,7 @@ class Claims:
             connection.execute(self._move, {**moved, "highest": stored})
         return min(stored, next_offset)
 
-    # Made once: to build one takes several times as long as to run it.
+    # Cached, because building a statement takes several times as long as running it.
 
     @cached_property
     def _here(self) -> Any:
@@ -138,7 +138,7 @@ class Claims:
 
     @cached_property
     def _is_of_topic(self) -> Any:
-        """True as well if one of the ids is not known."""
+        """Compare topic ids. True also if one of the two is not known."""
         from sqlalchemy import String, bindparam, or_
 
         of_id = bindparam("of_id", type_=String)
@@ -155,10 +155,10 @@ class Claims:
 
     @cached_property
     def _move_or_insert(self) -> Any:
-        """PostgreSQL's `_move`, which inserts the row if there is none.
+        """Build PostgreSQL's `_move`, which inserts the row if it is missing.
 
-        It searches the unique index only. An UPDATE reads the table, the whole table while it is small, and at
-        SERIALIZABLE what was read conflicts with the rows of all other partitions and groups.
+        It reads only the unique index. An UPDATE would read the table, as a whole while it is small, and at
+        SERIALIZABLE its reads conflict with rows of all other partitions and groups.
         """
         from sqlalchemy import bindparam, case, func, literal_column
         from sqlalchemy.dialects.postgresql import insert
@@ -180,12 +180,14 @@ class Claims:
             },
             where=columns.next_offset.between(bindparam("lowest"), bindparam("highest")) & self._is_of_topic,
         )
-        # A row that was there has been locked by this transaction, and xmax is the lock.
+        # xmax is 0 for a new row. An existing row was locked by this transaction, and xmax is the lock.
         return moved.returning(case((literal_column("xmax = 0"), _INSERTED), else_=_MOVED))
 
     @cached_property
     def _insert_new_ids(self) -> Any:
-        """PostgreSQL's way to store the ids that are not known, and to return them; it reads nothing, either."""
+        """Build PostgreSQL's statement to store unknown ids and return them. Like `_move_or_insert` it reads only the
+        index.
+        """
         from sqlalchemy import literal_column
         from sqlalchemy.dialects.postgresql import insert
 
@@ -204,16 +206,16 @@ class Claims:
     def passed(
         self, connection: Connection, partition: TopicPartition, next_offset: int, known: int | None, topic_id: str = ""
     ) -> None:
-        """Nothing below ``next_offset`` is to be handled from here on. Raises LostRace, WentBack."""
+        """Mark all records below ``next_offset`` as handled. Raises LostRace or WentBack."""
         self.claim(connection, partition, next_offset, next_offset, known, topic_id)
 
     def forget(self, connection: Connection, partitions: Sequence[TopicPartition]) -> None:
         """Delete the stored offsets of these partitions, and the ids of their records."""
         columns, ids = self.offsets.c, self.ids.c
         stored = self.stored(connection, partitions)
-        for one in partitions:
-            topic, partition = one
-            names = {topic, stored[one].topic_id or topic} if one in stored else {topic}
+        for topic_partition in partitions:
+            topic, partition = topic_partition
+            names = {topic, stored[topic_partition].topic_id or topic} if topic_partition in stored else {topic}
             for name in names:
                 records = ids.id.startswith(f"record:{name}:{partition}:", autoescape=True)
                 connection.execute(self.ids.delete().where(ids.group == self.group, records))
@@ -224,7 +226,9 @@ class Claims:
             )
 
     def claim_ids(self, connection: Connection, ids: Mapping[int, str]) -> set[int]:
-        """Store ids, by index; the indexes of those that were not known. Of equal ones the first. Raises LostRace."""
+        """Store ids, given by index. Return the indexes of ids that are new; for equal ids, only the first. Raises
+        LostRace.
+        """
         from sqlalchemy import literal_column, select
         from sqlalchemy.exc import IntegrityError
 
@@ -232,7 +236,7 @@ class Claims:
 
         columns = self.ids.c
         wanted = {id: index for index, id in reversed(list(ids.items()))}
-        # In one order, so that two transactions never wait for each other's ids.
+        # Sorted, so that two transactions never wait for each other's ids.
         if connection.dialect.name == "postgresql":
             rows = [{"group": self.group, "id": id} for id in sorted(wanted)]
             return {wanted[id] for id in connection.execute(self._insert_new_ids, rows).scalars()} if rows else set()
@@ -251,7 +255,7 @@ class Claims:
         return set(new.values())
 
     def forget_ids(self, connection: Connection, older_than_ms: int, most: int) -> int:
-        """Delete the oldest ids, of those that were seen so long ago; how many."""
+        """Delete up to ``most`` ids older than ``older_than_ms``, oldest first. Return how many were deleted."""
         from sqlalchemy import select
 
         from outbox.database import now_ms
@@ -275,9 +279,9 @@ def _pieces(ids: Sequence[str]) -> list[Sequence[str]]:
 
 
 def id_of_record(record: ConsumerRecord, topic_id: str) -> str:
-    """Name a record by its place. A redrive of it is another record, which is handled although the place is known.
+    """Identify a record by topic, partition and offset. A redrive gets another id, because it must be handled.
 
-    So is a record at this place of another topic with the same name, because that has another id.
+    A recreated topic has another topic id, so its records are not confused with those of the deleted one.
     """
     place = f"record:{topic_id or record.topic}:{record.partition}:{record.offset}"
     number = redrive_number(dict(record.headers))
@@ -285,7 +289,7 @@ def id_of_record(record: ConsumerRecord, topic_id: str) -> str:
 
 
 def id_of_message(text: str) -> str:
-    """Names a message by what its sender calls it; one that is long, or no plain ASCII, by its digest."""
+    """Identify a message by its sender's id. Long or non-ASCII ids are replaced by their digest."""
     from hashlib import sha256
 
     if not _PLAIN_ID.fullmatch(text):

@@ -1,4 +1,4 @@
-"""A database, asked for whole transactions: of a plain engine in worker threads, of an asynchronous one on the loop."""
+"""Run whole transactions on a database: in worker threads for a plain engine, on the event loop for an async one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Trouble = Literal["conflict", "away", "other"]
-"""What an error of a database means: run the transaction again at once, wait until the server answers, or neither."""
+"""The kind of a database error: retry at once ("conflict"), wait for the server ("away"), or neither ("other")."""
 
 
 _PREPARED_STATES = frozenset({"26000", "42P05"})
-"""PostgreSQL: a prepared statement does not exist, or exists already."""
+"""PostgreSQL's codes for a prepared statement that does not exist, or exists already."""
 
 
 class _Engines:
@@ -43,9 +43,9 @@ class _Engines:
         self._engines.add(engine)
 
     def after_fork_in_child(self) -> None:
-        """Leave the pools to the parent: two processes must not talk over one connection. New ones are opened here."""
+        """Replace the connection pools. Two processes must not share a connection, so the parent keeps its own."""
         for engine in list(self._engines):
-            never_free(engine.pool)  # a driver that frees a connection may end its session at the server
+            never_free(engine.pool)  # a driver may end the parent's session at the server when it frees the connection
             engine.dispose(close=False)
 
 
@@ -53,15 +53,15 @@ _engines = _Engines()
 
 
 class Database:
-    """Runs plain functions of a SQLAlchemy `Connection`, each as a transaction of its own.
+    """Runs functions of a plain SQLAlchemy `Connection`, each in one transaction.
 
-    One code path for every driver: what talks to the database is written once, for a plain connection.
+    Code that uses the database is written once, for a plain connection, and works with every driver.
     """
 
     def __init__(self, engine: Engine | AsyncEngine, *, abandons: bool = False) -> None:
-        """``abandons``: whoever is cancelled does not wait for a plain engine's transaction, which goes on by itself.
+        """A cancelled task waits for its thread, unless ``abandons`` is set: then the transaction continues alone.
 
-        Raises ConfigError for an engine that cannot give transactions, or one per thread.
+        Raises ConfigError for an engine without transactions, or without a separate connection for each of them.
         """
         from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -71,12 +71,12 @@ class Database:
         self._abandons = abandons
         self._changed = threading.Condition()
         self._at_work = 0
-        """Transactions in worker threads, also those that nobody waits for any more."""
+        """Transactions running in worker threads, including abandoned ones."""
         check_engine(plain)
         watch(plain.dialect)
         _engines.add(plain)
         self._at_level = engine
-        """The engine of `run`, at the level that the transactions of an outbox and an inbox need."""
+        """The engine used by `run`, at the isolation level that outbox and inbox need."""
         if plain.dialect.name == "postgresql":
             self._at_level = engine.execution_options(isolation_level="READ COMMITTED")
 
@@ -86,18 +86,18 @@ class Database:
         return self.plain.dialect.name
 
     async def run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``fn(connection, ...)`` in a transaction: committed when it returns, rolled back when it raises.
+        """Call ``fn(connection, ...)`` in a transaction, which commits when it returns and rolls back when it raises.
 
-        Raises what ``fn`` and the database raise. A plain engine's transaction is one hop to a worker thread; it is
-        waited for when the task is cancelled, unless it ``abandons``.
+        Raises what ``fn`` and the database raise. With a plain engine it runs in a worker thread, and a cancelled task
+        waits for it unless the Database ``abandons``.
 
-        On PostgreSQL it runs at READ COMMITTED, whatever the level of the engine is. At SERIALIZABLE, what it reads
-        would make transactions fail that write events; at REPEATABLE READ it would fail where it can wait.
+        On PostgreSQL it runs at READ COMMITTED, whatever the engine's level is. At SERIALIZABLE its reads would make
+        transactions that write events fail, and at REPEATABLE READ it would fail where it could wait.
         """
         return await self._run_on(self._at_level, partial(_call, fn, args, kwargs))
 
     async def run_at_users_level(self, fn: Callable[[Connection], T]) -> T:
-        """The same at the level of the engine, as a handler's transactions are."""
+        """Like `run`, but at the isolation level of the engine, which handlers use."""
         return await self._run_on(self.engine, fn)
 
     async def _run_on(self, engine: Engine | AsyncEngine, call: Callable[[Connection], T]) -> T:
@@ -114,7 +114,7 @@ class Database:
 
         def run() -> T | None:
             with self._changed:
-                if is_over:  # abandoned before it began: it need not
+                if is_over:  # abandoned before it began
                     return None
                 self._at_work += 1
             try:
@@ -131,7 +131,7 @@ class Database:
                 is_over = True
 
     async def settle(self, seconds: float) -> None:
-        """Wait for what was abandoned, for so long at most: afterwards no connection of the engine is in use here."""
+        """Wait up to ``seconds`` for abandoned transactions. Afterwards no connection of the engine is in use here."""
 
         def wait() -> None:
             with self._changed:
@@ -140,7 +140,7 @@ class Database:
         await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
     async def dispose(self) -> None:
-        """Close its connections, those that are not in use."""
+        """Close the engine's idle connections."""
         from sqlalchemy.ext.asyncio import AsyncEngine
 
         if isinstance(self.engine, AsyncEngine):
@@ -149,7 +149,7 @@ class Database:
             await anyio.to_thread.run_sync(self.plain.dispose)
 
     def run_here(self, fn: Callable[[Connection], T]) -> T:
-        """`run` for a plain engine, in this thread."""
+        """Run ``fn`` in a transaction in this thread, with a plain engine."""
         return _begin(cast("Engine", self._at_level), fn)
 
 
@@ -173,7 +173,7 @@ def _check_asyncio() -> None:
 
 
 def check_engine(engine: Engine) -> None:
-    """Raises ConfigError where an event could not be part of a transaction, or two transactions would be one."""
+    """Raise ConfigError for an engine whose connections are in AUTOCOMMIT or shared between transactions."""
     from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
     if isinstance(engine.pool, (SingletonThreadPool, StaticPool)):
@@ -187,18 +187,18 @@ def check_engine(engine: Engine) -> None:
 
 
 def now_ms(connection: Connection) -> int:
-    """The database's clock, in milliseconds since the epoch: the one that all relays and writers share."""
+    """Return the database's clock in milliseconds since the epoch. All relays and writers share this clock."""
     from sqlalchemy import text
 
     return int(connection.execute(text(f"SELECT {now_sql(connection.dialect.name)}")).scalar_one())
 
 
 def now_sql(dialect: str) -> str:
-    """The same as an expression."""
+    """Return the SQL expression for `now_ms`."""
     return {
         "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
         "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
-        # Not UNIX_TIMESTAMP(NOW(3)): a time zone of the session with summer time has one hour twice a year.
+        # Not UNIX_TIMESTAMP(NOW(3)): in a time zone with daylight saving time, one hour a year occurs twice.
     }.get(dialect, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000")
 
 
@@ -223,7 +223,7 @@ def proxy_advice(error: BaseException) -> str:
 
 
 def trouble_of(error: BaseException) -> Trouble:
-    """What to make of an error that a transaction raised: see `Trouble`. What is not the database's is "other"."""
+    """Classify an error that a transaction raised. Errors from outside the database are "other"."""
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
     from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -246,7 +246,7 @@ def trouble_of(error: BaseException) -> Trouble:
     if any(phrase in said for phrase in SQLITE_CONFLICT):
         return "conflict"
     if isinstance(error, (OperationalError, InterfaceError)) and not state and not isinstance(number, int):
-        # A driver that could not connect has no code to give: psycopg, and sqlite's "unable to open database file".
+        # psycopg without a connection and sqlite's "unable to open database file" have no error code.
         return "away" if "connect" in said or "unable to open" in said or "closed" in said else "other"
     return "other"
 

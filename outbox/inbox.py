@@ -1,4 +1,4 @@
-"""The inbox: a handler's call, the offset of its record, and what it publishes are one transaction of its database."""
+"""The inbox: a handler's changes, the offset of its record, and its outgoing events commit in one transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXAMPLE = "tx=sessionmaker(engine), or tx=async_sessionmaker(engine) for an `as
 
 
 class Inbox:
-    """What ``tx=`` of a handler takes where a sessionmaker alone does not say enough.
+    """A database for ``tx=`` of a handler, with options that a sessionmaker alone cannot express.
 
     ::
 
@@ -36,16 +36,17 @@ class Inbox:
             session.add(Bill(order_id=order.order_id))
             outbox.publish(session, "bills", ...)
 
-    Each call is one transaction: it claims the offset of its record, runs the handler, and is committed when that
-    returns. So each record counts once in this database, whoever dies when, without a window of time. A handler that
-    raises leaves nothing; one that rolls the session back has handled the record to no effect, and writes no more. What
-    may fail and is not to end the call goes into a savepoint, ``with session.begin_nested()``. Commit nothing in it.
+    Each call is one transaction, which claims the offset of its record, runs the handler, and commits when it returns.
+    Each record therefore changes this database once, whatever process dies and whenever. If the handler raises, nothing
+    is stored. If it rolls the session back, the record counts as handled without effect, and it must not write
+    afterwards. Put statements whose failure should not end the call into a savepoint, ``with session.begin_nested()``.
+    Never commit in the handler.
 
-    ``message_ids``: the name of a header, or a function of the record, that tells messages apart whose sender may have
-    sent them twice; one that was seen within ``keep`` is finished without a call. Records without an id are handled.
-    ``table``: of the stored offsets; a table of ids stands beside it. Both are created where they are missing, unless
-    ``create_tables`` is False. ``metadata``: that of your models, which the tables are attached to. Alembic's
-    autogenerate drops tables that the metadata does not have.
+    ``message_ids`` detects messages that their sender sent twice: it names a header, or is a function of the record. A
+    message whose id was seen within ``keep`` is finished without a call; records without an id are always handled.
+    ``table`` is the name of the table of offsets; a second table stores the ids. Both are created if missing, unless
+    ``create_tables`` is False. Pass your models' ``metadata`` to attach the tables to it, because Alembic's
+    autogenerate drops tables that the metadata does not contain.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Inbox:
         metadata: MetaData | None = None,
         create_tables: bool = True,
     ) -> None:
-        """Raises ConfigError for what is no database, and for names that are none."""
+        """Raises ConfigError for a source that is not a database, and for invalid names."""
         if message_ids is not None and not (isinstance(message_ids, str) and message_ids) and not callable(message_ids):
             raise ConfigError(
                 f"message_ids={message_ids!r}: the name of a header, or a function of the record: "
@@ -77,15 +78,16 @@ class Inbox:
         self._schema = schema
         self._metadata = metadata
         self._creates = create_tables
-        self._claims("group")  # it checks the names, and attaches the tables
+        self._claims("group")  # checks the names and attaches the tables
 
     def __repr__(self) -> str:
         return f"<Inbox on {self.database.plain.url.render_as_string()}>"
 
-    # what the runner asks --------------------------------------------------------------------------------------------
+    # called by the runner
+    # ----------------------------------------------------------------------------------------------
 
     def fills(self, annotation: Any) -> bool:
-        """A parameter of this annotation is given the open transaction."""
+        """True if a parameter with this annotation receives the open transaction."""
         return inspect.isclass(annotation) and (
             issubclass(self._made_class, annotation)
             if issubclass(annotation, self._session_class)
@@ -93,7 +95,7 @@ class Inbox:
         )
 
     def example(self) -> str:
-        """A parameter that it fills."""
+        """Return an example of a parameter that receives the transaction."""
         return f"session: {self._session_class.__name__}"
 
     @property
@@ -115,7 +117,7 @@ class Inbox:
         return AsyncConnection if self.is_async else Connection
 
     def open(self, handler: str, group: str, parameter: str, annotation: Any) -> AsynchronousUnits | BlockingUnits:
-        """For one handler of a bus that starts."""
+        """Return the units of work for one handler of a starting bus."""
         factory = None if issubclass(annotation, self._connection_class) else self._factory
         claims = self._claims(group)
         kind = AsynchronousUnits if self.is_async else BlockingUnits
@@ -124,9 +126,10 @@ class Inbox:
         )
 
     async def forget(self, group: str, *partitions: TopicPartition) -> None:
-        """Delete the stored offsets of these partitions: for a topic that was made anew, or to handle it all again.
+        """Delete the stored offsets of these partitions, for a recreated topic or to handle all records again.
 
-        While no handler of the group runs; the next one begins where the group is in the log. Message ids stay known.
+        Call it while no handler of the group runs. The next one starts at the group's offset in the log. Message ids
+        are kept.
         """
         await self.database.run(self._claims(group).forget, partitions)
 
@@ -135,7 +138,7 @@ class Inbox:
 
 
 def units_of(tx: Any, where: str) -> Inbox:
-    """What ``tx=`` means. Raises ConfigError for what is no database."""
+    """Return the inbox for the value of ``tx=``. Raises ConfigError if it is not a database."""
     if isinstance(tx, Inbox):
         return tx
     try:
@@ -162,13 +165,11 @@ def _engine_and_factory(source: Any) -> tuple[Engine | AsyncEngine, Any]:
         for option in ("binds", "twophase"):
             if made.kw.get(option):
                 raise ConfigError(
-                    f"tx={made!r} has {option}=, and one transaction is of one database: sessionmaker(engine)"
+                    f"tx={made!r} has {option}=, and a transaction cannot span databases: use sessionmaker(engine)"
                 )
         if isinstance(engine, (Engine, AsyncEngine)):
             return engine if isinstance(engine, AsyncEngine) else _plain(engine), made
-        raise ConfigError(
-            f"tx={made!r} is bound to no engine, and one transaction is of one database: sessionmaker(engine)"
-        )
+        raise ConfigError(f"tx={made!r} is not bound to an engine: use sessionmaker(engine)")
     what = source.__name__ if inspect.isclass(source) else f"a {type(source).__name__}"
     raise ConfigError(f"tx= takes what opens sessions or connections, not {what}: {_EXAMPLE}")
 
@@ -190,7 +191,7 @@ def _by_header(name: str) -> MessageId:
 
 
 def _text_of(value: bytes) -> str:
-    """Another text for other bytes."""
+    """Decode a header. Bytes that are not UTF-8 are shown in hex, so that different bytes give different ids."""
     try:
         return value.decode()
     except UnicodeDecodeError:

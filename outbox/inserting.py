@@ -1,6 +1,6 @@
-"""Rows into the caller's transaction: one INSERT, compiled once, because a business transaction pays for each of them.
+"""Insert rows in the caller's transaction with a statement that is compiled once.
 
-What SQLAlchemy does for a statement of its own costs as much as the database does for the row.
+Every business transaction pays for it, and compiling a SQLAlchemy statement costs as much as the insert itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 IN = "_in"
-"""Ends the name of a parameter that is counted from the database's clock: ``due_ms_in``."""
+"""Suffix of parameters that are added to the database's clock, such as ``due_ms_in``."""
 
 
 _DEADLOCK = (
@@ -34,7 +34,7 @@ _DEADLOCK = (
 
 
 class Inserter:
-    """Writes rows of events. Thread-safe."""
+    """Inserts rows of events. Thread-safe."""
 
     def __init__(self, tables: OutboxTables, *, strict_order: bool) -> None:
         self._tables = tables
@@ -42,15 +42,15 @@ class Inserter:
         self._compiled: WeakKeyDictionary[Dialect, dict[tuple[bool, tuple[str, ...]], _Compiled]] = WeakKeyDictionary()
 
     def insert(self, connection: Connection, rows: Sequence[Row], *, is_later: bool, relative: tuple[str, ...]) -> None:
-        """``relative``: columns whose values are counted from the database's clock.
+        """Insert rows. ``relative`` names columns whose values are added to the database's clock.
 
-        Raises what the database raises, and ConfigError where its tables are missing or older.
+        Raises what the database raises, and ConfigError if its tables are missing or outdated.
         """
         try:
             if self._strict_order and not is_later:
                 self._lock(connection, {row["shard"] for row in rows})
             options = connection.get_execution_options()
-            # A connection that streams results has a cursor in the server for each statement. INSERT cannot have one.
+            # A connection that streams results opens a server-side cursor for each statement, which INSERT cannot have.
             own = {"stream_results": False} if options.get("stream_results") else None
             if "schema_translate_map" in options:
                 statement = self._statement(is_later, relative, connection.dialect)
@@ -58,7 +58,7 @@ class Inserter:
             else:
                 compiled = self._compiled_for(connection.dialect, is_later, relative)
                 connection.exec_driver_sql(compiled.text, compiled.parameters(rows), execution_options=own)
-        except Exception as error:  # whatever it is: `explained` knows those of the database
+        except Exception as error:  # `explained` recognizes the database's errors
             raise explained(error, self._tables) from error.__cause__
 
     def _compiled_for(self, dialect: Dialect, is_later: bool, relative: tuple[str, ...]) -> _Compiled:
@@ -79,13 +79,13 @@ class Inserter:
         from sqlalchemy import BigInteger, bindparam, insert, literal_column
 
         now: ColumnElement[int] = literal_column(now_sql(dialect.name), BigInteger)
-        statement = insert(self._table(is_later)).inline()  # nobody asks for the id: no RETURNING
+        statement = insert(self._table(is_later)).inline()  # inline: the id is not needed, so omit RETURNING
         return statement.values({name: now + bindparam(name + IN) for name in relative}) if relative else statement
 
     def _lock(self, connection: Connection, shards: set[int]) -> None:
-        """Writers of a shard commit one after the other. SQLite has one writer at a time as it is.
+        """Let writers of a shard commit one after another. SQLite allows only one writer anyway.
 
-        The rows are meta's, which no relay changes: relays need not wait for a writer, nor a writer for them.
+        The locked rows are those of meta, which relays do not change, so relays and writers never wait for each other.
         """
         from sqlalchemy import select
 
@@ -105,13 +105,13 @@ class Inserter:
 
 
 class _Compiled:
-    """The statement as a driver takes it. Numbers, texts and bytes are taken as they are by all of them."""
+    """A compiled INSERT. Every driver accepts numbers, texts and bytes without conversion."""
 
     def __init__(self, statement: Insert, keys: list[str], dialect: Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect, column_keys=keys)
         self.text = str(compiled)
         self._names: list[str] = compiled.positiontup or []
-        """Of the parameters in their order; none: the driver takes them by name."""
+        """Names of positional parameters, in order. Empty if the driver takes parameters by name."""
 
     def parameters(self, rows: Sequence[Row]) -> Any:
         names = self._names

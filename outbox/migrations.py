@@ -1,5 +1,5 @@
-"""Operations for Alembic, there when this module is imported: ``op.create_outbox()``, ``op.drop_outbox()``, and
-``op.create_inbox()``, ``op.drop_inbox()`` for the tables of ``tx=``.
+"""Alembic operations: ``op.create_outbox()`` and ``op.drop_outbox()``, and for the tables of ``tx=``
+``op.create_inbox()`` and ``op.drop_inbox()``. Importing this module registers them.
 
 ::
 
@@ -12,9 +12,9 @@
     def downgrade() -> None:
         op.drop_outbox()
 
-Where the tables are attached to the models' MetaData (``Outbox(Base.metadata)``), ``alembic revision --autogenerate``
-sees them as any other; add ``op.fill_outbox()`` after what it writes, or call `Outbox.create_tables` at start. The
-tables of an inbox are attached with ``Inbox(..., metadata=Base.metadata)``, and need no rows.
+If the tables are attached to your models' MetaData (``Outbox(Base.metadata)``), ``alembic revision --autogenerate``
+handles them like any other tables. Add ``op.fill_outbox()`` after its output, or call `Outbox.create_tables` at start.
+Attach the tables of an inbox with ``Inbox(..., metadata=Base.metadata)``; they need no initial rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from outbox.tables import PRESETS, OutboxTables
 
 
 class _OutboxOp(MigrateOperation):
-    """Which outbox; as `Outbox` has it."""
+    """Base of the outbox operations. The arguments are those of `Outbox`."""
 
     def __init__(
         self,
@@ -48,36 +48,38 @@ class _OutboxOp(MigrateOperation):
 
 @Operations.register_operation("create_outbox")
 class CreateOutboxOp(_OutboxOp):
-    """Create the tables of an outbox, and fill them."""
+    """Create and fill the tables of an outbox."""
 
     @classmethod
     def create_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
-        """The arguments are those of `Outbox`: ``name``, ``schema``, ``shards``, ``columns``, ``archive``."""
+        """Create and fill the tables. Arguments as for `Outbox`: ``name``, ``schema``, ``shards``, ``columns``,
+        ``archive``.
+        """
         operations.invoke(cls(*args, **kwargs))
 
 
 @Operations.register_operation("fill_outbox")
 class FillOutboxOp(_OutboxOp):
-    """Fill tables that were created one by one, as autogenerate does."""
+    """Fill tables that were created separately, as autogenerate does."""
 
     @classmethod
     def fill_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
-        """The arguments are those of `Outbox`."""
+        """Fill the tables. The arguments are those of `Outbox`."""
         operations.invoke(cls(*args, **kwargs))
 
 
 @Operations.register_operation("drop_outbox")
 class DropOutboxOp(_OutboxOp):
-    """Drop the tables of an outbox, with what is in them."""
+    """Drop the tables of an outbox with their contents."""
 
     @classmethod
     def drop_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
-        """The arguments are those of `Outbox`."""
+        """Drop the tables. The arguments are those of `Outbox`."""
         operations.invoke(cls(*args, **kwargs))
 
 
 class _InboxOp(MigrateOperation):
-    """Which inbox; as `Inbox` has it."""
+    """Base of the inbox operations. The arguments are those of `Inbox`."""
 
     def __init__(self, table: str = "eventbus_offsets", *, schema: str | None = None) -> None:
         self.tables = Claims("", table=table, schema=schema).tables
@@ -91,17 +93,17 @@ class CreateInboxOp(_InboxOp):
     def create_inbox(
         cls, operations: Operations, table: str = "eventbus_offsets", *, schema: str | None = None
     ) -> None:
-        """The arguments are those of `Inbox`: ``table``, ``schema``."""
+        """Create the tables. The arguments are those of `Inbox`: ``table`` and ``schema``."""
         operations.invoke(cls(table, schema=schema))
 
 
 @Operations.register_operation("drop_inbox")
 class DropInboxOp(_InboxOp):
-    """Drop the tables of an inbox. Its handlers then begin where their groups are in the log."""
+    """Drop the tables of an inbox. Its handlers then start at their groups' offsets in the log."""
 
     @classmethod
     def drop_inbox(cls, operations: Operations, table: str = "eventbus_offsets", *, schema: str | None = None) -> None:
-        """The arguments are those of `Inbox`."""
+        """Drop the tables. The arguments are those of `Inbox`."""
         operations.invoke(cls(table, schema=schema))
 
 
@@ -119,8 +121,8 @@ def _drop_inbox(operations: Operations, operation: DropInboxOp) -> None:
 
 @Operations.implementation_for(CreateOutboxOp)
 def _create(operations: Operations, operation: CreateOutboxOp) -> None:
-    for one in operation.tables.all:
-        _implementation(operations).create_table(one)  # and its indexes
+    for table in operation.tables.all:
+        _implementation(operations).create_table(table)  # and its indexes
     _insert(operations, operation.tables)
 
 
@@ -131,8 +133,8 @@ def _fill(operations: Operations, operation: FillOutboxOp) -> None:
 
 @Operations.implementation_for(DropOutboxOp)
 def _drop(operations: Operations, operation: DropOutboxOp) -> None:
-    for one in reversed(operation.tables.all):
-        _implementation(operations).drop_table(one)
+    for table in reversed(operation.tables.all):
+        _implementation(operations).drop_table(table)
 
 
 def _insert(operations: Operations, tables: OutboxTables) -> None:
@@ -141,4 +143,4 @@ def _insert(operations: Operations, tables: OutboxTables) -> None:
 
 
 def _implementation(operations: Operations) -> Any:
-    return cast("Any", operations).impl  # typed by what not every release of SQLAlchemy has
+    return cast("Any", operations).impl  # some releases of SQLAlchemy lack the types of `impl`

@@ -1,13 +1,15 @@
-"""PostgreSQL's NOTIFY and LISTEN: relays in other processes hear at once that there are events.
+"""PostgreSQL's NOTIFY and LISTEN, so that relays in other processes learn of new events at once.
 
-A NOTIFY within the business transaction would make all commits of the server wait for each other. So a writer sends it
-afterwards, on a connection of its own and at most every few milliseconds; one that is lost costs a relay one interval
-of its polling. Both sides are a daemon thread with a connection of its own: writers need no event loop for it, relays
-may run under trio, and nobody waits. The connection comes from the same creator, with the same settings and listeners,
-as those of the engine it is for, and counts against none of its pools.
+A NOTIFY within the business transaction would serialize all commits of the server. A writer therefore sends it after
+the commit, on a separate connection and at most every few milliseconds. If a NOTIFY is lost, the relay finds the events
+at its next poll.
 
-Behind a PgBouncer that shares connections by transaction, a LISTEN is taken and never heard of again: a listener sends
-itself a NOTIFY over a second connection, and says "polling" where it does not arrive.
+Both sides use a daemon thread with its own connection: writers need no event loop, relays may run under trio, and no
+task blocks. The connection is made as the engine's connections are, with the same settings and listeners, but does not
+count against the engine's pool.
+
+Through a PgBouncer that pools transactions, LISTEN succeeds but notifications never arrive. A listener therefore sends
+itself a NOTIFY over a second connection, and reports "polling" if it does not arrive.
 """
 
 from __future__ import annotations
@@ -35,29 +37,29 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 State = Literal["off", "connecting", "listening", "polling"]
-"""``off``: no PostgreSQL, or a driver that is not known; ``polling``: it does not hear now, and tries again."""
+"""``off``: not PostgreSQL, or an unsupported driver. ``polling``: LISTEN does not work at the moment and is retried."""
 
 logger = logging.getLogger("outbox")
 
 _DEBOUNCE_SECONDS = 0.02
-"""Between two NOTIFYs of a process."""
+"""Minimum time between two NOTIFYs of a process."""
 _IDLE_SECONDS = 30.0
-"""A writer's connection is closed when there was nothing to say for so long."""
+"""Idle time after which a writer's connection is closed."""
 _PAUSE_SECONDS = 5.0
-"""After a NOTIFY that could not be sent."""
+"""Pause after a NOTIFY that could not be sent."""
 _ECHO_SECONDS = 3.0
-"""How long a listener's own NOTIFY may take."""
+"""How long a listener waits for its own NOTIFY."""
 _CHECK_SECONDS = 60.0
-"""How often a listener sees whether it still hears."""
+"""How often a listener checks that notifications still arrive."""
 _BACK_OFF_SECONDS = (1.0, 5.0, 30.0, 120.0)
 _CLOSE_SECONDS = 2.0
 
 
-# a connection of one's own --------------------------------------------------------------------------------------------
+# the separate connection ----------------------------------------------------------------------------------------------
 
 
 def _engine_like(engine: Engine) -> Engine:
-    """An engine with a pool of its own, whose connections are made as those of ``engine`` are."""
+    """Return an engine with its own pool, whose connections are made as those of ``engine``."""
     from sqlalchemy import Engine
 
     return Engine(
@@ -66,7 +68,9 @@ def _engine_like(engine: Engine) -> Engine:
 
 
 async def _call(engine: Engine, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What talks to a plain engine, also where its driver is asynchronous; in a thread where nobody else waits."""
+    """Call a function that uses a plain engine, even if its driver is async. It may block, so run it in a dedicated
+    thread.
+    """
     if not engine.dialect.is_async:
         return fn(*args, **kwargs)
     from sqlalchemy.util import greenlet_spawn
@@ -75,7 +79,7 @@ async def _call(engine: Engine, fn: Callable[P, T], *args: P.args, **kwargs: P.k
 
 
 def _runner() -> asyncio.Runner:
-    # Not the default loop: psycopg cannot wait on the one of Windows, and uvloop is none of this thread's business.
+    # Not the default loop: psycopg cannot wait on Windows' default loop, and a program's uvloop need not be used here.
     return asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
 
 
@@ -89,23 +93,23 @@ def _send(connection: Connection, channel: str, payload: str = "") -> None:
 
 
 class Notifier:
-    """Says on a channel that events were committed; see `notify`."""
+    """Sends NOTIFYs on a channel after events were committed."""
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
         self._lock = threading.Lock()
         self._senders: WeakKeyDictionary[Pool, _Sender] = WeakKeyDictionary()
-        """By pool: engines that differ in their options share one."""
+        """Senders by pool, because engines that differ only in their options share a pool."""
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        self._lock, self._senders = threading.Lock(), WeakKeyDictionary()  # the threads are the parent's
+        self._lock, self._senders = threading.Lock(), WeakKeyDictionary()  # the threads run only in the parent
         _senders.clear()
 
     def notify(self, engine: Engine) -> None:
-        """Have a NOTIFY sent soon; nothing for other databases than PostgreSQL.
+        """Send a NOTIFY soon. Does nothing for databases other than PostgreSQL.
 
-        From any thread, after the commit. Does not wait and raises nothing: a NOTIFY is a hint, no more.
+        Call it after the commit, from any thread. It neither blocks nor raises, because a NOTIFY is only a hint.
         """
         if engine.dialect.name != "postgresql":
             return
@@ -116,7 +120,7 @@ class Notifier:
         sender.ask(engine)
 
     def close(self) -> None:
-        """End threads and connections, once what is asked for is sent. `notify` begins anew."""
+        """Stop threads and close connections after pending NOTIFYs are sent. `notify` starts them again."""
         with self._lock:
             senders = list(self._senders.values())
             self._senders = WeakKeyDictionary()
@@ -128,14 +132,14 @@ _senders: WeakSet[_Sender] = WeakSet()
 
 
 @atexit.register
-def _last_words() -> None:
-    """A program that commits and ends: its threads end with it, whether they have said it or not."""
+def _close_senders() -> None:
+    """Send pending NOTIFYs before the program ends, which also ends its daemon threads."""
     for sender in list(_senders):
         sender.close()
 
 
 class _Sender:
-    """One thread, while there is something to say. It keeps the engine alive no longer than that."""
+    """Sends NOTIFYs from a thread that runs, and references the engine, only while there is something to send."""
 
     def __init__(self, channel: str) -> None:
         self._channel = channel
@@ -151,7 +155,7 @@ class _Sender:
             self._changed.notify()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(engine,), name="outbox-notify", daemon=True)
-                with contextlib.suppress(RuntimeError):  # the interpreter ends: no thread is to be had
+                with contextlib.suppress(RuntimeError):  # the interpreter is shutting down, so no thread can be started
                     thread.start()
                     self._thread = thread
                     _senders.add(self)
@@ -173,23 +177,23 @@ class _Sender:
                 self._serve(own)
 
     def _has_work(self) -> bool:
-        """Whether there is something to say; if not, this thread has ended, for whoever asks next."""
+        """True if a NOTIFY is pending. Otherwise this thread ends, and the next request starts another."""
         with self._changed:
             if not self._is_asked:
                 self._thread = None
             return self._is_asked
 
     def _serve(self, own: Engine) -> None:
-        """Send on one connection until there was nothing to say for a while."""
+        """Send on one connection until it was idle for a while."""
         try:
             with own.connect() as connection:
                 while self._is_next():
                     _send(connection, self._channel)
                     self._fails = 0
                     self._pause(_DEBOUNCE_SECONDS)
-        except Exception as error:  # whatever a driver raises: relays poll
+        except Exception as error:  # whatever the driver raises: relays still poll
             self._fails += 1
-            if self._fails == 1:  # the connection may have broken long ago: once more on another one, at once
+            if self._fails == 1:  # the connection may have broken while it was idle, so retry at once on a new one
                 self._is_asked = True
                 return
             if self._fails == 2:
@@ -214,8 +218,10 @@ class _Sender:
 
 
 class Listener:
-    """Calls ``wake`` when something is said on a channel: from another thread, and also whenever something may have
-    been missed. What goes wrong is logged, and tried again."""
+    """Calls ``wake`` from another thread for each notification, and whenever one may have been missed.
+
+    Errors are logged, and listening is retried.
+    """
 
     def __init__(self, engine: Engine | AsyncEngine, channel: str, wake: Callable[[], object]) -> None:
         self.channel = channel
@@ -223,36 +229,36 @@ class Listener:
         """Why it does not listen."""
         self._engine = Database(engine).plain
         self._wake = wake
-        self._ear = _EARS.get(self._engine.dialect.driver)
+        self._listen_on = _LISTEN_BY_DRIVER.get(self._engine.dialect.driver)
         self._state: State = "off"
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._echo: tuple[str, asyncio.Event] | None = None
-        """What it has said to itself, and whether it has heard it."""
+        """The payload last sent to itself, and an event that is set when it arrives."""
 
     @property
     def state(self) -> State:
         return self._state
 
     def start(self) -> None:
-        """Begin to listen. Nothing happens for a database or a driver that cannot."""
+        """Start to listen. Does nothing for a database or a driver that does not support it."""
         if self._engine.dialect.name != "postgresql" or self._thread is not None:
             return
-        if self._ear is None:
+        if self._listen_on is None:
             self.reason = f"with the driver {self._engine.dialect.driver} it polls; psycopg and asyncpg can listen"
             return
-        self._tell("connecting")
-        self._thread = threading.Thread(target=self._run, args=(self._ear,), name="outbox-listen", daemon=True)
+        self._set_state("connecting")
+        self._thread = threading.Thread(target=self._run, args=(self._listen_on,), name="outbox-listen", daemon=True)
         self._thread.start()
 
     async def aclose(self) -> None:
-        """End the thread and its connection. One that is just connecting ends by itself."""
+        """Stop the thread and close its connection. While it is connecting, it stops on its own afterwards."""
         await anyio.to_thread.run_sync(self.close, abandon_on_cancel=True)
 
     def close(self) -> None:
-        """The same, from any other thread."""
+        """Like `aclose`, from any other thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -265,21 +271,21 @@ class Listener:
         thread.join(_CLOSE_SECONDS)
 
     def wait_for(self, state: State, seconds: float) -> bool:
-        """Wait in this thread until it is in a state; False when it is not by then."""
+        """Block until it is in a state. Return False if it is not within ``seconds``."""
         with self._changed:
             return self._changed.wait_for(lambda: self._state == state, seconds)
 
-    def _tell(self, state: State, reason: str = "") -> None:
+    def _set_state(self, state: State, reason: str = "") -> None:
         with self._changed:
             self._state, self.reason = state, reason
             self._changed.notify_all()
 
-    def _run(self, ear: _Ear) -> None:
+    def _run(self, listen: _Listen) -> None:
         with _runner() as runner:
-            runner.run(self._listen_again(ear))
-        self._tell("off")
+            runner.run(self._listen_again(listen))
+        self._set_state("off")
 
-    async def _listen_again(self, ear: _Ear) -> None:
+    async def _listen_again(self, listen: _Listen) -> None:
         stop = asyncio.Event()
         with self._changed:
             self._loop, self._stop = asyncio.get_running_loop(), stop
@@ -287,52 +293,52 @@ class Listener:
         fails = 0
         while not stop.is_set():
             try:
-                await self._listen(ear, stop)
+                await self._listen(listen, stop)
             except Exception as error:  # whatever a driver raises
                 fails = 1 if self._state == "listening" else fails + 1
-                self._tell("polling", str(error).partition("\n")[0])
+                self._set_state("polling", str(error).partition("\n")[0])
                 if fails == 1:
                     logger.info("not listening on %s; polling: %s", self.channel, self.reason)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BACK_OFF_SECONDS[min(fails, len(_BACK_OFF_SECONDS)) - 1]):
                         await stop.wait()
 
-    async def _listen(self, ear: _Ear, stop: asyncio.Event) -> None:
-        """On one connection, until it is to end. Raises whatever breaks it."""
+    async def _listen(self, listen: _Listen, stop: asyncio.Event) -> None:
+        """Listen on one connection until ``stop`` is set. Raises the error that breaks the connection."""
         own, ended = _engine_like(self._engine), asyncio.Event()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_call, own, own.dispose)
             connection = await _call(own, own.connect)
             stack.push_async_callback(_call, own, _end, connection)
-            await stack.enter_async_context(ear(own, connection, self.channel, self._heard, ended.set))
+            await stack.enter_async_context(listen(own, connection, self.channel, self._received, ended.set))
             stopping = asyncio.create_task(stop.wait())
             stack.callback(stopping.cancel)
             stopping.add_done_callback(lambda _: ended.set())
             while not ended.is_set():
-                await self._hear_oneself(own)
+                await self._check_echo(own)
                 if self._state != "listening":
-                    self._tell("listening")
-                    self._wake()  # for what was said before
+                    self._set_state("listening")
+                    self._wake()  # for notifications sent before LISTEN
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_CHECK_SECONDS):
                         await ended.wait()
             if not stop.is_set():
                 raise ConnectionError("the connection was closed")
 
-    async def _hear_oneself(self, own: Engine) -> None:
-        """Raises TimeoutError when a NOTIFY over another connection is not heard on this one."""
-        self._echo = payload, heard = uuid.uuid4().hex, asyncio.Event()
+    async def _check_echo(self, own: Engine) -> None:
+        """Raise TimeoutError if a NOTIFY sent over another connection does not arrive on this one."""
+        self._echo = payload, arrived = uuid.uuid4().hex, asyncio.Event()
         await _call(own, _send_once, own, self.channel, payload)
         try:
             async with asyncio.timeout(_ECHO_SECONDS):
-                await heard.wait()
+                await arrived.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"the connection listens, and no NOTIFY arrives within {_ECHO_SECONDS:g} s, as behind a PgBouncer "
+                f"the connection listens, and no NOTIFY arrives within {_ECHO_SECONDS:g} s, as with a PgBouncer "
                 "that pools transactions: give the relay's engine the server's own address, or leave it at polling"
             ) from None
 
-    def _heard(self, payload: str) -> None:
+    def _received(self, payload: str) -> None:
         if not payload:
             self._wake()
         elif self._echo is not None and self._echo[0] == payload:
@@ -340,7 +346,7 @@ class Listener:
 
 
 def _end(connection: Connection) -> None:
-    """Close it for good. One that is invalid is not given long to say goodbye: its server may be gone."""
+    """Discard the connection. An invalidated one is closed without a handshake, which its server may not answer."""
     connection.invalidate()
     connection.close()
 
@@ -354,19 +360,24 @@ def _send_once(engine: Engine, channel: str, payload: str) -> None:
         own.dispose()
 
 
-class _Ear(Protocol):
-    """LISTEN on a connection: ``heard`` is called with each payload, ``ended`` when the connection is no more."""
+class _Listen(Protocol):
+    """LISTEN on a connection. ``received`` is called with each payload, ``ended`` when the connection is closed."""
 
     def __call__(
-        self, own: Engine, connection: Connection, channel: str, heard: Callable[[str], None], ended: Callable[[], None]
+        self,
+        own: Engine,
+        connection: Connection,
+        channel: str,
+        received: Callable[[str], None],
+        ended: Callable[[], None],
     ) -> AbstractAsyncContextManager[None]: ...
 
 
 @asynccontextmanager
-async def _psycopg_ear(
-    own: Engine, connection: Connection, channel: str, heard: Callable[[str], None], ended: Callable[[], None]
+async def _listen_with_psycopg(
+    own: Engine, connection: Connection, channel: str, received: Callable[[str], None], ended: Callable[[], None]
 ) -> AsyncGenerator[None]:
-    """Of a plain or an asynchronous connection: below both is the same libpq."""
+    """Listen on a plain or an async connection. Both use libpq, which is read directly."""
     await _call(own, connection.exec_driver_sql, f'LISTEN "{channel}"')
     raw: Any = connection.connection.driver_connection
     libpq: Any = raw.pgconn
@@ -375,12 +386,12 @@ async def _psycopg_ear(
     def read() -> None:
         try:
             libpq.consume_input()
-        except Exception:  # psycopg's OperationalError, which this module does not import: the connection broke
+        except Exception:  # psycopg's OperationalError, which is not imported here: the connection broke
             loop.remove_reader(file)
             ended()
             return
         while (notice := libpq.notifies()) is not None:
-            heard(bytes(notice.extra).decode())
+            received(bytes(notice.extra).decode())
 
     loop.add_reader(file, read)
     try:
@@ -390,24 +401,23 @@ async def _psycopg_ear(
 
 
 @asynccontextmanager
-async def _asyncpg_ear(
-    own: Engine, connection: Connection, channel: str, heard: Callable[[str], None], ended: Callable[[], None]
+async def _listen_with_asyncpg(
+    own: Engine, connection: Connection, channel: str, received: Callable[[str], None], ended: Callable[[], None]
 ) -> AsyncGenerator[None]:
     raw: Any = connection.connection.driver_connection
 
-    def hear(_connection: object, _pid: int, _channel: str, payload: str) -> None:
-        heard(payload)
+    def on_notify(_connection: object, _pid: int, _channel: str, payload: str) -> None:
+        received(payload)
 
-    def end(_connection: object) -> None:
+    def on_termination(_connection: object) -> None:
         ended()
 
-    raw.add_termination_listener(end)
-    await raw.add_listener(channel, hear)
+    raw.add_termination_listener(on_termination)
+    await raw.add_listener(channel, on_notify)
     try:
         yield
     finally:
-        raw.remove_termination_listener(end)
+        raw.remove_termination_listener(on_termination)
 
 
-_EARS: dict[str, _Ear] = {"psycopg": _psycopg_ear, "asyncpg": _asyncpg_ear}
-"""By the name of the driver."""
+_LISTEN_BY_DRIVER: dict[str, _Listen] = {"psycopg": _listen_with_psycopg, "asyncpg": _listen_with_asyncpg}

@@ -26,34 +26,34 @@ logger = logging.getLogger("outbox")
 P = ParamSpec("P")
 T = TypeVar("T")
 Listener = Callable[[list[TopicPartition]], object]
-"""Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
+"""Called with the partitions of a rebalance: a plain function, or an ``async def``, which is awaited."""
 
 
 class SqlConnection(Protocol):
-    """What a transaction gives: an `AsyncConnection`, or, of a plain engine, the same methods run in worker threads."""
+    """A transaction's connection: an `AsyncConnection`, or for a plain engine its methods, run in worker threads."""
 
     async def execute(self, statement: Any, parameters: Any = None) -> Any:
-        """Run a statement; its rows have been fetched."""
+        """Run a statement and fetch its rows."""
         ...
 
     async def scalar(self, statement: Any, parameters: Any = None) -> Any:
-        """The first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         ...
 
     async def run_sync(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``fn(connection, ...)`` with the plain connection, away from the event loop: `Session`'s way in."""
+        """Call ``fn(connection, ...)`` with the plain connection outside the event loop. Use this for a `Session`."""
         ...
 
 
 class _Move(NamedTuple):
     partition: TopicPartition
     expected: int | None
-    """What must be stored now; None: nothing."""
+    """The offset that must be stored now, or None if no row may exist."""
     next_offset: int
 
 
 class SqlOffsets:
-    """Offsets of one group in a table beside the rows that its records become: each record counts once.
+    """Offsets of one group, stored next to the rows that its records become. Each record is written once.
 
     ::
 
@@ -76,17 +76,17 @@ class SqlOffsets:
                 except OffsetsMoved:
                     continue
 
-    `follow` subscribes, and on every assignment seeks to what the table holds. `transaction` moves the offsets and
-    commits them with the block's rows; an exception in the block rolls both back, and the consumer reads the records
-    again. Give it everything that `poll` returned, in order, whether it becomes a row or not.
+    `follow` subscribes, and on every assignment seeks to the offsets in the table. `transaction` moves the offsets and
+    commits them with the block's rows. An exception in the block rolls both back, and the consumer reads the records
+    again. Pass it everything that `poll` returned, in order, whether or not a record becomes a row.
 
-    The offset is moved by compare-and-set, first thing in the transaction: a zombie that lost its partition and does
-    not know it yet raises `OffsetsMoved` and writes nothing, and so does its successor if the zombie was first. Rows
-    count once in either order, on any database that SQLAlchemy speaks to, at READ COMMITTED and all higher levels.
+    Each transaction first moves the offset by compare-and-set. A zombie that has lost its partition without noticing
+    raises `OffsetsMoved` and writes nothing; if the zombie was first, its successor raises it. Either way, rows are
+    written once, on any database that SQLAlchemy supports, at READ COMMITTED and all higher levels.
 
-    ``engine``: an `Engine`, whose driver is called in worker threads, or an `AsyncEngine`. One object is for one
-    consumer. The offsets are shown to the log's group too, so that its lag can be read there; what the group holds is
-    never believed.
+    ``engine`` is an `Engine`, whose driver is called in worker threads, or an `AsyncEngine`. Each consumer needs its
+    own object. The offsets are also committed to the log's group, so that its lag is visible there, but they are never
+    read from it.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class SqlOffsets:
         metadata: MetaData | None = None,
         start: Literal["earliest", "latest"] = "earliest",
     ) -> None:
-        """``table`` is created when it is missing; ``schema`` is the database's. ``metadata``: of your models, which
-        migrations compare with the database; the table is attached to it. Raises ConfigError.
+        """``table`` is created in ``schema`` of the database if it is missing. ``metadata`` is that of your models; the
+        table is attached to it, so that migrations include it. ``start`` is where a partition without a row begins.
 
-        ``start``: where a partition without a row begins.
+        Raises ConfigError.
         """
         if not group or len(group) > 255:
             raise ConfigError(f"group={group!r}: a text of 1 to 255 characters")
@@ -118,7 +118,7 @@ class SqlOffsets:
                 "this engine has a connection per thread, so that a transaction over worker threads would meet several "
                 'databases: create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})'
             )
-        # Also for SQLite's sake, where a failed COMMIT would leave the next transaction its rows.
+        # SQLite, too, would otherwise leave the rows of a failed COMMIT to the next transaction.
         watch(engine.sync_engine.dialect if isinstance(engine, AsyncEngine) else engine.dialect)
         self.group = group
         self._engine = engine
@@ -128,13 +128,14 @@ class SqlOffsets:
         self._consumer: Consumer | None = None
         self._shows_lag = False
         self._expected: dict[TopicPartition, int | None] = {}
-        """What is stored for the partitions that are placed, as far as we know; None: nothing yet."""
+        """Offsets expected in the table for assigned partitions. None means that a row does not exist yet."""
         self._first: dict[TopicPartition, int] = {}
-        """Where partitions without a row began: where a failed transaction goes back to."""
+        """Start offsets of partitions without a row, to return to after a failed transaction."""
         self._topic_ids: dict[str, str] = {}
-        """The topics that the consumer reads. A stored offset of another topic with the same name is refused."""
+        """Ids of the topics that the consumer reads. Offsets of another topic with the same name are refused.
+        """
         self._failed: dict[TopicPartition, int] = {}
-        """Where batches began that were rolled back: what was read behind them must not be written before them."""
+        """First offsets of batches that were rolled back. Later records must not be written before them."""
 
     # following -------------------------------------------------------------------------------------------------------
 
@@ -147,10 +148,11 @@ class SqlOffsets:
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Subscribe ``consumer`` to ``topics`` or ``pattern``, and have it begin at the stored offsets, always.
+        """Subscribe ``consumer`` to ``topics`` or ``pattern``, and start each assigned partition at its stored offset.
 
-        Without topics: seek in what the consumer has assigned by hand. The listeners are told after this object.
-        Raises ConfigError for a second consumer, or when one without a group subscribes; and what the database raises.
+        Without topics, it seeks in partitions that were assigned manually. The listeners are called after this object
+        has handled the rebalance. Raises ConfigError for a second consumer, or for a subscription without a group, and
+        what the database raises.
         """
         if self._consumer not in (None, consumer):
             raise ConfigError("these SqlOffsets follow another consumer already: one object each, the table is shared")
@@ -159,15 +161,15 @@ class SqlOffsets:
 
         async def assigned(partitions: list[TopicPartition]) -> None:
             await self._place(partitions)
-            await _tell(on_assigned, partitions)
+            await _notify(on_assigned, partitions)
 
         async def revoked(partitions: list[TopicPartition]) -> None:
             self._forget(partitions)
-            await _tell(on_revoked, partitions)
+            await _notify(on_revoked, partitions)
 
         async def lost(partitions: list[TopicPartition]) -> None:
             self._forget(partitions)
-            await _tell(on_lost or on_revoked, partitions)
+            await _notify(on_lost or on_revoked, partitions)
 
         if topics or pattern is not None:
             consumer.group_metadata()
@@ -176,10 +178,10 @@ class SqlOffsets:
         await self._place([partition for partition in consumer.assignment() if partition not in self._expected])
 
     async def _place(self, partitions: Sequence[TopicPartition]) -> None:
-        """Have the consumer begin where the table says; where it says nothing, where we began, or as ``start`` says."""
+        """Seek to the stored offsets. Without one, seek to where we began before, or to ``start``."""
         consumer = self._consumer
         assert consumer is not None
-        self._forget_stored(partitions)  # until the database has answered
+        self._forget_stored(partitions)  # not known until the database has answered
         if partitions:
             self._topic_ids.update(await consumer.topic_ids(*{partition.topic for partition in partitions}))
         found = await self._read_stored(partitions)
@@ -199,7 +201,7 @@ class SqlOffsets:
             self._expected[partition] = offset
 
     def _check_topics(self, stored: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Raise ConfigError if what is stored for assigned partitions is an offset of another topic."""
+        """Raise ConfigError if the offset stored for an assigned partition belongs to another topic."""
         others = [
             one for one in self._still_ours(stored) if stored[one].is_of_another(self._topic_ids.get(one.topic, ""))
         ]
@@ -215,11 +217,11 @@ class SqlOffsets:
         assert self._consumer is not None
         try:
             return self._consumer.assignment()
-        except ConfigError:  # it is closed
+        except ConfigError:  # the consumer is closed
             return []
 
     def _still_ours(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those the consumer has: the others were given up meanwhile, and whoever reads them next asks the table."""
+        """Return the partitions still assigned. Others were revoked meanwhile, and their new owners read the table."""
         assigned = set(self._assignment())
         return [partition for partition in partitions if partition in assigned]
 
@@ -236,11 +238,11 @@ class SqlOffsets:
     # rows and offsets ------------------------------------------------------------------------------------------------
 
     def transaction(self, records: Iterable[ConsumerRecord]) -> AbstractAsyncContextManager[SqlConnection]:
-        """One database transaction of the rows that the block writes and the offsets behind ``records``.
+        """Return a transaction that stores the rows written in the block, and the offsets after ``records``.
 
-        ``async with offsets.transaction(records) as connection``: committed at its end; nothing of it stays when the
-        block or the commit raises, and the consumer reads the records again. Raises `OffsetsMoved` on entering, and
-        what the database raises.
+        ``async with offsets.transaction(records) as connection`` commits at the end of the block. If the block or the
+        commit raises, nothing is stored, and the consumer reads the records again. Raises `OffsetsMoved` on entering,
+        and what the database raises.
         """
         return self._transaction(records)
 
@@ -254,7 +256,8 @@ class SqlOffsets:
         first, behind = _span(records)
         try:
             unplaced = [partition for partition in self._assignment() if partition not in self._expected]
-            if unplaced:  # the database was away when they came: they have begun wherever the log's group was
+            # The database did not answer when they were assigned, so they started at the group's offset in the log.
+            if unplaced:
                 await self._place(unplaced)
             moves = self._moves(first, behind, unplaced)
             async with self._begin() as connection:
@@ -264,14 +267,14 @@ class SqlOffsets:
                     if trouble_of(error) != "conflict":
                         raise
                     # At REPEATABLE READ and SERIALIZABLE, PostgreSQL refuses to change a row that another transaction
-                    # has changed meanwhile. That is what the claim is there to find.
+                    # has changed meanwhile. The claim is there to detect that.
                     raise OffsetsMoved(
                         f"The stored offsets of {', '.join(map(str, first))} were moved by another transaction at the "
                         f"same moment, so nothing was written. Poll again. ({error.orig})"
                     ) from error
                 yield connection
         except OffsetsMoved:
-            # What the consumer has in hand was read behind a position that is not the table's.
+            # The consumer's records were read from a position other than the stored offset.
             await self._place(self._still_ours(first))
             raise
         except BaseException:
@@ -285,7 +288,7 @@ class SqlOffsets:
             consumer.commit_nowait({at: OffsetAndMetadata(offset) for at, offset in behind.items()}, _not_shown)
 
     def _go_back(self, first: dict[TopicPartition, int]) -> None:
-        """To where this batch began. Should the commit have happened all the same, the next claim finds out."""
+        """Seek back to the start of the batch. If the commit has succeeded nevertheless, the next claim detects it."""
         assert self._consumer is not None
         for partition in self._still_ours(first):
             expected = self._expected.get(partition)
@@ -297,7 +300,7 @@ class SqlOffsets:
     def _moves(
         self, first: dict[TopicPartition, int], behind: dict[TopicPartition, int], unplaced: list[TopicPartition]
     ) -> list[_Move]:
-        """In the order of partitions, so that two transactions never wait for each other's rows."""
+        """Return the changes sorted by partition, so that two transactions never wait for each other's rows."""
         moves: list[_Move] = []
         for partition in sorted(first):
             if partition in unplaced:
@@ -321,7 +324,7 @@ class SqlOffsets:
         return moves
 
     def _claim(self, connection: Connection, moves: list[_Move]) -> None:
-        """Move the offsets if they are what we believe; the rows stay locked until the transaction ends."""
+        """Move the offsets if they are as expected. The rows stay locked until the transaction ends."""
         from sqlalchemy import func, true
         from sqlalchemy.exc import IntegrityError
 
@@ -362,7 +365,7 @@ class SqlOffsets:
 
     @asynccontextmanager
     async def _begin(self) -> AsyncGenerator[SqlConnection]:
-        """A transaction of the database, of either kind of engine."""
+        """Begin a transaction with either kind of engine."""
         from sqlalchemy.ext.asyncio import AsyncEngine
 
         if isinstance(self._engine, AsyncEngine):
@@ -375,7 +378,9 @@ class SqlOffsets:
     # the table -------------------------------------------------------------------------------------------------------
 
     async def create_table(self) -> None:
-        """Create the table if it is missing; `follow` does it. Without the right to, have somebody else create it."""
+        """Create the table if it is missing. `follow` calls it. A database user without the right to needs an existing
+        table.
+        """
         from sqlalchemy.exc import DBAPIError
 
         if self._is_created:
@@ -384,7 +389,7 @@ class SqlOffsets:
             async with self._begin() as connection:
                 await connection.run_sync(self._create)
         except DBAPIError:
-            async with self._begin() as connection:  # another process was faster
+            async with self._begin() as connection:  # another process created it first
                 if not await connection.run_sync(self._exists):
                     raise
         self._is_created = True
@@ -396,7 +401,7 @@ class SqlOffsets:
         return exists(connection, self._table) and missing_column(connection, self._table) is None
 
     async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset that is stored for each partition; absent means none."""
+        """Return the next offset stored for each partition. Partitions without a row are omitted."""
         found = await self._read_stored(TopicPartition(*partition) for partition in partitions)
         return {partition: stored.next_offset for partition, stored in found.items()}
 
@@ -412,9 +417,9 @@ class SqlOffsets:
         return stored_offsets(connection, self._table, self.group, wanted)
 
     async def forget(self, *partitions: TopicPartition) -> None:
-        """Delete the stored offsets of these partitions: for a topic that was made anew, or to write it all again.
+        """Delete the stored offsets of these partitions, for a recreated topic or to write all rows again.
 
-        While no consumer of the group is at work; the next one begins as ``start`` says.
+        Call it while no consumer of the group runs. The next one begins at ``start``.
         """
         async with self._begin() as connection:
             await connection.run_sync(self._delete, [TopicPartition(*partition) for partition in partitions])
@@ -433,7 +438,7 @@ class SqlOffsets:
 def stored_offsets(
     connection: Connection, table: Any, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, StoredOffset]:
-    """Return what ``table`` has of the group for these partitions; absent means nothing."""
+    """Return the group's rows in ``table`` for these partitions. Partitions without a row are omitted."""
     from sqlalchemy import select
 
     columns = table.c
@@ -448,11 +453,11 @@ def stored_offsets(
 
 
 def offsets_table(name: str, schema: str | None, metadata: MetaData | None = None) -> Any:
-    """Return the table of offsets. ``metadata``: what it is attached to, and may be attached to already."""
+    """Return the table of offsets, attached to ``metadata``, which may contain it already."""
     from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, func
 
     def text(length: int) -> Any:
-        # MySQL compares text without regard to case, and topics do not.
+        # MySQL compares text case-insensitively by default, but topic names are case-sensitive.
         return String(length).with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
 
     return Table(
@@ -470,7 +475,7 @@ def offsets_table(name: str, schema: str | None, metadata: MetaData | None = Non
 
 
 def create_offsets_table(connection: Connection, table: Any) -> None:
-    """Create the table if it is missing, and add the column that a table of an earlier release lacks."""
+    """Create the table if it is missing, or add the column that a table of an earlier release lacks."""
     table.create(connection, checkfirst=True)
     statement = missing_column(connection, table)
     if statement is not None:
@@ -478,13 +483,13 @@ def create_offsets_table(connection: Connection, table: Any) -> None:
 
 
 def missing_column(connection: Connection, table: Any) -> str | None:
-    """Return the statement that adds the topic's id to a table of an earlier release; None if the table has it."""
+    """Return the statement that adds the topic's id to a table of an earlier release, or None if it exists."""
     from sqlalchemy import inspect
     from sqlalchemy.schema import CreateColumn
 
     column = table.c.topic_id
     schema = schema_of(connection, table)
-    if any(one["name"] == column.name for one in inspect(connection).get_columns(table.name, schema=schema)):
+    if any(existing["name"] == column.name for existing in inspect(connection).get_columns(table.name, schema=schema)):
         return None
     return (
         f"ALTER TABLE {quoted(connection, table)} ADD COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
@@ -492,7 +497,7 @@ def missing_column(connection: Connection, table: Any) -> str | None:
 
 
 def _span(records: Iterable[ConsumerRecord]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The first offset of each partition, and the next one behind the last."""
+    """Return the first offset of each partition, and the offset after its last record."""
     first: dict[TopicPartition, int] = {}
     behind: dict[TopicPartition, int] = {}
     for record in records:
@@ -511,12 +516,12 @@ def _has_group(consumer: Consumer) -> bool:
 
 
 def _not_shown(offsets: object, error: EventBusError | None) -> None:
-    if error is not None:  # the table has them, and that is what counts
+    if error is not None:  # the stored offsets in the table are what counts
         logger.debug("the log's group does not show the stored offsets: %s", error)
 
 
-async def _tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
+async def _notify(listener: Listener | None, partitions: list[TopicPartition]) -> None:
     if listener is not None:
-        told = listener(partitions)
-        if inspect.isawaitable(told):
-            await cast("Awaitable[object]", told)
+        result = listener(partitions)
+        if inspect.isawaitable(result):
+            await cast("Awaitable[object]", result)

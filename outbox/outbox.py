@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     AnyEngine = Engine | AsyncEngine
 
 
-_RIVALS = 12
-"""How often making the tables may fail: each time another process was faster with one of them, or with its rows."""
+_MOST_CREATIONS = 12
+"""How often creating tables may fail, each time because another process was faster with a table or its rows.
+"""
 
 
-def _is_rivals(error: BaseException, failures: int) -> bool:
-    """Another process that makes the tables may be why this failed, and the next try finds more of them."""
-    return failures < _RIVALS and trouble_of(error) != "away"
+def _may_be_concurrent(error: BaseException, failures: int) -> bool:
+    """True if the error may come from another process that creates the tables concurrently, so a retry may succeed."""
+    return failures < _MOST_CREATIONS and trouble_of(error) != "away"
 
 
 def _now_ms() -> int:
@@ -67,7 +68,7 @@ def _engine_of(target: object) -> AnyEngine | None:
 
 
 class Outbox:
-    """Events that belong to a database transaction: they are published if, and only if, it is committed.
+    """Events that are part of a database transaction: they are published if, and only if, it commits.
 
     ::
 
@@ -79,8 +80,8 @@ class Outbox:
             session.add(order)
             outbox.publish(session, "orders", OrderPlaced(order.id), key=order.id)
 
-    ``target``: the engine, synchronous or not; or the `MetaData` of your models, which the tables are attached to, so
-    that migrations see them (then give `relay` and `create_tables` an engine).
+    ``target`` is a plain or async engine, or the `MetaData` of your models. The tables are attached to that MetaData,
+    so that migrations include them; then pass an engine to `relay` and `create_tables`.
     """
 
     def __init__(
@@ -98,16 +99,17 @@ class Outbox:
         strict_order: bool = False,
         notify: bool = True,
     ) -> None:
-        """``name`` begins the names of all its tables, in the database's ``schema``.
+        """``name`` is the prefix of all table names, and ``schema`` their schema in the database.
 
-        ``shards``: into how many parts relays divide the keys; stored with the table, the same for all programs.
-        ``columns``: "debezium" names them as Debezium's event router expects, and keeps keys as text. ``archive``:
-        published events are kept in a table of their own. ``serde`` and ``serdes`` are as the bus's;
-        ``serdes=bus.context.serdes`` keeps the declared types of its topics too. An event that would be larger than
-        ``max_message_bytes`` as a record is refused. ``strict_order``: transactions that write events of one shard
-        commit one after the other, so that the order of a key is that of the commits, even where nothing else of
-        these transactions excludes each other. ``notify``: on PostgreSQL, relays in other processes are told of
-        commits. Raises ConfigError.
+        ``shards`` is the number of parts into which relays divide the keys; it is stored in the tables and must be the
+        same for all programs. ``columns="debezium"`` names the columns as Debezium's event router expects, and stores
+        keys as text. ``archive`` keeps published events in a separate table. ``serde`` and ``serdes`` are those of the
+        bus; ``serdes=bus.context.serdes`` also applies the declared types of its topics. An event whose record would
+        exceed ``max_message_bytes`` is refused.
+
+        With ``strict_order``, transactions that write events of the same shard commit one after another. Events of a
+        key are then ordered by commit, even if these transactions share no other lock. With ``notify``, commits on
+        PostgreSQL wake relays in other processes. Raises ConfigError.
         """
         from sqlalchemy import MetaData
 
@@ -116,7 +118,7 @@ class Outbox:
         if isinstance(max_message_bytes, bool) or max_message_bytes < 1:
             raise ConfigError(f"max_message_bytes={max_message_bytes!r}: bytes, as max.message.bytes of the topics")
         self.engine = _engine_of(target)
-        """What it was made with; None if that was a `MetaData`."""
+        """The engine it was created with, or None for a `MetaData`."""
         self.tables = OutboxTables(
             target if isinstance(target, MetaData) else MetaData(),
             name=name,
@@ -126,17 +128,19 @@ class Outbox:
             archive=archive,
         )
         self.name = name
-        given = serdes if isinstance(serdes, Serdes) else Serdes(serdes)  # a bus's know the types of its topics
+        given = (
+            serdes if isinstance(serdes, Serdes) else Serdes(serdes)
+        )  # those of a bus include the types of its topics
         self.serdes = given if serde is None else given.joined_with({Others: serde, **given})
         self.wakes = Wakes()
-        """Told after each commit of events in this process."""
+        """Called after each commit of events in this process."""
         self._notifier = Notifier(channel_of(name, schema)) if notify else None
         self._writer = Writer(
             self.tables, Packer(self.serdes, max_message_bytes), strict_order=strict_order, clock_ms=_now_ms
         )
         self._inserter = Inserter(self.tables, strict_order=strict_order)
         if self.engine is not None:
-            self.database()  # it may be refused
+            self.database()  # raises if the engine is unsuitable
 
     # writing ---------------------------------------------------------------------------------------------------------
 
@@ -153,17 +157,16 @@ class Outbox:
     def publish(
         self, session: Plain | Asynchronous, topic: str, value: Any, *, key: Any = None, **options: Unpack[EventOptions]
     ) -> str | Coroutine[Any, Any, str]:
-        """Write one event into the transaction of ``session``, and return its id. Await it for an asynchronous one.
+        """Write one event in the transaction of ``session`` and return its id. With an async session, await the result.
 
-        ``value`` and ``key`` become bytes now, as `eventbus.Producer` makes them. ``headers``, ``timestamp_ms``: as
-        there. ``partition`` names the partition; without it the key picks one. ``deliver_at``: not before that time
-        (with its zone), or so long from now. ``expires_after``: not later than so long (seconds, if it is a number)
-        after it was due; what is left then is dropped. Both by the database's clock. ``type``: the Debezium preset's
-        event type, by default the name of the value's class.
+        ``value`` and ``key`` are serialized now, as `eventbus.Producer` does; ``headers`` and ``timestamp_ms`` are as
+        there. Without ``partition`` the key chooses one. ``deliver_at`` is the earliest time of publication: an aware
+        datetime, or a delay. ``expires_after`` (seconds if it is a number) is how long after its due time the event is
+        dropped if it was not published. Both use the database's clock. ``type`` is the event type of the Debezium
+        preset, by default the name of the value's class.
 
-        Raises ConfigError where there is no transaction to be part of, InvalidTopic, RecordTooLarge,
-        SerializationError; SchemaNotReady when nothing is awaited on an event loop (call `prepare` first); and what the
-        database raises.
+        Raises ConfigError without an open transaction, InvalidTopic, RecordTooLarge, SerializationError, and what the
+        database raises. Raises SchemaNotReady in a plain call on an event loop; call `prepare` first.
         """
         make = partial(self._writer.rows, topic, (value,), lambda _: key, options)
         target, is_async = own(session)
@@ -202,9 +205,9 @@ class Outbox:
         key: Callable[[Any], Any] | None = None,
         **options: Unpack[EventOptions],
     ) -> list[str] | Coroutine[Any, Any, list[str]]:
-        """Write many events with one statement, and return their ids in order; see `publish`.
+        """Write many events with one statement and return their ids in order; see `publish`.
 
-        ``key`` computes each event's key from its value; the options hold for all.
+        ``key`` computes each event's key from its value. The options apply to all events.
         """
         check_values(topic, values, key, "publish_many", "publish")
         make = partial(self._writer.rows, topic, list(values), key, options)
@@ -244,25 +247,25 @@ class Outbox:
         return rows.event_ids
 
     def _committed(self, engine: Engine) -> None:
-        """In the thread that committed, which does not wait for any of it."""
+        """Called after the commit, in the committing thread. It does not block."""
         self.wakes.wake()
         if self._notifier is not None:
             self._notifier.notify(engine)
 
     async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
-        """Have the schemas of these types registered, or looked up, for ``topic``: then a plain `publish` takes them.
+        """Register or look up the schemas of these types for ``topic``, so that a plain `publish` can use them.
 
-        Raises ConfigError for what the registry refuses, SchemaUnavailable.
+        Raises ConfigError for what the registry refuses, or SchemaUnavailable.
         """
         await prepare(uses_of_types(topic, types, key, self.serdes))
 
     # tables ----------------------------------------------------------------------------------------------------------
 
     def create_tables(self, engine: Engine | None = None) -> None:
-        """Create and fill the tables that are missing. Safe to call at each start, by several processes at once.
+        """Create and fill missing tables. It may run at every start, and in several processes at once.
 
-        Raises ConfigError for an asynchronous engine (see `create_tables_async`), and for tables that were made with
-        another number of shards, or by another version; and what the database raises.
+        Raises ConfigError for an async engine (see `create_tables_async`) and for tables with another number of shards
+        or version, and what the database raises.
         """
         from sqlalchemy.exc import DBAPIError
         from sqlalchemy.ext.asyncio import AsyncEngine
@@ -275,11 +278,11 @@ class Outbox:
             try:
                 return database.run_here(create)
             except DBAPIError as error:
-                if not _is_rivals(error, failures):
+                if not _may_be_concurrent(error, failures):
                     raise
 
     async def create_tables_async(self, engine: AnyEngine | None = None) -> None:
-        """The same of any engine."""
+        """Like `create_tables`, with any engine."""
         from sqlalchemy.exc import DBAPIError
 
         database = self.database(engine)
@@ -287,13 +290,13 @@ class Outbox:
             try:
                 return await database.run(in_database.create, self.tables)
             except DBAPIError as error:
-                if not _is_rivals(error, failures):
+                if not _may_be_concurrent(error, failures):
                     raise
 
     def check(self, connection: Connection) -> list[str]:
-        """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing.
+        """Return the problems of the tables, each with its fix. Empty if there are none. Changes nothing.
 
-        Raises ConfigError for anything but a connection; of an AsyncConnection: ``run_sync(outbox.check)``.
+        Raises ConfigError for anything but a plain connection; with an AsyncConnection use ``run_sync(outbox.check)``.
         """
         from sqlalchemy import Connection
 
@@ -305,7 +308,7 @@ class Outbox:
         return in_database.check(connection, self.tables)
 
     def ddl(self, dialect_name: str) -> str:
-        """The statements that make and fill the tables: "sqlite", "postgresql", "mysql", "mariadb".
+        """Return the SQL that creates and fills the tables, for "sqlite", "postgresql", "mysql" or "mariadb".
 
         Raises ConfigError for any other dialect.
         """
@@ -314,7 +317,7 @@ class Outbox:
     # others ----------------------------------------------------------------------------------------------------------
 
     def database(self, engine: AnyEngine | None = None) -> Database:
-        """Whole transactions on ``engine``, or on the one it was made with. Raises ConfigError when it has none."""
+        """Return a `Database` for ``engine``, or for this outbox's own. Raises ConfigError if there is none."""
         from sqlalchemy import Engine
         from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -338,7 +341,9 @@ class Outbox:
         create_tables: bool = True,
         patience_ms: Milliseconds = 600_000,
     ) -> Relay:
-        """What publishes the events: ``bus.include(outbox.relay())``, in this process or in others; see `Relay`."""
+        """Return the part that publishes the events: ``bus.include(outbox.relay())``. It may run in other processes;
+        see `Relay`.
+        """
         from outbox.relay.relay import Relay
 
         return Relay(
@@ -355,7 +360,7 @@ class Outbox:
         )
 
     async def status(self, engine: AnyEngine | None = None) -> OutboxStatus:
-        """What waits, since when, and who publishes it. Raises what the database raises."""
+        """Return what waits, for how long, and which relays publish it. Raises what the database raises."""
         from outbox.status import read_status
 
         return await self.database(engine).run(read_status, self.tables)

@@ -1,8 +1,9 @@
-"""Events that the log refused, and those that wait behind one: looked at, put back, or dropped. Beside running relays.
+"""The quarantine of refused events and of later events with the same key: list, retry or drop them.
 
-Whoever changes rows of a key here locks the key's refused row first (`lock_heads`): relays do when they move another
-row behind it, so none is left behind a row that is gone. What goes back has its old id, which is lower than those of
-all rows that came meanwhile: relays take rows in that order, so the key's order is kept.
+It works while relays run. Every change to the rows of a key first locks the key's refused row (`lock_heads`), as relays
+do when they quarantine another row of that key. No row can therefore end up waiting for a row that is gone. A released
+event keeps its id, which is lower than those of all rows written meanwhile. Relays publish in order of id, so the order
+of the key is kept.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ T = TypeVar("T")
 Key = bytes | str | None
 
 _HEADS = 200
-"""Refused rows that are dealt with in one transaction; with all that wait behind them."""
+"""Maximum number of refused rows, along with the rows waiting for them, released in one transaction."""
 _IDS = 500
-"""In one statement."""
+"""Maximum number of ids in one statement."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the refused events; all conditions hold together, and none means all."""
+    """Selects refused events that match all given conditions; none selects all events."""
 
     ids: tuple[int, ...] | None = None
     event_ids: tuple[str, ...] | None = None
-    """``ids`` or these."""
+    """Alternatives to ``ids``: an event matches if either contains it."""
     topic: str | None = None
     reason: str | None = None
-    """A part of it."""
+    """A part of the reason."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that the log refused, or that waits behind one of its key."""
+    """An event that the log refused, or one that waits because an earlier event with its key was refused."""
 
     id: int
     event_id: str
@@ -60,29 +61,29 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     written_at_ms: int
     partition: int | None
     value_bytes: int | None
-    """None: a tombstone."""
+    """None for a tombstone."""
     behind: int = 0
-    """How many wait behind it."""
+    """How many events wait for this one."""
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What is in an event."""
+    """The content of an event."""
 
     headers: Headers
     value: bytes | None
 
 
 class Released(msgspec.Struct, frozen=True):
-    """What a retry or a drop has done."""
+    """The result of a retry or a drop."""
 
     refused: int = 0
-    """Put back, or dropped."""
+    """Number of refused events that were released or dropped."""
     behind: int = 0
-    """Events behind those, which go on."""
+    """Number of waiting events that were released with them."""
 
 
 class Row(NamedTuple):
-    """What `going` needs of a row."""
+    """The columns of a row that `going` needs."""
 
     id: int
     topic: str
@@ -91,9 +92,10 @@ class Row(NamedTuple):
 
 
 def going(rows: Iterable[Row], chosen: set[int], *, heads: bool) -> Iterator[Row]:
-    """Which rows leave when the ``chosen`` ones do: those, if ``heads``, and what waits behind no other of its key.
+    """Yield the rows that leave the quarantine with the ``chosen`` refused rows.
 
-    ``rows`` are all of the keys in question, in order of id.
+    These are the waiting rows of keys that have no other refused row before them, and with ``heads`` also the chosen
+    rows. ``rows`` must be all rows of the keys in question, in order of id.
     """
     blocked: set[tuple[str, Key]] = set()
     for row in rows:
@@ -108,30 +110,32 @@ def going(rows: Iterable[Row], chosen: set[int], *, heads: bool) -> Iterator[Row
 
 
 class Quarantine:
-    """The refused events of one outbox."""
+    """The quarantine of one outbox."""
 
     def __init__(self, database: Database, tables: OutboxTables) -> None:
         self._database = database
         self._tables = tables
 
     async def count(self, choice: Choice) -> int:
-        """How many refused ones are chosen, without those behind them."""
+        """Count the refused events that match, without those that wait for them."""
         return await self._database.run(count_heads, self._tables, choice)
 
     async def events(self, choice: Choice, *, limit: int = 50, behind: bool = False) -> list[Refused]:
-        """The chosen ones, the oldest first. ``behind``: also those that wait behind one."""
+        """Return the events that match, oldest first. ``behind`` includes the events that wait for a refused one."""
         return await self._database.run(read_refused, self._tables, choice, limit, behind)
 
     async def content(self, id: int) -> Content | None:
-        """Headers and value of one; None: it is not there."""
+        """Return headers and value of an event, or None if it is not in the quarantine."""
         return await self._database.run(read_content, self._tables, id)
 
     async def retry(self, choice: Choice, progress: Callable[[int], object] = lambda _: None) -> Released:
-        """Put the chosen ones back, with those behind them. ``progress`` is told how many of them are dealt with."""
+        """Return the chosen events, and those waiting for them, to the outbox. ``progress`` gets the number done so
+        far.
+        """
         return await self._release(choice, back=True, progress=progress)
 
     async def drop(self, choice: Choice, progress: Callable[[int], object] = lambda _: None) -> Released:
-        """Delete the chosen ones, for good. Those behind them go on."""
+        """Permanently delete the chosen events. Events that wait for them are released."""
         return await self._release(choice, back=False, progress=progress)
 
     async def _release(self, choice: Choice, *, back: bool, progress: Callable[[int], object]) -> Released:
@@ -147,12 +151,12 @@ class Quarantine:
         return Released(refused, behind)
 
     async def _again(self, change: Callable[[Connection], T]) -> T:
-        """Run it again when a relay was in its way."""
+        """Run a transaction, and retry it after a conflict with a relay."""
         tries = Tries(f"outbox {self._tables.name!r}")
         while True:
             try:
                 return await self._database.run(change)
-            except Exception as error:  # which ones pass is for Tries to say
+            except Exception as error:  # `Tries` decides which errors are retried
                 seconds = tries.pause_after(error, may_wait=False)
                 if seconds is None:
                     raise
@@ -177,7 +181,7 @@ def _where(tables: OutboxTables, choice: Choice) -> list[ColumnElement[bool]]:
 
 
 def chosen_heads(connection: Connection, tables: OutboxTables, choice: Choice, after: int, limit: int) -> list[int]:
-    """Ids of refused rows, in order, beginning behind ``after``."""
+    """Return ids of matching refused rows after the id ``after``, in order."""
     from sqlalchemy import select
 
     failed = tables.failed.c
@@ -193,10 +197,10 @@ def count_heads(connection: Connection, tables: OutboxTables, choice: Choice) ->
 
 
 def lock_heads(connection: Connection, tables: OutboxTables, heads: Sequence[int]) -> int:
-    """Keep everybody else from these refused rows, and from what is behind them, until the transaction ends.
+    """Lock these refused rows, and with them the rows waiting for them, until the transaction ends.
 
-    How many of them are there. Call it before anything else of the transaction: an UPDATE that changes nothing is a
-    lock everywhere, and on SQLite it is the lock that readers cannot get later.
+    Returns how many exist. It must be the first statement of the transaction: an UPDATE without a change takes a row
+    lock everywhere, and on SQLite the write lock, which a transaction may not be able to get after it has read.
     """
     failed = tables.failed
     lock = failed.update().where(failed.c.id.in_(heads), failed.c.is_behind == 0).values(is_behind=failed.c.is_behind)
@@ -204,7 +208,9 @@ def lock_heads(connection: Connection, tables: OutboxTables, heads: Sequence[int
 
 
 def release(connection: Connection, tables: OutboxTables, heads: Sequence[int], *, back: bool) -> Released:
-    """Put refused rows ``back``, or delete them, and let those behind them go on. What is gone is passed over."""
+    """Return refused rows to the outbox, or delete them, and release the rows waiting for them. Missing rows are
+    ignored.
+    """
     failed = tables.failed
     if not lock_heads(connection, tables, heads):
         return Released()
@@ -218,7 +224,7 @@ def release(connection: Connection, tables: OutboxTables, heads: Sequence[int], 
 
 
 def _of_same_keys(connection: Connection, tables: OutboxTables, heads: Sequence[int]) -> Iterator[Row]:
-    """Those rows, and all others of their keys, in order of id. What has no key has nobody behind it."""
+    """Yield these rows and all others with the same keys, in order of id. No row waits for a row without a key."""
     from sqlalchemy import and_, or_, select, tuple_
 
     failed = tables.failed.c
@@ -231,7 +237,7 @@ def _of_same_keys(connection: Connection, tables: OutboxTables, heads: Sequence[
 
 
 def _move(connection: Connection, tables: OutboxTables, ids: Sequence[int]) -> None:
-    """Back among the events, as they were. Raises RuntimeError where somebody else has changed them meanwhile."""
+    """Move rows back to the events, unchanged. Raises RuntimeError if another transaction changed them meanwhile."""
     from sqlalchemy import literal, select
 
     failed, names = tables.failed, event_columns(tables)
@@ -273,7 +279,7 @@ def read_refused(
 
 
 def _behind(connection: Connection, tables: OutboxTables, topics: Iterable[str]) -> dict[tuple[str, Key], int]:
-    """How many wait, by topic and key."""
+    """Count the waiting rows by topic and key."""
     from sqlalchemy import func, select
 
     failed = tables.failed.c

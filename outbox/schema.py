@@ -1,4 +1,4 @@
-"""The outbox's tables in a database: made, filled, and checked; and what an error about them means."""
+"""Create, fill and check the outbox's tables, and explain errors about them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _READ_ONLY_NUMBERS = frozenset({1290, 1792, 1836})
 
 
 def lock_name(shard: int) -> str:
-    """Meta's row that writers of a shard lock, one after the other, with ``strict_order``."""
+    """Return the name of meta's row that ``strict_order`` locks for a shard."""
     return f"lock {shard:04}"
 
 
 def meta_rows(tables: OutboxTables) -> list[dict[str, str]]:
-    """What meta holds from the start.
+    """Return the initial rows of meta.
 
-    The ``id`` is this database's: relays' names on the log go by it, so that two services with an outbox each, of the
-    same name, on the same log, do not fence each other.
+    The ``id`` identifies this database. It is part of the relays' transactional ids, so that services whose outboxes
+    share a name and a log do not fence each other.
     """
     return [
         {"name": "version", "value": str(VERSION)},
@@ -49,12 +49,12 @@ def meta_rows(tables: OutboxTables) -> list[dict[str, str]]:
 
 
 def shard_rows(tables: OutboxTables) -> list[dict[str, Any]]:
-    """All shards, and none is anybody's yet."""
+    """Return a row for each shard, without an owner."""
     return [{"shard": shard, "slot": None} for shard in range(tables.shard_count)]
 
 
 def create(connection: Connection, tables: OutboxTables) -> None:
-    """Create and fill what is missing. Raises ConfigError for tables of another shard count or version."""
+    """Create and fill missing tables. Raises ConfigError for tables with another number of shards or version."""
     from sqlalchemy import select
 
     if is_autocommit(connection):
@@ -75,7 +75,7 @@ def create(connection: Connection, tables: OutboxTables) -> None:
 
 
 def read_meta(connection: Connection, tables: OutboxTables) -> dict[str, str]:
-    """What the tables say of themselves."""
+    """Return meta's rows as a dictionary."""
     from sqlalchemy import select
 
     columns = tables.meta.c
@@ -83,7 +83,7 @@ def read_meta(connection: Connection, tables: OutboxTables) -> dict[str, str]:
 
 
 def mismatch(meta: dict[str, str], tables: OutboxTables) -> str | None:
-    """Why these tables are not those that this program means, as far as meta tells."""
+    """Return why the tables do not match this program, as far as meta shows it, or None."""
     version, shards = meta.get("version", str(VERSION)), meta.get("shards", str(tables.shard_count))
     if version != str(VERSION):
         return (
@@ -94,7 +94,7 @@ def mismatch(meta: dict[str, str], tables: OutboxTables) -> str | None:
         return (
             f"the outbox {tables.name!r} in the database has {shards} shards, and this program says "
             f"{tables.shard_count}: Outbox(shards={shards}); to change it, stop all writers and relays when the table "
-            f"is empty, drop its tables and create them anew"
+            f"is empty, drop its tables and create them again"
         )
     return None
 
@@ -103,7 +103,7 @@ def mismatch(meta: dict[str, str], tables: OutboxTables) -> str | None:
 
 
 def check(connection: Connection, tables: OutboxTables) -> list[str]:
-    """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing."""
+    """Return the problems of the tables, each with its fix. Empty if there are none. Changes nothing."""
     from sqlalchemy import inspect, select
 
     inspector = inspect(connection)
@@ -144,7 +144,7 @@ def _of_columns(table: Table, name: str, found: list[ReflectedColumn]) -> list[s
         ]
     ours = {column.name for column in table.columns}
     strange = [
-        one["name"] for one in found if one["name"] not in ours and not one["nullable"] and not one.get("default")
+        each["name"] for each in found if each["name"] not in ours and not each["nullable"] and not each.get("default")
     ]
     if strange:
         return [
@@ -159,7 +159,7 @@ def _some(names: list[str]) -> str:
 
 
 def _of_dialect(connection: Connection, tables: OutboxTables, missing: set[str]) -> list[str]:
-    """What an outbox needs of a table, and a database does not do by itself."""
+    """Return missing settings that an outbox needs and that the database does not have by default."""
     if tables.events.name in missing:
         return []
     name = connection.dialect.name
@@ -221,11 +221,11 @@ def _of_mysql(connection: Connection, tables: OutboxTables, missing: set[str]) -
 DIALECTS = {name: f"{name}+{driver}" for name, driver in (
     ("sqlite", "pysqlite"), ("postgresql", "psycopg"), ("mysql", "pymysql"), ("mariadb", "pymysql")
 )}  # fmt: skip
-"""By name, with a driver that compiles for it; it need not be installed."""
+"""SQLAlchemy dialects by name. The driver is only used to compile statements and need not be installed."""
 
 
 def ddl(tables: OutboxTables, dialect_name: str) -> str:
-    """The statements that `create` would run in an empty database of that kind. Raises ConfigError."""
+    """Return the statements that `create` would run in an empty database. Raises ConfigError."""
     dialect = _dialect(dialect_name)
     statements = list(_creating(tables.all, dialect))
     for table, rows in ((tables.meta, meta_rows(tables)), (tables.shards, shard_rows(tables))):
@@ -263,10 +263,10 @@ def _script(statements: Iterable[str]) -> str:
 
 
 def explained(error: Exception, tables: OutboxTables) -> Exception:
-    """What to raise for an error of the database: ConfigError where its tables are not there, or not as they should."""
+    """Return the error to raise: ConfigError if tables are missing or outdated, else the given error."""
     original: Any = getattr(error, "orig", None)
     if original is None:
-        return error  # not the database's
+        return error  # not an error of the database
     state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
     arguments: tuple[Any, ...] = getattr(original, "args", ())
     number = arguments[0] if arguments and isinstance(arguments[0], int) else None
@@ -280,7 +280,7 @@ def explained(error: Exception, tables: OutboxTables) -> Exception:
     if state in _NO_COLUMN_STATES or number in _NO_COLUMN_NUMBERS or "has no column named" in said:
         return ConfigError(
             f"the table {tables.events.fullname!r} has other columns than this program writes ({first_line}): it is of "
-            "another version, or was made with another columns=...; `eventbus outbox check` tells"
+            "another version, or was made with another columns=...; run `eventbus outbox check`"
         )
     if advice := proxy_advice(error):
         error.add_note(advice)

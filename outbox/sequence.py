@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 _IDS = 500
-"""A statement names at most so many ids."""
+"""Maximum number of ids in one statement."""
 
 
 class _Sequence(NamedTuple):
     last_id: int
-    """The highest id that was given to an event."""
+    """The highest id given to an event so far."""
     name: str
-    """The sequence of PostgreSQL."""
+    """The name of PostgreSQL's sequence."""
     advance: str
-    """The statement that makes it go on after {highest}."""
+    """The statement that makes it continue after {highest}."""
 
 
 def restarted(connection: Connection, tables: OutboxTables) -> str:
-    """Return what happened and what to do if the sequence gives ids that events had before; "" if it does not.
+    """Return a warning, with the fix, if the sequence returns ids that events had before; "" if it does not.
 
-    Nothing is lost then, because rows are renumbered where they meet. But a new event with a lower id than a
+    Nothing is lost in that case, because rows with colliding ids are renumbered. But a new event with a lower id than a
     quarantined event of its key does not wait for it.
     """
     from sqlalchemy import func, select
@@ -48,10 +48,10 @@ def restarted(connection: Connection, tables: OutboxTables) -> str:
 
 
 def replaced_ids(connection: Connection, tables: OutboxTables, ids: Sequence[int]) -> list[int]:
-    """Return new ids, in the same order, for events that are put back; none if they can keep theirs.
+    """Return new ids, in the same order, for events that are put back; empty if they can keep theirs.
 
-    They cannot if an event has one of them, or will have: a business transaction would fail on it. PostgreSQL does not
-    advance a sequence for an id that was inserted by hand, as SQLite and MySQL do.
+    They cannot if another event has one of the ids, or will get it: the business transaction that writes it would fail.
+    PostgreSQL does not advance a sequence past an id inserted explicitly, as SQLite and MySQL do.
     """
     from sqlalchemy import exists, func, select
 
@@ -73,7 +73,7 @@ def replaced_ids(connection: Connection, tables: OutboxTables, ids: Sequence[int
 
 
 def _drawn(connection: Connection, tables: OutboxTables, sequence: str, count: int) -> list[int]:
-    """Return rising ids from the sequence, which no other transaction gets, without those that an event has."""
+    """Draw rising ids from the sequence, skipping those that an event already has."""
     from sqlalchemy import select, text
 
     drawn: list[int] = []
@@ -86,7 +86,10 @@ def _drawn(connection: Connection, tables: OutboxTables, sequence: str, count: i
 
 
 def _sequence_of(connection: Connection, tables: OutboxTables) -> _Sequence | None:
-    """Return None where it cannot be read: on MySQL, whose information_schema is a day old, or for an id by hand."""
+    """Return the state of the sequence. None if it cannot be read, or ids are not generated.
+
+    MySQL's information_schema may be a day old, so it is not used.
+    """
     from sqlalchemy import text
 
     dialect, events = connection.dialect, tables.events

@@ -1,4 +1,4 @@
-"""Values and keys as bytes, and headers as stored: made where the event is published, so that errors surface there."""
+"""Serialize values, keys and headers when an event is published, so that errors are raised in the caller."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from serdes import SchemaRegistryError, Serde
 from serdes.base import Encode, SchemaNeeded
 
 _RECORD_BYTES = 61 + 36
-"""The most that a record and its batch add to key, value and headers."""
+"""Upper bound of the size that a record and its batch add to key, value and headers."""
 _HEADER_BYTES = 10
-"""The most that a header adds to its name and value: two lengths."""
+"""Upper bound of the two lengths that precede a header's name and value."""
 _EVENT_ID_BYTES = len(EVENT_ID) + 36 + _HEADER_BYTES
 _KEY_BYTES = 16_000
-"""What the key's column holds, in every database."""
+"""Maximum size of a key. Every database can store this much in the key's column."""
 
 
 class Packed(NamedTuple):
@@ -33,7 +33,7 @@ class Packed(NamedTuple):
 
 
 class Packer:
-    """Packs events as the bus's producers would."""
+    """Serializes events as the bus's producers do."""
 
     def __init__(self, serdes: Mapping[type, Serde], max_message_bytes: int) -> None:
         self._serdes = serdes
@@ -41,7 +41,7 @@ class Packer:
         self._topics: dict[str, _Topic] = {}
 
     def topic(self, name: str) -> _Topic:
-        """How a topic is written to. Raises InvalidTopic, here and not in the relay, for a name that is none."""
+        """Return the serializer of a topic. Raises InvalidTopic for an invalid name, here rather than in the relay."""
         known = self._topics.get(name)
         if known is None:
             check_topic_name(name)
@@ -62,8 +62,10 @@ class _Topic:
         self._has_named = False
 
     def pack(self, key: Any, value: Any, headers: Headers) -> Packed:
-        """Raises SerializationError, SchemaNotReady (a SerializationError) with what to fetch, RecordTooLarge."""
-        # Bytes are what they are, as for a producer: a serde for them is not asked.
+        """Serialize an event. Raises SerializationError, SchemaNotReady (its subclass) with the schema to fetch, or
+        RecordTooLarge.
+        """
+        # As in a producer, bytes are used unchanged, even if there is a serde for bytes.
         if type(key) is not bytes:
             key = self._bytes_of(key, "key")
         packed = Packed(key, value if type(value) is bytes else self._bytes_of(value, "value"), headers)
@@ -90,7 +92,7 @@ class _Topic:
                 f"`await outbox.prepare({self.name!r}, {kind.__name__})` first, when the service starts",
                 needed.fetch,
             ) from None
-        except Exception as error:  # the serde's, which may be the user's own
+        except Exception as error:  # of the serde, which may be the user's own
             raise SerializationError(
                 f"the {what} of an event for topic {self.name!r} cannot be written: {error} "
                 f"({what} is {kind.__name__}: {value!r:.120})"
@@ -119,10 +121,10 @@ class _Topic:
 
 
 def packed_headers(headers: HeadersLike | None) -> Headers:
-    """Headers as stored, with the trace that the caller is in if they name none.
+    """Return headers to store, with the caller's trace context if they contain none.
 
-    An ``event-id`` of another event, whose headers are passed on, is left out: this event has its own. Raises
-    ConfigError for what is no header.
+    An ``event-id`` copied from another event is removed, because this event has its own. Raises ConfigError for invalid
+    headers.
     """
     if not headers:
         return current_trace()
@@ -134,9 +136,9 @@ def packed_headers(headers: HeadersLike | None) -> Headers:
 
 
 def fetch_here(needed: SchemaNotReady) -> None:
-    """Get a schema in this thread, which has no event loop that would wait with it.
+    """Fetch a schema in this thread, which must not run an event loop.
 
-    Raises SerializationError for what the registry refuses, and SchemaUnavailable when it does not answer.
+    Raises SerializationError if the registry refuses it, or SchemaUnavailable if the registry does not answer.
     """
     from eventbus.errors import SchemaUnavailable
 

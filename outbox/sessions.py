@@ -1,4 +1,4 @@
-"""Whose transaction an event belongs to: the connection behind a session, or the reason why there is none."""
+"""Find the connection of the transaction that an event belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Plain: TypeAlias = Union["Session", "Connection", "scoped_session[Any]"]
 Asynchronous: TypeAlias = Union["AsyncSession", "AsyncConnection", "async_scoped_session[Any]"]
 
 _PROCESS = "eventbus.outbox.process"
-"""The key in ``Connection.info`` of the process that first wrote an event over this connection."""
+"""Key in ``Connection.info`` of the id of the process that first wrote an event over this connection."""
 _BEFORE_FLUSH = (
     "A before_flush listener publishes an event. The changes of the session have not been sent yet, so the event would "
     "have an id that is older than the locks on their rows, and events of a key could be out of order. Publish in an "
@@ -51,7 +51,7 @@ def _kind(of: type[Any]) -> Literal["session", "connection", "asynchronous", "re
 
 
 def own(session: Any) -> tuple[Any, bool]:
-    """The session or connection itself, and whether it is asynchronous. Raises ConfigError for anything else."""
+    """Return the session or connection itself, and whether it is async. Raises ConfigError for anything else."""
     kind = _kind(cast("type[Any]", type(session)))
     if kind == "registry":
         return own(session.registry())
@@ -114,11 +114,11 @@ def _of_session(session: Session, table: ClauseElement) -> Connection:
     try:
         return session.connection(bind_arguments={"clause": table})
     except PendingRollbackError:
-        raise  # of an error before this one: it says what to do
+        raise  # an earlier error requires a rollback, and the message says so
     except UnboundExecutionError as error:
         raise ConfigError(
             f"the session has no database for the table {table}: sessionmaker(engine), or with several databases "
             "sessionmaker(binds={..., outbox.tables.events: engine})"
         ) from error
-    except InvalidRequestError as error:  # closed for good, or its transaction is being committed
+    except InvalidRequestError as error:  # closed permanently, or its transaction is being committed
         raise ConfigError(f"the session takes no event now: {error}") from error

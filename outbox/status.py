@@ -1,4 +1,4 @@
-"""How an outbox stands: what waits, since when, who publishes it, and what keeps events back."""
+"""The state of an outbox: what waits and for how long, which relays publish it, and what delays events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outbox.tables import OutboxTables
 
 _LONG_MS = 10_000
-"""A transaction that is open for longer is worth a remark."""
+"""Transactions open for longer than this are mentioned in `remarks`."""
 _LONG_SNAPSHOT_MS = 300_000
 
 
@@ -26,70 +26,73 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     waiting: int = 0
-    """To be published now."""
+    """Events that may be published now."""
     oldest_age_ms: int | None = None
-    """Of those that wait: since the first one was written."""
+    """Time since the oldest waiting event was written."""
     later: int = 0
-    """With a time that has not come, or has come just now."""
+    """Events scheduled for later, including those that became due a moment ago."""
     failed: int = 0
-    """Refused by the log."""
+    """Events that the log refused."""
     behind: int = 0
-    """Of the key of a refused one, and waiting behind it."""
+    """Events that wait because an earlier event with their key was refused."""
 
 
 class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One relay, as its last heartbeat left it."""
+    """One relay, as of its last heartbeat."""
 
     slot: int
     host: str
     is_live: bool
-    """Its lease is not over."""
+    """True if its lease has not expired."""
     shards: tuple[int, ...]
     published: int
-    """Events since its start."""
+    """Events published since it started."""
     started_age_ms: int
     seen_age_ms: int
-    """Since its last heartbeat."""
+    """Time since its last heartbeat."""
 
     @property
     def rate(self) -> float:
-        """Events a second, since its start."""
+        """Average number of events a second since it started."""
         return self.published * 1000 / max(1, self.started_age_ms - self.seen_age_ms)
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
-    """Somebody's transaction that has not ended."""
+    """A transaction that has not ended."""
 
     age_ms: int
     who: str
-    """As far as the database tells: ``pid 4711 (psql, idle in transaction)``."""
+    """The client as reported by the database, such as ``pid 4711 (psql, idle in transaction)``."""
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """What may keep events back, or the tables from being cleaned."""
+    """Open transactions that delay events, or keep deleted rows from being cleaned up."""
 
     writer: OpenTransaction | None = None
-    """The oldest open transaction that has written into the outbox (on MySQL: into the database): its events wait."""
+    """The oldest open transaction that wrote to the outbox (on MySQL: to the database). Its events wait for it.
+    """
     snapshot: OpenTransaction | None = None
-    """The oldest open transaction of all: rows deleted since it began are still in its way, and in a relay's."""
+    """The oldest open transaction of all. Rows deleted since it began cannot be cleaned up, and slow relays down."""
     unknown: str = ""
-    """Why this cannot be told, if it cannot."""
+    """Why this could not be read, if so."""
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """How much waits, as far as somebody was willing to count."""
+    """The number of waiting events, counted up to a limit."""
 
     count: int
     is_exact: bool
-    """Else the count is reckoned from the ids, and too high where rows between the first and the last are gone."""
+    """False if the count was estimated from the ids, which is too high where rows in between are gone."""
     oldest_age_ms: int | None
-    """Since the first of them was written, by its id; None: nothing waits."""
+    """Time since the first waiting event was written, according to its id. None if none waits."""
     failed: int = 0
-    """Refused by the log."""
+    """Events that the log refused."""
 
 
 class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``msgspec.json.encode(status)`` makes it JSON. Ages are as of `now_ms`, the database's clock."""
+    """The state of an outbox. ``msgspec.json.encode(status)`` makes it JSON. Ages are as of `now_ms`, the database's
+    clock.
+    """
 
     name: str
     schema: str | None
@@ -98,16 +101,16 @@ class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age_ms: int | None
     later: int
     next_due_in_ms: int | None
-    """Until the first later event is due; below zero: it is overdue."""
+    """Time until the first scheduled event is due. Negative if it is overdue."""
     failed: int
     behind: int
     archived: int | None
-    """Rows of the archive; None: there is none."""
+    """Rows in the archive. None without an archive."""
     topics: tuple[TopicStatus, ...]
     relays: tuple[RelayStatus, ...]
     shard_count: int
     free_shards: int
-    """That are nobody's now."""
+    """Shards without an owner."""
     stall: Stall
 
     @property
@@ -116,11 +119,11 @@ class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def written_at_ms(event_id: str, timestamp_ms: int) -> int:
-    """When an event was written. A record's timestamp may be anything, as that of an import of old data."""
+    """Return when an event was written. A record's timestamp may be any time, for example in an import of old data."""
     if len(event_id) == 36 and event_id[14] == "7":  # a UUIDv7 begins with its time
         try:
             return int(event_id[:8] + event_id[9:13], 16)
-        except ValueError:  # somebody else's id, that looks alike
+        except ValueError:  # an id that only looks like a UUIDv7
             return timestamp_ms
     return timestamp_ms
 
@@ -129,7 +132,7 @@ def written_at_ms(event_id: str, timestamp_ms: int) -> int:
 
 
 def read_status(connection: Connection, tables: OutboxTables) -> OutboxStatus:
-    """All of it, counted exactly: every row of the outbox is looked at. Raises what the database raises."""
+    """Read the complete state. It counts exactly, so it scans every row. Raises what the database raises."""
     from sqlalchemy import func, select
 
     now = now_ms(connection)
@@ -159,7 +162,7 @@ def read_status(connection: Connection, tables: OutboxTables) -> OutboxStatus:
 
 
 def read_backlog(connection: Connection, tables: OutboxTables, at_most: int = 100_000) -> Backlog:
-    """How much waits, counted up to ``at_most``: one question, cheap enough for a gauge that is read now and then."""
+    """Count waiting events up to ``at_most``, in one query that is cheap enough for a gauge."""
     from sqlalchemy import BigInteger, func, literal, literal_column, select
 
     events, failed = tables.events.c, tables.failed
@@ -204,7 +207,7 @@ def _read_topics(connection: Connection, tables: OutboxTables, now: int) -> tupl
 
 
 def _read_relays(connection: Connection, tables: OutboxTables, now: int) -> tuple[tuple[RelayStatus, ...], int]:
-    """The relays, and how many shards are nobody's."""
+    """Return the relays, and the number of shards without an owner."""
     from sqlalchemy import select
 
     shards: defaultdict[int | None, list[int]] = defaultdict(list)
@@ -253,7 +256,7 @@ SELECT {_PG_AGE.format("p.prepared")}, 'prepared transaction ' || p.gid
 FROM pg_prepared_xacts p WHERE p.database = current_database()
 ORDER BY age DESC LIMIT 1
 """
-# InnoDB tells times by the server's clock on the wall, NOW() by the session's.
+# InnoDB reports times in the server's system time zone, NOW() uses the session's.
 _MYSQL_SNAPSHOT = """
 SELECT GREATEST(0, TIMESTAMPDIFF(MICROSECOND, t.trx_started,
            COALESCE(CONVERT_TZ(NOW(6), @@session.time_zone, 'SYSTEM'), NOW(6))) DIV 1000) AS age,
@@ -266,7 +269,7 @@ _MYSQL_WRITER = _MYSQL_SNAPSHOT.format("AND t.trx_rows_modified > 0 AND p.db = D
 
 
 def read_stall(connection: Connection, tables: OutboxTables) -> Stall:
-    """The oldest open transactions. On SQLite there is nothing to tell: who writes keeps all others from it."""
+    """Return the oldest open transactions. SQLite cannot list them, but allows only one writer anyway."""
     from sqlalchemy.exc import DBAPIError
 
     dialect = connection.dialect
@@ -294,7 +297,7 @@ def _oldest(connection: Connection, query: str, **values: Any) -> OpenTransactio
 
 
 def remarks(status: OutboxStatus) -> list[str]:
-    """What somebody should know, or do, as lines; [] when all is well."""
+    """Return remarks that an operator should read, one per line; empty if all is well."""
     said: list[str] = []
     if status.waiting and not status.live_relays:
         said.append(
@@ -303,18 +306,18 @@ def remarks(status: OutboxStatus) -> list[str]:
     dead = [relay for relay in status.relays if not relay.is_live]
     if status.live_relays:
         said += [
-            f"relay {one.slot} on {one.host} has not been seen for {how_long(one.seen_age_ms)}; others take over"
-            for one in dead
+            f"relay {relay.slot} on {relay.host} has not been seen for {how_long(relay.seen_age_ms)}; others take over"
+            for relay in dead
         ]
     if status.free_shards and status.live_relays and not dead:
         said.append(
-            f"{status.free_shards} of {status.shard_count} shards are nobody's; relays take them within seconds"
+            f"{status.free_shards} of {status.shard_count} shards have no owner; relays take them within seconds"
         )
     if status.failed:
         behind = f", and {status.behind:,} wait behind them" if status.behind else ""
         said.append(
             f"the log refused {status.failed:,} {'event' if status.failed == 1 else 'events'}{behind}: "
-            "`eventbus outbox list` tells why"
+            "see `eventbus outbox list`"
         )
     writer, snapshot = status.stall.writer, status.stall.snapshot
     if writer is not None and writer.age_ms >= _LONG_MS:
@@ -330,7 +333,7 @@ def remarks(status: OutboxStatus) -> list[str]:
 
 
 def how_long(ms: int) -> str:
-    """``12 s``, ``4 min``, ``3.5 h``."""
+    """Format a duration as ``12 s``, ``4 min`` or ``3.5 h``."""
     if ms < 120_000:
         return f"{ms // 1000} s"
     return f"{ms // 60_000} min" if ms < 7_200_000 else f"{ms / 3_600_000:,.1f} h"

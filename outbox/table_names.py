@@ -1,7 +1,7 @@
-"""Names of tables: which ones are accepted, what is derived from them, and where a table is for a connection.
+"""Table names: validate them, derive other names from them, and resolve a table's schema for a connection.
 
-A connection may have a ``schema_translate_map``. SQLAlchemy applies it to statements that it compiles, not to an
-inspector and not to SQL that is written as text: these use `schema_of` and `quoted`.
+A connection may have a ``schema_translate_map``. SQLAlchemy applies it to statements that it compiles, but not in an
+inspector or in textual SQL. Those use `schema_of` and `quoted`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def check_name(what: str, name: str | None, longest_suffix: str = "") -> None:
-    """Raises ConfigError for a name that no database accepts, or that gets too long with the longest suffix."""
+    """Raise ConfigError for a name that no database accepts, or that is too long with the longest suffix."""
     if name is None:
         return
     longest = LONGEST_BYTES - len(longest_suffix)
@@ -36,13 +36,13 @@ def check_name(what: str, name: str | None, longest_suffix: str = "") -> None:
 
 
 def index_name(table: str, column: str) -> str:
-    """Return ``ix_TABLE_COLUMN``, with a digest in place of the table's name if that is too long."""
+    """Return ``ix_TABLE_COLUMN``, with a digest of the table's name if that would be too long."""
     name = f"ix_{table}_{column}"
     return name if len(name.encode()) <= LONGEST_BYTES else f"ix_{_digest(table)}_{column}"
 
 
 def name_in_log(name: str) -> str:
-    """Return the name itself if topics may contain it, else one that they may contain."""
+    """Return a name that is valid in topic names: the given one if possible."""
     plain = _NOT_IN_TOPICS.sub("_", name)
     return name if plain == name else f"{plain}.{_digest(name)}"
 
@@ -79,11 +79,12 @@ def shown(connection: Connection, table: Table) -> str:
 
 
 def quoted(connection: Connection, table: Table) -> str:
-    """Return the table's name as SQL has it."""
+    """Return the table's name, quoted for SQL."""
     preparer, schema = connection.dialect.identifier_preparer, schema_of(connection, table)
     name = preparer.quote(table.name)
     name = name if schema is None else f"{preparer.quote_schema(schema)}.{name}"
-    # For these drivers a quoted name has each % twice, for statements that are sent unchanged. `text` doubles it, too.
+    # These drivers need each % in a quoted name doubled, for statements that are sent unchanged. `text` doubles it
+    # itself.
     return name.replace("%%", "%") if connection.dialect.paramstyle in ("format", "pyformat") else name
 
 

@@ -1,12 +1,12 @@
-"""The outbox's tables: what stands in each, and under which names.
+"""The outbox's tables.
 
-- **events**: rows that wait to be published. Its primary key is its only index, so that a business transaction pays for
-  one row and no more; a relay takes rows in the order of their ids.
-- **later**: events with a time (``deliver_at``), moved into events when it has come.
-- **failed**: events that the log refuses, and those that wait behind one of their key.
-- **relays** and **shards**: who publishes what. A relay holds a *slot* for as long as it renews its lease.
-- **meta**: version, number of shards, the id of the database's outbox and of the log it is published to.
-- **archive**, where it is asked for: what was published.
+- **events**: rows waiting to be published. The primary key is the only index, so that a business transaction pays for
+  one row and no more. Relays publish in order of id.
+- **later**: scheduled events (``deliver_at``), moved to events when they are due.
+- **failed**: events that the log refused, and events that wait because an earlier one with their key was refused.
+- **relays** and **shards**: which relay publishes what. A relay holds a *slot* for as long as it renews its lease.
+- **meta**: the version, the number of shards, the id of this outbox, and the id of the log it is published to.
+- **archive** (optional): published events.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, MetaData, Table
 
 VERSION = 1
-"""Of the tables, as meta has it."""
+"""Version of the tables, stored in meta."""
 
 
 class ColumnNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What the columns of an event are called in the database; in code they have the names of these fields."""
+    """The database's names for an event's columns. In code, columns are named after these fields."""
 
     id: str = "id"
     event_id: str = "event_id"
@@ -34,23 +34,23 @@ class ColumnNames(msgspec.Struct, frozen=True, kw_only=True):
     key: str = "key"
     value: str = "value"
     type: str | None = None
-    """The event's type, by name, for whoever routes by it; None: there is no such column."""
+    """The event's type, for consumers that route by it. None if the column does not exist."""
     text_keys: bool = False
-    """The key is a text column, so keys are text."""
+    """True if the key is stored in a text column, so that keys must be text."""
 
 
 PLAIN = ColumnNames()
 DEBEZIUM = ColumnNames(
     id="seq", event_id="id", topic="aggregatetype", key="aggregateid", value="payload", type="type", text_keys=True
 )
-"""The names of Debezium's outbox event router, so that change data capture can take over from the relay later."""
+"""The names that Debezium's outbox event router expects, so that it can replace the relay later."""
 PRESETS = {"plain": PLAIN, "debezium": DEBEZIUM}
 
 
 class OutboxTables:
-    """Table objects of one outbox, attached to a `MetaData`.
+    """The table objects of one outbox, attached to a `MetaData`. Raises ConfigError for an invalid name.
 
-    ``name`` begins the names of all of them. Raises ConfigError for a name that is none.
+    ``name`` is the prefix of all table names.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class OutboxTables:
         self.shard_count = shards
         self.columns = columns
         bloat = {"autovacuum_vacuum_scale_factor": "0.0", "autovacuum_vacuum_threshold": "1000"}
-        """PostgreSQL: a queue's table is mostly dead rows; cleaned by count, not by share."""
+        """PostgreSQL's vacuum settings: a queue's table is mostly dead rows, so vacuum by count instead of by share."""
 
         def number() -> Any:
             return BigInteger().with_variant(Integer(), "sqlite")
@@ -85,7 +85,7 @@ class OutboxTables:
             metadata,
             Column(columns.id, number(), primary_key=True, autoincrement=True, key="id"),
             *_event_columns(columns),
-            sqlite_autoincrement=True,  # an id that was given once is never given again
+            sqlite_autoincrement=True,  # ids of deleted rows are never reused
             postgresql_with=bloat,
             schema=schema,
         )
@@ -149,18 +149,18 @@ class OutboxTables:
 
     @property
     def all(self) -> tuple[Table, ...]:
-        """In the order in which they are made."""
+        """All tables, in the order in which they are created."""
         tables = (self.events, self.later, self.failed, self.relays, self.shards, self.meta)
         return tables if self.archive is None else (*tables, self.archive)
 
 
 def _event_columns(names: ColumnNames) -> list[Column[Any]]:
-    """What every table of events has, besides its id."""
+    """Return the columns that every table of events has besides the id."""
     from sqlalchemy import BigInteger, Column, Integer, LargeBinary, SmallInteger, String
     from sqlalchemy.dialects.mysql import LONGBLOB, VARBINARY
 
     def exact(length: int) -> Any:
-        # MySQL compares text without regard to case, and topics and ids do not.
+        # MySQL compares text case-insensitively by default, but topics and ids are case-sensitive.
         return String(length).with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
 
     def data() -> Any:

@@ -1,4 +1,4 @@
-"""A connection of a blocking driver, whose calls run in worker threads: the event loop never waits for a database."""
+"""A connection of a blocking driver whose calls run in worker threads, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ T = TypeVar("T")
 
 
 class ThreadedConnection:
-    """One transaction: ``async with ThreadedConnection(engine) as connection``; the methods of `AsyncConnection`."""
+    """A transaction with the methods of `AsyncConnection`: ``async with ThreadedConnection(engine) as connection``."""
 
     def __init__(self, engine: Engine) -> None:
         self._begun = engine.begin()
         self._connection: Connection | None = None
         self._one = anyio.CapacityLimiter(1)
         self._alone = threading.Lock()
-        """A connection is for one thread at a time. What asyncio itself cancels (`asyncio.timeout`) leaves the limiter
-        before its thread is through: else the rollback would pass the statement, which began a transaction anew."""
+        """Allows one thread at a time to use the connection. The limiter alone is not enough: a call cancelled by
+        asyncio itself (`asyncio.timeout`) leaves the limiter before its thread has finished. The rollback would
+        overtake the statement, which would then begin another transaction.
+        """
 
     async def __aenter__(self) -> ThreadedConnection:
         self._connection = await self._in_thread(self._begun.__enter__)
@@ -37,7 +39,7 @@ class ThreadedConnection:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._connection = None
-        # Commit or roll back, and close: cancelled or not, one of them happens.
+        # Commit or roll back even if the task is cancelled, so that the connection is always closed.
         with anyio.CancelScope(shield=True):
             await self._in_thread(partial(self._begun.__exit__, kind, error, traceback))
 
@@ -55,11 +57,11 @@ class ThreadedConnection:
         return await self._in_thread(partial(fn, connection, *args, **kwargs))
 
     async def execute(self, statement: Any, parameters: Any = None) -> Any:
-        """Run a statement; its rows have been fetched."""
+        """Run a statement and fetch its rows."""
         return await self.run_sync(_execute, statement, parameters)
 
     async def scalar(self, statement: Any, parameters: Any = None) -> Any:
-        """The first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         return (await self.execute(statement, parameters)).scalar()
 
 

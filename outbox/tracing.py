@@ -1,4 +1,4 @@
-"""Trace context on its way from a consumed record to what its handler publishes through an outbox."""
+"""Carry trace context from a consumed record to the events that its handler publishes through an outbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from eventbus.types import Headers
 
 TRACE_HEADERS = ("traceparent", "tracestate")
-"""W3C Trace Context."""
+"""The headers of W3C Trace Context."""
 
 logger = logging.getLogger("outbox")
 
@@ -18,8 +18,8 @@ carried: ContextVar[Headers] = ContextVar("outbox_carried", default=())
 
 
 def current_trace() -> Headers:
-    """The headers that name the trace which is being recorded: of the span that is active, else of the record."""
-    if "opentelemetry.trace" in sys.modules:  # else nobody has a span, and importing it is not for us
+    """Return the trace headers of the active span, or else those of the current record."""
+    if "opentelemetry.trace" in sys.modules:  # not imported means that no span is active
         found = _of_span()
         if found:
             return found
@@ -36,6 +36,6 @@ def _of_span() -> Headers:
         if trace.get_current_span().get_span_context().is_valid:
             inject(carrier)
         return tuple((name, value.encode()) for name, value in carrier.items())
-    except Exception as error:  # anything of a propagator: the event is written without its trace
-        logger.debug("the trace of an event could not be told", exc_info=error)
+    except Exception as error:  # a propagator may raise anything; the event is written without its trace
+        logger.debug("the trace context of an event could not be determined", exc_info=error)
         return ()

@@ -1,4 +1,4 @@
-"""The transactions of one handler with ``tx=``: claim, call, commit, and what to do when one of them fails."""
+"""The transactions of a handler with ``tx=``: claim the records, call the handler, commit, and handle failures."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outbox")
 
 MessageId = Callable[[ConsumerRecord], "str | None"]
-"""What a message's sender calls it; None: nothing."""
+"""Returns the id that a message's sender gave it, or None."""
 _IDS_PER_PURGE = 500
-"""Ids are deleted as others are added, up to twice as many: so they are never many at once, and never stay behind."""
+"""Once this many ids were added, up to twice as many old ones are deleted, so that deletions stay small and keep up."""
 _PURGE_AFTER_SECONDS = 3_600.0
-"""What was handled before a long break, and is unfinished in the log, comes once more: its id is needed until then."""
+"""After a long outage, records handled but not committed in the log are read again, and their ids are needed.
+"""
 _MOST_CREATIONS = 5
 
 
@@ -51,7 +52,7 @@ class Units:
         *,
         creates: bool,
     ) -> None:
-        """``factory``: makes the session; None: the handler takes the connection."""
+        """``factory`` creates the session; None if the handler takes the connection."""
         self._database = database
         self._claims = claims
         self.handler = handler
@@ -64,9 +65,9 @@ class Units:
         self.waits: dict[TopicPartition, Wait] = {}
         """Partitions whose next record waits for the database. Times are those of `time.monotonic`."""
         self._reached: dict[TopicPartition, int] = {}
-        """Offsets that are known to be in the database, by what was committed or read there."""
+        """Offsets known to be stored in the database, because they were committed or read."""
         self._topic_ids: Mapping[str, str] = {}
-        """They identify the topics that are read."""
+        """Ids of the topics that the handler reads."""
         self._topic_id_of: Callable[[ConsumerRecord], str] = lambda record: self._topic_ids.get(record.topic, "")
         self._stopped = threading.Event()
         self._ids_added = 0
@@ -74,9 +75,9 @@ class Units:
         note_errors(database)
 
     async def start(self) -> None:
-        """Make the tables where they are missing. Raises ConfigError, and what the database raises.
+        """Create missing tables. Raises ConfigError, and what the database raises.
 
-        A database that does not answer now is an EventBusError: a service that cannot work does not start.
+        Raises EventBusError if the database does not answer: a service that cannot work does not start.
         """
         from sqlalchemy.exc import DBAPIError
 
@@ -118,28 +119,29 @@ class Units:
             try:
                 await self._database.run(self._claims.create)
                 return
-            except DBAPIError:  # several create them at once, table by table; or nobody may, and they are there
+            # Another process creates them concurrently, or this user may not create tables and they exist.
+            except DBAPIError:
                 if not await self._database.run(self._claims.missing):
                     return
                 if not left:
                     raise
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
-        """Store these ids with the offsets of the topics from now on."""
+        """Set the topic ids to store with offsets from now on."""
         self._topic_ids = {**self._topic_ids, **topic_ids}
 
     def retried_from(self, topic_id_of: Callable[[ConsumerRecord], str]) -> None:
-        """Name a record that waited for its next try by this id of its topic, which may be gone by then."""
+        """Set the function that returns the topic id of a retried record, whose topic may be deleted by then."""
         self._topic_id_of = topic_id_of
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Return what is stored for each partition. Waits for a database that is away."""
+        """Return what is stored for each partition. Waits while the database is down."""
         tries = Tries(f"handler {self.handler!r}")
         while True:
             try:
                 found = await self._database.run(self._claims.stored, partitions) if partitions else {}
                 break
-            except Exception as error:  # what it means is for `Tries` to say; what it cannot outlast goes on
+            except Exception as error:  # `Tries` decides which errors are retried
                 seconds = tries.pause_after(error, may_wait=True)
                 if seconds is None:
                     raise
@@ -156,25 +158,25 @@ class Units:
         return {partition: wait.text(now) for partition, wait in self.waits.copy().items() if wait.is_long(now)}
 
     def reached(self, partition: TopicPartition) -> int | None:
-        """The database is known to have this offset, or a later one; None: nothing is known."""
+        """Return an offset that the database is known to have reached, or None."""
         return self._reached.get(partition)
 
     def doubt(self, partition: TopicPartition, below: int) -> None:
-        """Records below this offset may wait for a later try too: they are handled here or there, once."""
+        """Track records below this offset by id: they may also wait for a retry, and must be handled once."""
         self._doubtful[partition] = below
 
     async def passed(self, partition: TopicPartition, next_offset: int) -> None:
-        """Everything below was handled or set aside. What the database raises is logged."""
+        """Store that all records below ``next_offset`` are handled or moved to a retry topic. Errors are logged."""
         try:
             known, topic_id = self._reached.get(partition), self._topic_ids.get(partition.topic, "")
             await self._database.run(self._claims.passed, partition, next_offset, known, topic_id)
-        except Exception as error:  # the next record that is handled says so too
+        except Exception as error:  # the next record's transaction reports it
             logger.debug("handler %r: %s: %s", self.handler, partition, error)
         else:
             self._has_reached(partition, next_offset)
 
     def stop(self) -> None:
-        """Wait for no database any more."""
+        """Stop waiting for the database."""
         self._stopped.set()
 
     def _has_reached(self, partition: TopicPartition, next_offset: int) -> None:
@@ -183,7 +185,7 @@ class Units:
     # in a transaction ------------------------------------------------------------------------------------------------
 
     def message_ids(self, records: Sequence[ConsumerRecord]) -> dict[int, str]:
-        """By index what senders call these messages. Raises what the user's function raises, and TypeError."""
+        """Return the senders' ids of these records by index. Raises TypeError, and what the user's function raises."""
         if self._message_id is None:
             return {}
         ids: dict[int, str] = {}
@@ -199,7 +201,7 @@ class Units:
     def due(
         self, connection: Connection, records: Sequence[ConsumerRecord], ids: Mapping[int, str], is_retry: bool
     ) -> list[int]:
-        """Claim them; the indexes of those that are to be handled in this transaction. Raises LostRace, WentBack."""
+        """Claim records. Return the indexes of those to handle in this transaction. Raises LostRace or WentBack."""
         due, marked = list(range(len(records))), dict[int, str]()
         if is_retry:
             marked = {index: id_of_record(record, self._topic_id_of(record)) for index, record in enumerate(records)}
@@ -217,7 +219,7 @@ class Units:
         return self._unknown(connection, due, {index: ids[index] for index in due if index in ids})
 
     def _unknown(self, connection: Connection, due: list[int], ids: Mapping[int, str]) -> list[int]:
-        """Those without an id, and those whose id was not seen before. Raises LostRace."""
+        """Return the indexes without an id, or with one that was not seen before. Raises LostRace."""
         if not ids:
             return due
         new = self._claims.claim_ids(connection, ids)
@@ -225,13 +227,13 @@ class Units:
         return [index for index in due if index in new or index not in ids]
 
     def committed(self, records: Sequence[ConsumerRecord], is_retry: bool) -> None:
-        """Their transaction was."""
+        """Note that the transaction of these records was committed."""
         if not is_retry:
             self._has_reached(records[0].topic_partition, records[-1].next_offset)
 
     @property
     def _purge_is_due(self) -> bool:
-        """As many ids were added as are deleted at once."""
+        """True if enough ids were added to delete old ones."""
         return self._ids_added >= _IDS_PER_PURGE and time.monotonic() >= self._purge_at
 
     def _purge(self, connection: Connection) -> None:
@@ -239,7 +241,9 @@ class Units:
         self._claims.forget_ids(connection, self._keep_ms, most=2 * _IDS_PER_PURGE)
 
     def _session(self, connection: Any) -> Any:
-        """What the handler gets. A session neither commits nor ends the connection's transaction; it may undo it."""
+        """Return the handler's argument. A session can roll back the connection's transaction, but not commit or close
+        it.
+        """
         if self._factory is None:
             return connection
         opened = self._factory(bind=connection, join_transaction_mode="rollback_only")
@@ -253,7 +257,7 @@ class Units:
 
 
 class BlockingUnits(Units):
-    """Of a plain engine: a whole transaction in the handler's worker thread."""
+    """Units of a plain engine. The whole transaction runs in the handler's worker thread."""
 
     def call(
         self,
@@ -263,14 +267,14 @@ class BlockingUnits(Units):
         payloads: Mapping[str, Sequence[Any]],
         is_retry: bool,
     ) -> Any:
-        """Call the handler in a transaction with the offset behind ``records``, and commit."""
+        """Call the handler in a transaction that also stores the offset after ``records``, and commit it."""
         call = Call(self, arguments, records, payloads, is_retry)
         token = carried.set(records[-1].headers)
         try:
             while True:
                 try:
                     is_over, result = self._once(call, function)
-                except Exception as error:  # the handler's, or the database's: the call tells which is tried again
+                except Exception as error:  # of the handler or the database: the call decides which are retried
                     if self._stopped.wait(call.pause_after(error)):
                         raise NotHandled(_STOPPED, is_stopping=True) from error
                     continue
@@ -282,12 +286,12 @@ class BlockingUnits(Units):
         if self._purge_is_due:
             try:
                 self._database.run_here(self._purge)
-            except Exception as error:  # of the database's; the record is handled, and the ids are not missed
+            except Exception as error:  # the records are handled, and old ids can be deleted later
                 logger.debug("handler %r: old ids are not deleted: %s", self.handler, error)
         return result
 
     def _once(self, call: Call, function: Callable[..., Any]) -> tuple[bool, Any]:
-        """False: the handler rolled back."""
+        """Run one transaction. Return False first if the handler rolled it back."""
         result, options = None, call.begins()
         connecting = self._database.plain.connect().execution_options(**options)
         with connecting as connection, connection.begin() as transaction:
@@ -297,7 +301,7 @@ class BlockingUnits(Units):
                 try:
                     result = function(**call.given(due), **{self._parameter: opened})
                     if opened is not connection and opened.in_transaction():
-                        opened.commit()  # what is only in its memory goes to the connection
+                        opened.commit()  # flush pending changes to the connection
                 finally:
                     if opened is not connection:
                         opened.close()
@@ -310,10 +314,10 @@ class BlockingUnits(Units):
 
 
 class AsynchronousUnits(Units):
-    """Of an asynchronous engine: on the event loop."""
+    """Units of an asynchronous engine, which run on the event loop."""
 
     _wake: anyio.Event | None = None
-    """While somebody waits for the database."""
+    """Set by `stop` to end a pause."""
 
     def stop(self) -> None:
         super().stop()
@@ -321,7 +325,7 @@ class AsynchronousUnits(Units):
             self._wake.set()
 
     async def _pause(self, seconds: float) -> bool:
-        """True: nobody is to wait any more."""
+        """Pause before a retry. Return True if the handler is stopping."""
         if self._wake is None:
             self._wake = anyio.Event()
         if not self._stopped.is_set():
@@ -337,14 +341,14 @@ class AsynchronousUnits(Units):
         payloads: Mapping[str, Sequence[Any]],
         is_retry: bool,
     ) -> Any:
-        """Call the handler in a transaction with the offset behind ``records``, and commit."""
+        """Call the handler in a transaction that also stores the offset after ``records``, and commit it."""
         call = Call(self, arguments, records, payloads, is_retry)
         token = carried.set(records[-1].headers)
         try:
             while True:
                 try:
                     is_over, result = await self._once(call, function)
-                except Exception as error:  # the handler's, or the database's: the call tells which is tried again
+                except Exception as error:  # of the handler or the database: the call decides which are retried
                     if await self._pause(call.pause_after(error)):
                         raise NotHandled(_STOPPED, is_stopping=True) from error
                     continue
@@ -356,12 +360,12 @@ class AsynchronousUnits(Units):
         if self._purge_is_due:
             try:
                 await self._database.run(self._purge)
-            except Exception as error:  # of the database's; the record is handled, and the ids are not missed
+            except Exception as error:  # the records are handled, and old ids can be deleted later
                 logger.debug("handler %r: old ids are not deleted: %s", self.handler, error)
         return result
 
     async def _once(self, call: Call, function: Callable[..., Any]) -> tuple[bool, Any]:
-        """False: the handler rolled back."""
+        """Run one transaction. Return False first if the handler rolled it back."""
         result, options = None, call.begins()
         engine = cast("AsyncEngine", self._database.engine)
         async with engine.connect() as connection:
@@ -373,7 +377,7 @@ class AsynchronousUnits(Units):
                     try:
                         result = await function(**call.given(due), **{self._parameter: opened})
                         if opened is not connection and opened.in_transaction():
-                            await opened.commit()  # what is only in its memory goes to the connection
+                            await opened.commit()  # flush pending changes to the connection
                     finally:
                         if opened is not connection:
                             with anyio.CancelScope(shield=True):

@@ -1,4 +1,4 @@
-"""Who is told that a transaction with events in it was committed: relays in this process, and the notifier."""
+"""Call relays and the notifier after a transaction that wrote events has committed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Dialect, Engine
 
 Callback = Callable[[], object]
-"""Called in any thread: by whoever commits. It is quick, and hands over to its own thread or loop."""
+"""Called in the thread that commits, so it must return quickly and hand over to its own thread or loop."""
 Committed = Callable[["Engine"], object]
 """Called with the engine whose transaction was committed."""
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("outbox")
 
 
 class _Entry:
-    """One that was added: the same callback may be added twice, and be removed once."""
+    """A registration. It gives each `add` its own identity, so that a callback may be added twice and removed once."""
 
     __slots__ = ("callback",)
 
@@ -37,114 +37,115 @@ class Wakes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: tuple[_Entry, ...] = ()
-        """Replaced, never changed: it is walked without the lock."""
+        """Replaced, never changed, because it is iterated without the lock."""
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        self._lock, self._entries = threading.Lock(), ()  # the relays run in the parent
+        self._lock, self._entries = threading.Lock(), ()  # the relays run only in the parent
 
     def add(self, callback: Callback) -> Callable[[], None]:
-        """Have ``callback`` called after every commit of events; call what this returns to end that."""
+        """Call ``callback`` after every commit of events. Return a function that removes it."""
         entry = _Entry(callback)
         with self._lock:
             self._entries = (*self._entries, entry)
 
         def remove() -> None:
             with self._lock:
-                self._entries = tuple(one for one in self._entries if one is not entry)
+                self._entries = tuple(other for other in self._entries if other is not entry)
 
         return remove
 
     def wake(self) -> None:
-        """Call them all. What one raises is logged: the business transaction is committed, and is not to blame."""
+        """Call all callbacks. Their errors are only logged, because the business transaction is already committed."""
         for entry in self._entries:
             try:
                 entry.callback()
-            except Exception:  # whatever it is: the caller has just committed, and must hear of that alone
+            except Exception:  # must not reach the caller, whose commit has succeeded
                 logger.exception("a callback of the outbox failed; relays find the events at their next poll")
 
 
 class _Levels:
-    """Whom to tell when the transaction of a connection commits, apart for each open savepoint."""
+    """The callbacks of a connection's open transaction, kept separately for each savepoint."""
 
     __slots__ = ("_levels", "has_no_begin")
 
     def __init__(self) -> None:
         self.has_no_begin = False
-        """A savepoint of SQLite was opened in AUTOCOMMIT: its RELEASE commits."""
+        """True if a SQLite savepoint was opened in AUTOCOMMIT, so that its RELEASE commits."""
         self._levels: list[tuple[str | None, dict[Committed, Engine]]] = [(None, {})]
-        """The transaction itself, then its savepoints by name, the innermost last."""
+        """The transaction itself, then its savepoints by name, innermost last."""
 
-    def add(self, tell: Committed, engine: Engine) -> None:
-        self._levels[-1][1][tell] = engine
+    def add(self, callback: Committed, engine: Engine) -> None:
+        self._levels[-1][1][callback] = engine
 
     def open(self, name: str | None) -> None:
         self._levels.append((name, {}))
 
     def release(self, name: str) -> None:
-        """What was added since the savepoint belongs to what is around it."""
-        for _, told in self._since(name):
-            self._levels[-1][1].update(told)
+        """Merge callbacks added since the savepoint into the level around it."""
+        for _, callbacks in self._since(name):
+            self._levels[-1][1].update(callbacks)
 
     def roll_back(self, name: str) -> None:
-        """What was added since the savepoint is gone."""
+        """Drop callbacks added since the savepoint."""
         self._since(name)
 
     def _since(self, name: str) -> list[tuple[str | None, dict[Committed, Engine]]]:
-        """Take the savepoint's level, and those inside of it, away."""
-        names = [one for one, _ in self._levels]
-        # One that was opened before this was watched has no name here: it is the outermost.
+        """Remove and return the levels of the savepoint and of those inside it."""
+        names = [level for level, _ in self._levels]
+        # A savepoint opened before the dialect was watched has no name here. It is the outermost one.
         at = names.index(name) if name in names else 1
         cut, self._levels = self._levels[at:], self._levels[:at]
         return cut
 
-    def tell(self) -> None:
-        for _, told in self._levels:
-            for tell, engine in told.items():
-                tell(engine)
+    def committed(self) -> None:
+        for _, callbacks in self._levels:
+            for callback, engine in callbacks.items():
+                callback(engine)
 
 
 _KEY = "eventbus.outbox.levels"
-"""In ``Connection.info``, which lives as long as the driver's connection, and is the same for all who use it."""
+"""Key in ``Connection.info``, which lives as long as the driver's connection and is shared by its users."""
 _watched: WeakSet[Dialect] = WeakSet()
 
 
 _watching = ForkLock()
-"""Held while a dialect is wrapped: two threads must not wrap it twice."""
+"""Held while a dialect is wrapped, so that two threads do not wrap it twice."""
 
 
-def after_commit(connection: Connection, tell: Committed) -> None:
-    """Call ``tell(engine)`` once when the outermost transaction of ``connection`` is committed.
+def after_commit(connection: Connection, callback: Committed) -> None:
+    """Call ``callback(engine)`` once when the outermost transaction of ``connection`` commits.
 
-    In the thread that commits; never when it, or the savepoint that is open now, is rolled back.
+    It runs in the thread that commits. It is not called if the transaction, or the savepoint that is open now, rolls
+    back.
     """
     dialect = connection.dialect
     info = connection.info
     if dialect not in _watched:
         watch(dialect)
-        if connection.get_nested_transaction() is not None:  # a savepoint that was opened unseen
+        if connection.get_nested_transaction() is not None:  # opened before the dialect was watched
             levels = info[_KEY] = _Levels()
             levels.open(None)
     levels = info.get(_KEY)
     if levels is None:
         levels = info[_KEY] = _Levels()
-    levels.add(tell, connection.engine)
+    levels.add(callback, connection.engine)
 
 
 def is_savepoint_unseen(connection: Connection) -> bool:
-    """True if a savepoint of SQLite is open that may be the whole transaction, because it was opened unwatched."""
+    """True if a SQLite savepoint is open that may be the whole transaction, because it was opened unwatched."""
     is_open = connection.get_nested_transaction() is not None
     return is_open and connection.dialect.name == "sqlite" and connection.dialect not in _watched
 
 
 def is_savepoint_in_autocommit(connection: Connection) -> bool:
-    """True if a savepoint of SQLite was opened outside of a transaction, as AUTOCOMMIT has it."""
+    """True if a SQLite savepoint was opened outside a transaction, as AUTOCOMMIT allows."""
     levels: _Levels | None = connection.info.get(_KEY)
     return levels is not None and levels.has_no_begin
 
 
 def watch(dialect: Dialect) -> None:
-    """Hear what the transactions of an engine come to, from now on."""
+    """Track the transactions of all engines with this dialect from now on."""
     with _watching.lock:
         if dialect not in _watched:
             _Watch(dialect)
@@ -152,15 +153,16 @@ def watch(dialect: Dialect) -> None:
 
 
 class _Watch:
-    """The methods of a dialect that end transactions, wrapped: whatever commits comes through them.
+    """Wraps the methods of a dialect that end transactions. Every commit goes through them.
 
-    SQLAlchemy's own event tells of a commit *before* it happens, and a relay that is woken then finds nothing.
+    SQLAlchemy's own event fires *before* the commit, when a relay would not find the events yet.
 
-    SQLite's transaction stays open when its commit fails (the database is locked, a deferred constraint). SQLAlchemy
-    gives the connection back to its pool without a rollback, and its next user would commit ghosts: it is ended here.
+    If a commit fails on SQLite (locked database, deferred constraint), the transaction stays open. SQLAlchemy returns
+    the connection to its pool without a rollback, and its next user would commit the old rows. It is rolled back here.
 
-    SQLite's drivers send BEGIN before the first INSERT, UPDATE or DELETE, not before SAVEPOINT. A savepoint that comes
-    first would be the transaction: RELEASE would commit it, and nothing could roll it back. BEGIN is sent here.
+    SQLite's drivers send BEGIN before the first INSERT, UPDATE or DELETE, but not before SAVEPOINT. A savepoint that
+    comes first would be the transaction itself: its RELEASE would commit, and nothing could roll it back. BEGIN is sent
+    here.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -183,14 +185,14 @@ class _Watch:
     def commit(self, dbapi_connection: Any) -> None:
         try:
             self._commit(dbapi_connection)
-        except Exception:  # of the driver's
+        except Exception:  # of the driver
             if self._is_sqlite:
                 self.rollback(dbapi_connection)
             raise
         info = _info_of(dbapi_connection)
         levels: _Levels | None = None if info is None else info.pop(_KEY, None)
         if levels is not None:
-            levels.tell()
+            levels.committed()
 
     def rollback(self, dbapi_connection: Any) -> None:
         _taken(_info_of(dbapi_connection))
@@ -217,10 +219,10 @@ class _Watch:
     def commit_twophase(
         self, connection: Connection, xid: Any, is_prepared: bool = True, recover: bool = False
     ) -> None:
-        # Taken first: on its way the dialect may end what it sees as another transaction.
+        # Taken first, because the dialect may end the commands around it as if they were another transaction.
         levels = _taken(None if recover else connection.info)
         self._commit_twophase(connection, xid, is_prepared, recover)
-        levels.tell()
+        levels.committed()
 
     def rollback_twophase(
         self, connection: Connection, xid: Any, is_prepared: bool = True, recover: bool = False
@@ -234,14 +236,15 @@ def _known(connection: Connection) -> _Levels:
 
 
 def _taken(info: dict[Any, Any] | None) -> _Levels:
-    """What a transaction that is over leaves behind."""
+    """Remove and return the callbacks of a transaction that has ended."""
     return _Levels() if info is None else info.pop(_KEY, None) or _Levels()
 
 
 def _info_of(dbapi_connection: Any) -> dict[Any, Any] | None:
-    """The same as ``Connection.info``; None for a connection that no pool has, as while an engine makes its first."""
+    """Return ``Connection.info``, or None for a connection outside a pool, such as an engine's very first."""
     try:
         info = dbapi_connection.info
-    except (AttributeError, NotImplementedError):  # a driver, or a stand-in for one, that has no such thing
+    except (AttributeError, NotImplementedError):  # a driver, or a substitute for one, without this attribute
         return None
-    return cast("dict[Any, Any]", info) if isinstance(info, dict) else None  # a driver may call something else so
+    # a driver may use the name for something else
+    return cast("dict[Any, Any]", info) if isinstance(info, dict) else None

@@ -1,4 +1,4 @@
-"""What a relay looks at now and then, beside its work: how much waits, for how long, and for whose commit."""
+"""Monitor an outbox for alarms: how many events wait, for how long, and for which commit."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ logger = logging.getLogger("outbox")
 
 _FIRST_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
-"""It is for alarms and plots, and costs an idle database next to nothing."""
+"""Often enough for alarms and plots, and nearly free for an idle database."""
 _COUNTED = 10_000
 _LATE_MS = 60_000
-"""An event that has waited for longer, or a writer's transaction that is open for longer, is worth an alarm."""
+"""An event that waits for longer, or a writing transaction open for longer, is worth an alarm."""
 _SILENT_MS = 30_000
-"""A relay that is alive is seen twice in each lease, of 9 s by default."""
+"""A live relay sends two heartbeats in each lease, which is 9 s by default."""
 _GAUGES = {
     "backlog_events": "Events that wait to be published.",
-    "refused_events": "Events that the log has refused, until somebody sees to them.",
+    "refused_events": "Events that the log has refused, and that wait for an operator.",
     "oldest_age_seconds": "Age of the oldest event that waits.",
     "stall_seconds": "For how long the oldest open transaction has held back what it has written.",
     "oldest_transaction_seconds": "Age of the oldest open transaction of the database.",
@@ -39,42 +39,42 @@ _GAUGES = {
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """One look."""
+    """The result of one check."""
 
     backlog: Backlog
     stall: Stall
     silent: str = ""
-    """Relays that hold shards and were not seen for long, if events wait for long."""
+    """Relays that hold shards but were not seen for long. Only filled if events wait for long."""
     restarted: str = ""
-    """Describes ids of events that have restarted, see `outbox.sequence`; empty if they have not."""
+    """Warning about event ids that have restarted (see `outbox.sequence`), or ""."""
 
 
 class Watch:
-    """Of a whole outbox, whoever publishes it."""
+    """Monitors a whole outbox, whichever relays publish it."""
 
     def __init__(self, database: Database, tables: OutboxTables, timers: Timers) -> None:
         self._database = database
         self._tables = tables
         self._timers = timers
         self.seen: Seen | None = None
-        """As of the last look; None: there was none yet."""
+        """The result of the last check, or None."""
 
     async def run(self) -> None:
-        """Look until it is cancelled. A database that does not answer is the relay's to tell of."""
+        """Check periodically until cancelled. A database that does not answer is reported by the relay."""
         await self._timers.sleep(_FIRST_SECONDS)
         while True:
             await self.look()
             await self._timers.sleep(_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Once."""
+        """Check once and store the result in `seen`."""
         try:
             self.seen = await self._database.run(_see, self._tables)
-        except Exception as error:  # it is only looked at, and looked at again
+        except Exception as error:  # the next check tries again
             logger.debug("outbox %r: its backlog is not known: %s", self._tables.name, error)
 
     def trouble(self) -> str:
-        """What somebody should see to, in a line; "" when all is well."""
+        """Return the most urgent problem in one line, or ""."""
         if self.seen is None:
             return ""
         if self.seen.restarted:
@@ -89,7 +89,7 @@ class Watch:
         return ""
 
     def details(self) -> dict[str, Any]:
-        """For the health of a part."""
+        """Return details for the health of the relay."""
         if self.seen is None:
             return {}
         backlog, stall = self.seen.backlog, self.seen.stall
@@ -100,13 +100,13 @@ class Watch:
         }
 
     def samples(self, outbox: str) -> Iterator[Sample]:
-        """Return gauges of the outbox for the metrics of the bus, from the last look. ``outbox``: its label."""
+        """Return gauges for the metrics of the bus, from the last check. ``outbox`` is their label."""
         if self.seen is not None:
             yield from samples_of(outbox, self.seen)
 
 
 def samples_of(outbox: str, seen: Seen) -> Iterator[Sample]:
-    """What one look has found."""
+    """Yield the gauges of one check."""
     backlog, stall = seen.backlog, seen.stall
     values = {
         "backlog_events": backlog.count,
@@ -127,11 +127,11 @@ def _see(connection: Connection, tables: OutboxTables) -> Seen:
 
 
 def _silent(connection: Connection, tables: OutboxTables) -> str:
-    """Describe the relays that may be dead. Other relays take their shards when the lease ends, not before."""
+    """Describe relays that may be dead. Other relays take their shards only when the lease ends."""
     relays = read_status(connection, tables).relays
-    silent = [one for one in relays if one.is_live and one.shards and one.seen_age_ms > _SILENT_MS]
+    silent = [relay for relay in relays if relay.is_live and relay.shards and relay.seen_age_ms > _SILENT_MS]
     return ", ".join(
-        f"{len(one.shards)} shards belong to the relay {one.host}, last seen {how_long(one.seen_age_ms)} ago: others "
-        "take them when its lease ends"
-        for one in silent
+        f"{len(relay.shards)} shards belong to the relay {relay.host}, last seen {how_long(relay.seen_age_ms)} ago: "
+        "others take them when its lease ends"
+        for relay in silent
     )

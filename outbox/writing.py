@@ -1,4 +1,4 @@
-"""What is published becomes rows."""
+"""Turn events into rows."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _LAST_MS = (1 << 63) - 1
 _LONGEST_TEXT = 255
-"""Of columns of text: the Debezium preset's key, and the type."""
+"""Maximum length of text columns: the Debezium preset's key, and the type."""
 
 
 class EventOptions(TypedDict, total=False):
-    """What may be said of events besides their topic, values and keys; see `Outbox.publish`."""
+    """Options of events besides topic, value and key; see `Outbox.publish`."""
 
     headers: HeadersLike | None
     partition: int | None
@@ -39,7 +39,7 @@ class EventOptions(TypedDict, total=False):
 
 
 class What(msgspec.Struct, frozen=True):
-    """The same, with what holds where nothing was said."""
+    """`EventOptions` with defaults filled in."""
 
     headers: HeadersLike | None = None
     partition: int | None = None
@@ -53,18 +53,18 @@ NOTHING = What()
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Rows that one statement writes."""
+    """Rows to write with one statement."""
 
     rows: list[Row]
     is_later: bool
-    """They have a time, and wait for it in a table of their own."""
+    """True if the rows are scheduled and go into the table for later events."""
     relative: tuple[str, ...]
-    """Columns whose values are counted from the database's clock."""
+    """Columns whose values are added to the database's clock."""
     deliver_at: What | None = None
-    """The options of events with a time of day, until `placed`."""
+    """The options of events scheduled at a time of day, until `placed` is called."""
 
     def placed(self, now_ms: int) -> Rows:
-        """Return the rows for the table that they belong to at this time of the database."""
+        """Return the rows for the table to which they belong at this time of the database."""
         if self.deliver_at is None:
             return self
         times = times_of(self.deliver_at, now_ms)
@@ -78,7 +78,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """When events are due and over, as columns say it: numbers, or (``relative``) distances from the database's now."""
+    """Due and expiry times of events as column values: absolute, or (``relative``) added to the database's clock."""
 
     columns: Row
     relative: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ NOW = Times({})
 
 
 class Writer:
-    """Makes rows of events. Thread-safe."""
+    """Turns events into rows. Thread-safe."""
 
     def __init__(
         self, tables: OutboxTables, packer: Packer, *, strict_order: bool, clock_ms: Callable[[], int]
@@ -100,19 +100,19 @@ class Writer:
         self._strict_order = strict_order
         self._clock_ms = clock_ms
         self._turn = itertools.count()
-        """Spreads events without a key over the shards; `next` of it is atomic."""
+        """Distributes events without a key over the shards. Calling `next` on it is atomic."""
 
     def rows(
         self, topic: str, values: Iterable[Any], key_of: Callable[[Any], Any] | None, options: EventOptions
     ) -> Rows:
-        """The rows of events. Raises ConfigError, InvalidTopic, SerializationError, RecordTooLarge."""
+        """Return the rows of events. Raises ConfigError, InvalidTopic, SerializationError or RecordTooLarge."""
         what = _checked(options) if options else NOTHING
         if what.type is not None and self._columns.type is None:
             raise ConfigError(f'type={what.type!r}: only Outbox(columns="debezium") has a column for it')
         known = self._packer.topic(topic)
         now_ms = self._clock_ms()
         times = NOW if what.deliver_at is None and what.expires_after is None else times_of(what, now_ms)
-        # Whether its time has come is for the database's clock to decide, not for this machine's: see `Rows.placed`.
+        # The database's clock decides whether the time has come, not this machine's; see `Rows.placed`.
         is_at = isinstance(what.deliver_at, datetime)
         timestamp_ms = now_ms if what.timestamp_ms is None else what.timestamp_ms
         headers = packed_headers(what.headers)
@@ -141,7 +141,7 @@ class Writer:
         return Rows(rows, False, (), what) if is_at else Rows(rows, times.is_later, times.relative)
 
     def _shard(self, key: bytes | None, partition: int | None) -> int:
-        """Events of a key are in one shard, so that one relay publishes them; so are those of a named partition."""
+        """Return the shard: by key, so that one relay publishes all events of a key, else by the given partition."""
         if key is not None:
             return mmh3.hash(key, signed=False) % self._shard_count
         if partition is None and self._strict_order:
@@ -153,7 +153,7 @@ class Writer:
 
 
 def new_event_id(now_ms: int) -> str:
-    """A UUID of version 7: what has an index by it grows at one end."""
+    """Return a UUIDv7, whose rising values make an index grow at one end."""
     time, chance = f"{now_ms:012x}", os.urandom(10).hex()
     variant = "89ab"[int(chance[3], 16) & 3]
     return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
@@ -181,13 +181,13 @@ def _checked(options: EventOptions) -> What:
 
 
 def times_of(what: What, now_ms: int) -> Times:
-    """Raises ConfigError for a time without a zone, and for a distance that is none."""
+    """Compute due and expiry times. Raises ConfigError for a time without a zone, and for an invalid duration."""
     columns: Row = {}
     relative: list[str] = []
     due, over_ms = what.deliver_at, None if what.expires_after is None else _ms_of(what.expires_after)
     is_later = False
     base_ms = 0
-    """From when on ``expires_after`` counts: since the epoch, or from the database's now if it is relative."""
+    """Start of ``expires_after``: milliseconds since the epoch, or from the database's clock if relative."""
     is_relative = True
     if isinstance(due, timedelta):
         base_ms = round(due / timedelta(milliseconds=1))
@@ -195,7 +195,7 @@ def times_of(what: What, now_ms: int) -> Times:
     elif due is not None:
         base_ms = _since_epoch_ms(due)
         is_later = base_ms > now_ms
-        is_relative = not is_later  # of what is due already, the time counts from now
+        is_relative = not is_later  # if it is already due, the time counts from now
     if not is_later:
         base_ms = 0
     wanted = [("due_ms", base_ms), ("timestamp_ms", base_ms)] if is_later else []

@@ -274,7 +274,7 @@ async def test_payload_is_fetched_where_the_letter_has_none(bus: TestBus) -> Non
         assert await letters.payload(first) == b"x" * 5_000
         assert second.has_payload
         assert await letters.payload(second) is None
-        with pytest.raises(PayloadGone, match="made anew"):  # another key stands there
+        with pytest.raises(PayloadGone, match="created again"):  # another key stands there
             await letters.payload(third)
         await bus.admin.delete_records({TopicPartition("orders", 0): 1})
         with pytest.raises(PayloadGone, match="orders-0 no longer holds offset 0: retention"):
@@ -298,7 +298,7 @@ async def test_payload_is_not_taken_from_another_topic_of_the_same_name(bus: Tes
         await bus.admin.delete_topics(["orders"])
         await bus.admin.create_topic("orders")
         await bus.send("orders", b"new")
-        with pytest.raises(PayloadGone, match="made anew"):
+        with pytest.raises(PayloadGone, match="created again"):
             await letters.payload(found)
 
 
