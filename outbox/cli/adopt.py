@@ -53,7 +53,7 @@ def adopt(args: argparse.Namespace) -> int:
 
 
 def _check(connection: Connection, tables: OutboxTables) -> int:
-    """Return how many events wait. Raises ConfigError while a relay is alive: it would keep the id that it has read."""
+    """Return how many events wait. Raises ConfigError while a relay is alive: it would keep using the old id."""
     from sqlalchemy import func, select
 
     from outbox.database import now_sql

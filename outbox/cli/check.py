@@ -1,4 +1,4 @@
-"""``eventbus outbox check``: whether the tables are as programs expect them."""
+"""``eventbus outbox check``: compare the tables with what programs expect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(args: argparse.Namespace) -> int:
                 out.line(problem)
         else:
             tables = opened.outbox.tables
-            out.line(f"outbox {tables.name!r}: all is well ({len(tables.all)} tables, {tables.shard_count} shards)")
+            out.line(f"outbox {tables.name!r}: no problems ({len(tables.all)} tables, {tables.shard_count} shards)")
         return 1 if problems else 0
 
     return with_outbox(args, work)

@@ -1,4 +1,4 @@
-"""Which of the refused events a command is about."""
+"""Options that select refused events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def choice_of(args: argparse.Namespace) -> Choice:
-    """Raises UsageError for words that name no event."""
+    """Return the selected events. Raises UsageError for words that are neither numbers nor ids."""
     from outbox.quarantine import Choice
 
     ids = [int(word) for word in args.chosen if word.isdecimal()]
@@ -45,19 +45,19 @@ def choice_of(args: argparse.Namespace) -> Choice:
 
 
 def is_sure(args: argparse.Namespace, question: str, out: Output) -> bool:
-    """Ask, on stderr; the end of the input is a no."""
+    """Ask on stderr. The end of the input means no."""
     if args.yes:
         return True
     print(printable(f"{question} (y/n) "), end="", file=out.stderr, flush=True)
     answer = sys.stdin.readline()
     if answer.strip().lower() in ("y", "yes"):
         return True
-    out.note("nothing is done" if answer else "nobody answers, nothing is done; --yes does not ask")
+    out.note("nothing is done" if answer else "stdin is closed, nothing is done; --yes does not ask")
     return False
 
 
 def key_text(key: bytes | str | None) -> str:
-    """A key within a line: its text, or hexadecimal."""
+    """Format a key for a line: as text, or in hexadecimal."""
     if key is None:
         return "-"
     try:

@@ -1,4 +1,4 @@
-"""Which database, and which outbox in it: the options, and errors in a line that says what to do."""
+"""Find the database and the outbox named by the options, and turn database errors into one-line messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGES = {
     "MySQLdb": "mysqlclient",
     "greenlet": "sqlalchemy[asyncio]",
 }
-"""What to install for a module of another name."""
+"""Package to install for a missing module, if the names differ."""
 _DRIVERS = {
     "postgresql": ("psycopg", "asyncpg", "psycopg2"),
     "mysql": ("pymysql", "aiomysql", "asyncmy"),
@@ -42,7 +42,7 @@ _OTHER_NAMES = {"postgres": "postgresql", "psql": "postgresql", "pg": "postgresq
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:
-    """The options that say which outbox."""
+    """Add the options that name the outbox."""
     group = parser.add_argument_group("which outbox")
     group.add_argument("--database", metavar="URL", help=f"as in {_EXAMPLE} (default: ${VARIABLE})")
     add_name(group)
@@ -56,21 +56,21 @@ def add_name(group: Any) -> None:
 
 
 class Opened(NamedTuple):
-    """An outbox that was found."""
+    """An outbox that was found in its database."""
 
     outbox: Outbox
     database: Database
     place: str
-    """The database's URL, without the password."""
+    """The database's URL without the password."""
 
 
 def with_outbox(
     args: argparse.Namespace, work: Callable[[Opened], Awaitable[int | None]], *, notify: bool = False
 ) -> int:
-    """Open the database, find the outbox in it, and do the work; its answer is the exit code.
+    """Open the database, find the outbox in it, and call ``work``, whose result is the exit code.
 
-    How many shards it has, its columns and whether there is an archive is read from the database, unless an option
-    of the command says it.
+    The number of shards, the columns and the presence of an archive are read from the database, unless an option of the
+    command sets them.
     """
     url = url_of(args)
 
@@ -83,9 +83,9 @@ def with_outbox(
             database = Database(engine)
             try:
                 found = await database.run(_find, args.name, args.schema)
-                said: dict[str, Any] = {one: getattr(args, one, None) for one in ("shards", "columns")}
-                said = {one: value for one, value in said.items() if value is not None}
-                outbox = Outbox(engine, args.name, schema=args.schema, notify=notify, **found | said)
+                options: dict[str, Any] = {name: getattr(args, name, None) for name in ("shards", "columns")}
+                options = {name: value for name, value in options.items() if value is not None}
+                outbox = Outbox(engine, args.name, schema=args.schema, notify=notify, **found | options)
                 return await work(Opened(outbox, database, _shown(url))) or 0
             finally:
                 closing: Any = engine.dispose()
@@ -96,13 +96,15 @@ def with_outbox(
 
 
 def needs_sqlalchemy() -> None:
-    """Raises ConfigError where it is not installed."""
+    """Raise ConfigError if SQLAlchemy is not installed."""
     if find_spec("sqlalchemy") is None:
         raise ConfigError('SQLAlchemy is not installed: pip install "eventbus-log[sql]"')
 
 
 def url_of(args: argparse.Namespace, *, must_exist: bool = True) -> URL:
-    """Raises UsageError for none, or for what is no URL of a database; ConfigError for a file that is not there."""
+    """Return the database's URL. Raises UsageError if it is missing or invalid; ConfigError for a file that does not
+    exist.
+    """
     needs_sqlalchemy()
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -113,14 +115,14 @@ def url_of(args: argparse.Namespace, *, must_exist: bool = True) -> URL:
     try:
         url = make_url(given)
     except ArgumentError:
-        raise UsageError(f"--database {given}: that is no URL of a database, as {_EXAMPLE}") from None
+        raise UsageError(f"--database {given}: that is not a database URL, as {_EXAMPLE}") from None
     if must_exist and url.get_backend_name() == "sqlite":
         _check_file(url)
     return url
 
 
 def _check_file(url: URL) -> None:
-    """SQLite would make a file that is not there, and find nothing in it."""
+    """Raise ConfigError for a missing file, which SQLite would create empty."""
     if not url.database or url.database == ":memory:":
         raise UsageError(f"--database {url}: a database in memory is its own process's; name a file: sqlite:///shop.db")
     if not url.database.startswith("file:") and not Path(url.database).exists():
@@ -128,7 +130,7 @@ def _check_file(url: URL) -> None:
 
 
 def open_engine(url: URL) -> Any:
-    """An `Engine`, or an `AsyncEngine` where the driver is one. Raises what `plain_errors` explains."""
+    """Return an `Engine`, or an `AsyncEngine` for an async driver. Raises errors that `plain_errors` explains."""
     from sqlalchemy import create_engine
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -147,13 +149,13 @@ def _shown(url: URL) -> str:
 
 
 def _find(connection: Connection, name: str, schema: str | None) -> dict[str, Any]:
-    """How the outbox of that name was made. Raises ConfigError where there is none."""
+    """Return the arguments with which the outbox was created. Raises ConfigError if it does not exist."""
     from sqlalchemy import column, inspect, select, table
 
     inspector = inspect(connection)
     if not inspector.has_table(name, schema) or not inspector.has_table(f"{name}_meta", schema):
         _no_outbox(inspector, name, schema)
-    names = {one["name"] for one in inspector.get_columns(name, schema)}
+    names = {existing["name"] for existing in inspector.get_columns(name, schema)}
     meta = table(f"{name}_meta", column("name"), column("value"), schema=schema)
     shards = connection.execute(select(meta.c.value).where(meta.c.name == "shards")).scalar()
     return {
@@ -165,7 +167,7 @@ def _find(connection: Connection, name: str, schema: str | None) -> dict[str, An
 
 def _no_outbox(inspector: Inspector, name: str, schema: str | None) -> NoReturn:
     tables = set(inspector.get_table_names(schema))
-    there = sorted(one[: -len("_shards")] for one in tables if one.endswith("_shards"))
+    there = sorted(name[: -len("_shards")] for name in tables if name.endswith("_shards"))
     others = [one for one in there if {one, f"{one}_meta"} <= tables]
     where = f" in schema {schema!r}" if schema else ""
     if others:
@@ -181,7 +183,7 @@ def _no_outbox(inspector: Inspector, name: str, schema: str | None) -> NoReturn:
 
 @contextmanager
 def plain_errors(url: URL, name: str) -> Generator[None]:
-    """What SQLAlchemy and drivers raise, as a ConfigError of one line."""
+    """Turn errors of SQLAlchemy and drivers into a ConfigError of one line."""
     from sqlalchemy.exc import DBAPIError, MissingGreenlet, NoSuchModuleError
 
     try:
@@ -196,7 +198,8 @@ def plain_errors(url: URL, name: str) -> Generator[None]:
         _install(error, _missing_driver(url, error.name))
     except DBAPIError as error:
         raise ConfigError(_explained(error, url, name)) from error
-    except (ConnectionRefusedError, ConnectionResetError, TimeoutError, gaierror) as error:  # of asyncpg, as they are
+    # asyncpg raises these directly
+    except (ConnectionRefusedError, ConnectionResetError, TimeoutError, gaierror) as error:
         raise ConfigError(f"{_shown(url)} cannot be reached: {error.strerror or error}") from error
 
 
@@ -207,7 +210,7 @@ def _install(cause: Exception, cure: str) -> NoReturn:
 def _unknown_dialect(url: URL) -> NoReturn:
     meant = _OTHER_NAMES.get(url.get_backend_name())
     cure = f"say {meant}://" if meant else f"as {_EXAMPLE}"
-    raise UsageError(f"--database: {url.drivername}:// is no kind of database that SQLAlchemy knows; {cure}") from None
+    raise UsageError(f"--database: {url.drivername}:// is not a database that SQLAlchemy supports; {cure}") from None
 
 
 def _missing_driver(url: URL, module: str) -> str:
@@ -230,4 +233,4 @@ def _explained(error: DBAPIError, url: URL, name: str) -> str:
     said = str(error.orig).strip().partition("\n")[0]
     if error.connection_invalidated or error.statement is None:
         return f"{_shown(url)} cannot be reached: {said}"
-    return f"outbox {name!r} in {_shown(url)}: {said}; `eventbus outbox check` tells whether its tables are in order"
+    return f"outbox {name!r} in {_shown(url)}: {said}; `eventbus outbox check` checks its tables"

@@ -1,4 +1,4 @@
-"""``eventbus outbox ddl``: the statements that make an outbox's tables."""
+"""``eventbus outbox ddl``: print the statements that create an outbox's tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def add(actions: Subcommands) -> None:
     parser = actions.add_parser(
         "ddl",
         help="the statements that make its tables, or those of an inbox",
-        description="For whoever runs such statements by hand. In a program it is outbox.create_tables(), in a\n"
+        description="For those who run such statements by hand. In a program it is outbox.create_tables(), in a\n"
         "migration op.create_outbox() or op.create_inbox().",
         epilog=_EPILOG,
     )
     group = parser.add_argument_group("which outbox")
     group.add_argument("--dialect", choices=_DIALECTS, help=f"of the database (default: that of ${VARIABLE})")
-    group.add_argument("--database", metavar="URL", help="in place of --dialect; nobody connects to it")
+    group.add_argument("--database", metavar="URL", help="instead of --dialect; no connection is made")
     add_name(group)
     add_shape(parser)
     parser.add_argument("--archive", action="store_true", help="with a table that published events are kept in")
@@ -37,7 +37,7 @@ def add(actions: Subcommands) -> None:
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """The options of an outbox that are the same for all programs that use it."""
+    """Add the options that must be the same for all programs that use an outbox."""
     parser.add_argument("--shards", type=positive, metavar="N", help="into how many parts relays divide the keys")
     parser.add_argument("--columns", choices=("plain", "debezium"), help="how its columns are called")
 

@@ -1,4 +1,4 @@
-"""``eventbus outbox list``: events that the log refused, and what waits behind them."""
+"""``eventbus outbox list``: list events that the log refused, and events that wait for them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _MOST = 50
 _EPILOG = """\
   eventbus outbox list                          what the log refused, and why
   eventbus outbox list 4711                     one of them: headers and value too
-  eventbus outbox list --topic orders --behind  with the events that wait behind one of their key
+  eventbus outbox list --topic orders --behind  with the events that wait for them
 """
 
 
 def add(actions: Subcommands) -> None:
     parser = actions.add_parser(
         "list",
-        help="what the log refused, why, and how much waits behind it",
-        description="Events that the log does not take (too large, no such topic, ...). Later events of its key wait\n"
-        'behind one, unless relays have on_poison="skip".',
+        help="what the log refused, why, and how many events wait for it",
+        description="Events that the log does not take (too large, unknown topic, ...). Later events with the\n"
+        'key of such an event wait, unless relays have on_poison="skip".',
         epilog=_EPILOG,
     )
     add_choice(parser)
     add_database(parser)
-    parser.add_argument("--behind", action="store_true", help="also those that wait behind one")
+    parser.add_argument("--behind", action="store_true", help="also the events that wait for them")
     parser.add_argument("--limit", type=positive, default=_MOST, metavar="N", help=f"so many (default: {_MOST})")
     parser.set_defaults(run=list_refused)
 
@@ -46,7 +46,7 @@ def list_refused(args: argparse.Namespace) -> int:
         from outbox.quarantine import Quarantine
 
         quarantine = Quarantine(opened.database, opened.outbox.tables)
-        # One that is named is shown, whatever it is.
+        # An event named explicitly is shown even if it only waits.
         behind = args.behind or bool(args.chosen)
         found = await quarantine.events(choice, limit=args.limit + 1, behind=behind)
         shown, more = found[: args.limit], len(found) > args.limit
@@ -99,7 +99,11 @@ async def _show_one(one: Refused, quarantine: Quarantine, now_ms: int, out: Outp
     if out.json:
         out.data(_as_json(one) | _content_as_json(content))
         return
-    refused = "waits behind one of its key" if one.is_behind else f"refused {how_long(now_ms - one.failed_at_ms)} ago"
+    refused = (
+        "waits for an earlier event with its key"
+        if one.is_behind
+        else f"refused {how_long(now_ms - one.failed_at_ms)} ago"
+    )
     out.line(f"event {one.id} ({one.event_id}), {refused}, written {how_long(now_ms - one.written_at_ms)} ago")
     fields = {
         "topic": one.topic if one.partition is None else f"{one.topic}, partition {one.partition}",

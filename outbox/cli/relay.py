@@ -1,4 +1,4 @@
-"""``eventbus outbox relay``: publish the events of a database, in a process of its own."""
+"""``eventbus outbox relay``: publish the events of a database in a separate process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _EVERY_SECONDS = 5.0
 _BAR_SECONDS = 0.25
 _QUIET_SECONDS = 60.0
-"""While nothing happens, a line only so often."""
+"""Interval between lines while nothing changes."""
 _LARGE = 10_000
-"""A backlog that gets a bar."""
+"""Minimum size of a backlog for which a progress bar is shown."""
 _EPILOG = """\
   eventbus outbox relay --database postgresql://me@localhost/shop --url kafka://localhost:9092
   eventbus outbox relay --until-empty            end when everything is published
 
-Any number of them share the work, in services or alone. Ctrl-C or SIGTERM ends it after the batch at work.
+Any number of them share the work, in services or alone. Ctrl-C or SIGTERM ends it after the batch in flight.
 """
 
 
@@ -100,37 +100,37 @@ def relay(args: argparse.Namespace) -> int:
 
 
 class Going(NamedTuple):
-    """How it goes at a moment."""
+    """A snapshot of the progress."""
 
     published: int
-    """Since the start."""
+    """Events published since the start."""
     waiting: int
     is_reckoned: bool
-    """What waits was not counted."""
+    """True if the backlog was estimated instead of counted."""
     rate: float
-    """Events a second, since the last time."""
+    """Events per second since the previous snapshot."""
     oldest_age_ms: int | None
 
     @property
     def left_seconds(self) -> float | None:
-        """Until all is published, at this rate, if nothing comes."""
+        """Seconds until everything is published at this rate, if no events are added."""
         return self.waiting / self.rate if self.rate else None
 
 
 class Pace:
-    """Reckons from what was counted and published; pure."""
+    """Computes rates and estimates from counts. Pure."""
 
     def __init__(self, now: float, published: int = 0) -> None:
         self._at = now, published
         self._backlog = 0
-        """How much waited then."""
+        """Number of waiting events at the last count."""
 
     def waiting(self, published: int) -> int:
-        """About how much waits, without a look at the database."""
+        """Estimate the number of waiting events without a query."""
         return max(0, self._backlog - (published - self._at[1]))
 
     def at(self, now: float, published: int, backlog: Backlog) -> Going:
-        """``now`` in seconds of a clock that only grows."""
+        """Return a snapshot. ``now`` is in seconds of a monotonic clock."""
         then, before = self._at
         rate = (published - before) / (now - then) if now > then else 0.0
         self._at, self._backlog = (now, published), backlog.count
@@ -138,7 +138,7 @@ class Pace:
 
 
 class Reporter:
-    """A line every few seconds, and a bar on a terminal while it works off a backlog."""
+    """Prints a line every few seconds, and on a terminal a progress bar while a backlog is reduced."""
 
     def __init__(self, opened: Opened, relay: Relay, every_seconds: float, out: Output) -> None:
         self._opened = opened
@@ -149,7 +149,7 @@ class Reporter:
         self._said_at = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled. A database that does not answer is the relay's to tell of."""
+        """Report until cancelled. A database that does not answer is reported by the relay."""
         from outbox.database import trouble_of
         from outbox.status import read_backlog
 
@@ -158,7 +158,7 @@ class Reporter:
             while True:
                 try:
                     backlog = await self._opened.database.run(read_backlog, self._opened.outbox.tables)
-                except Exception as error:  # asked of the database, and said by whom it concerns
+                except Exception as error:  # the relay reports an outage
                     if trouble_of(error) == "other":
                         raise
                 else:
@@ -209,7 +209,7 @@ def line_of(going: Going) -> str:
 
 
 class Backlogged:
-    """A bar on stderr, while a large backlog is worked off; lines go above it."""
+    """A progress bar on stderr for a large backlog. Lines are printed above it."""
 
     def __init__(self, out: Output, bars: Bars) -> None:
         self._out = out
@@ -218,7 +218,7 @@ class Backlogged:
         self.bar = bars.add("published", is_shown=False)
 
     def move(self, published: int, waiting: int) -> None:
-        """To so much published, and so much that waits."""
+        """Update the numbers of published and waiting events."""
         shown = self.bar.is_shown
         if not shown and waiting >= _LARGE:
             self._began = published
@@ -227,7 +227,7 @@ class Backlogged:
         self.bar.show(waiting > 0 and (shown or waiting >= _LARGE))
 
     def line(self, text: str) -> None:
-        if self._out.stdout.isatty():  # the same terminal: what is printed beside the bar would end up within it
+        if self._out.stdout.isatty():  # on the same terminal, a line printed directly would be mixed with the bar
             self._bars.say(text)
         else:
             self._out.line(text)
@@ -235,7 +235,7 @@ class Backlogged:
 
 @contextmanager
 def bar_on(out: Output) -> Generator[Backlogged | None]:
-    """None where there is no terminal."""
+    """Yield a progress bar, or None if stderr is not a terminal."""
     if out.json or not out.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""``eventbus outbox retry | drop``: refused events again, or never. Relays may be at work meanwhile."""
+"""``eventbus outbox retry | drop``: publish refused events again, or delete them. Relays may run meanwhile."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _Way(NamedTuple):
 _WAYS = {
     "retry": _Way(
         "put back",
-        "publish refused events again, with those behind them",
+        "publish refused events again, with those that wait for them",
         "They go back among those that wait, before the later ones of their key; relays see them at once.\n"
         "What the log refuses again is put aside again.",
     ),
     "drop": _Way(
         "dropped",
-        "delete refused events for good; those behind them go on",
-        "They are never published. Those that wait behind them are, in their order.",
+        "delete refused events permanently; those that wait for them go on",
+        "They are never published. Those that wait for them are, in their order.",
     ),
 }
 
@@ -90,19 +90,19 @@ def release(args: argparse.Namespace) -> int:
 
 
 async def _check_named(quarantine: Quarantine, choice: Choice, count: int) -> None:
-    """Raises ConfigError for a name that is none of a refused event."""
+    """Raise ConfigError for an id that does not belong to a refused event."""
     named = len(choice.ids or ()) + len(choice.event_ids or ())
     if count == named:
         return
     found = await quarantine.events(choice, limit=named, behind=True)
-    behind = next((one for one in found if one.is_behind), None)
+    behind = next((event for event in found if event.is_behind), None)
     if behind is not None:
         raise ConfigError(
             f"event {behind.id} was not refused, it {behind.reason}: retry or drop that one, see "
             f"`eventbus outbox list --topic {behind.topic}`"
         )
-    there = {one.id for one in found} | {one.event_id for one in found}
-    missing = [one for one in (*(choice.ids or ()), *(choice.event_ids or ())) if one not in there]
+    there = {event.id for event in found} | {event.event_id for event in found}
+    missing = [id for id in (*(choice.ids or ()), *(choice.event_ids or ())) if id not in there]
     if missing:
         raise ConfigError(f"event {missing[0]} is not among the refused ones: published, dropped, or put back already")
 
@@ -117,7 +117,7 @@ def _go(count: int) -> str:
 
 @contextmanager
 def _progress(total: int, out: Output) -> Generator[Callable[[int], object]]:
-    """A bar on a terminal, for what takes a while."""
+    """Show a progress bar on a terminal if many events are affected."""
     if not out.stderr.isatty() or total < 1_000:
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""``eventbus outbox status``: what waits, since when, and who publishes it."""
+"""``eventbus outbox status``: show what waits, since when, and which relays publish it."""
 
 from __future__ import annotations
 
@@ -61,20 +61,21 @@ def status(args: argparse.Namespace) -> int:
 
 
 class Rates:
-    """How fast relays publish, between two of their heartbeats; since their start, while only one is known."""
+    """Rates of relays between their last two heartbeats, or since their start while only one heartbeat is known."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], tuple[int, int, float]] = {}
 
     def of(self, relay: RelayStatus, now_ms: int) -> float:
-        """Events a second."""
-        # The start is told as an age: two looks may differ by a millisecond, two relays of a slot by more.
-        one = (relay.slot, round((now_ms - relay.started_age_ms) / 1000))
+        """Return the events per second of a relay."""
+        # The start is computed from an age, so two queries may differ by a millisecond. Two relays of a slot differ by
+        # more.
+        key = (relay.slot, round((now_ms - relay.started_age_ms) / 1000))
         seen_at = now_ms - relay.seen_age_ms
-        published, then, rate = self._seen.get(one, (relay.published, seen_at, relay.rate))
+        published, then, rate = self._seen.get(key, (relay.published, seen_at, relay.rate))
         if seen_at > then:
             rate = (relay.published - published) * 1000 / (seen_at - then)
-        self._seen[one] = relay.published, seen_at, rate
+        self._seen[key] = relay.published, seen_at, rate
         return rate
 
 
@@ -82,7 +83,7 @@ class Rates:
 
 
 def show(found: OutboxStatus, rates: Rates, place: str, out: Output) -> None:
-    """As JSON; or the sums, a table of topics, one of relays, and what somebody should know."""
+    """Print JSON, or the totals, a table of topics, a table of relays, and remarks."""
     if out.json:
         out.data(found)
         return
@@ -122,7 +123,7 @@ def _sums(found: OutboxStatus) -> Iterable[str]:
         yield f"{found.failed:,} refused by the log, {found.behind:,} behind them"
     if found.archived is not None:
         yield f"{found.archived:,} in the archive"
-    free = f", {found.free_shards} of {found.shard_count} shards are nobody's" if found.free_shards else ""
+    free = f", {found.free_shards} of {found.shard_count} shards have no owner" if found.free_shards else ""
     many = {0: "no relay publishes", 1: "1 relay publishes"}
     yield f"{many.get(found.live_relays, f'{found.live_relays} relays publish')}{free}"
 

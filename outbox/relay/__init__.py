@@ -1,1 +1,1 @@
-"""The relay: takes committed events from the outbox's table and publishes them, exactly once and in order of keys."""
+"""The relay: publishes committed events from the outbox's table, exactly once and in the order of each key."""

@@ -62,13 +62,13 @@ def lock_batch(connection: Connection, tables: OutboxTables, slot: int) -> int:
 
 
 def set_batch(connection: Connection, tables: OutboxTables, slot: int, number: int) -> None:
-    """Record a batch, also a lower number than before: the log may have expired the receipt, or be another log."""
+    """Record a batch. The number may be lower than before if the log has expired the receipt, or is another log."""
     meta = tables.meta
     connection.execute(meta.update().where(meta.c.name == _name(slot)).values(value=_text(number)))
 
 
 def recording(tables: OutboxTables) -> Update:
-    """Return the statement of `record_batch`: it runs for each batch, so it is built once."""
+    """Build the statement of `record_batch` once, because it runs for each batch."""
     from sqlalchemy import bindparam
 
     meta = tables.meta
@@ -77,9 +77,10 @@ def recording(tables: OutboxTables) -> Update:
 
 
 def record_batch(connection: Connection, statement: Update, slot: int, number: int) -> None:
-    """Record that the rows of all batches up to this one are deleted, first thing in the transaction that does it.
+    """Record that the rows of all batches up to this one are deleted. Call it first in the transaction that deletes
+    them.
 
-    A relay that lost its slot may come late. The rows that it deletes are published, but its number may be too low.
+    A relay that has lost its slot may come late. The rows it deletes are published, but its number may be too low.
     """
     connection.execute(statement, {"of_slot": _name(slot), "number": _text(number)})
 
@@ -100,5 +101,5 @@ def _name(slot: int) -> str:
 
 
 def _text(number: int) -> str:
-    """Texts in the order of their numbers."""
+    """Pad numbers so that their texts sort in numeric order."""
     return f"{number:020}"

@@ -1,6 +1,7 @@
-"""Where a relay runs: so that one that was killed need not be waited for by its own successor.
+"""Identify the host of a relay, so that the successor of a killed relay need not wait for its lease to end.
 
-Safe in any case, whoever is taken for dead is fenced; so it is only said of a process that surely is not there.
+A wrong answer would be safe because the other relay is fenced, but a relay is only called dead if its process certainly
+does not exist.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from outbox.relay.slots import Other
 
 _PROCESSES = Path("/proc")
 _alive: set[str] = set()
-"""Tokens of the relays in this process."""
+"""Tokens of the leases held by relays in this process."""
 
 
 @cache
 def _machine() -> str:
-    """What tells processes with one id apart: the boot, and the container. Empty where that cannot be known."""
+    """Return an id of the boot and the PID namespace, which make process ids comparable. "" if unknown."""
     try:
         text = f"{Path('/proc/sys/kernel/random/boot_id').read_text()}{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
@@ -29,22 +30,22 @@ def _machine() -> str:
 
 
 def this_host() -> str:
-    """``name/process id@machine``, 255 characters at most."""
+    """Return ``name/process id@machine``, at most 255 characters."""
     return f"{socket.gethostname()[:200]}/{os.getpid()}@{_machine()}"
 
 
 def lives(token: str) -> None:
-    """A relay of this process holds a lease."""
+    """Register a lease held by a relay of this process."""
     _alive.add(token)
 
 
 def ends(token: str) -> None:
-    """It does not any more."""
+    """Unregister a lease that was released or lost."""
     _alive.discard(token)
 
 
 def is_gone(other: Other) -> bool:
-    """A relay of this machine whose process is not there."""
+    """True if a relay ran on this machine and its process no longer exists."""
     name, _, machine = other.host.rpartition("@")
     host, _, process = name.rpartition("/")
     if not machine or machine != _machine() or host != socket.gethostname()[:200] or not process.isdecimal():

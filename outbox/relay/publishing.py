@@ -1,4 +1,4 @@
-"""Rows become records: one transaction of the log has them and their receipt, or nothing."""
+"""Publish rows as records. One transaction of the log contains both the records and their receipt."""
 
 from __future__ import annotations
 
@@ -39,59 +39,62 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outbox")
 
 At = Callable[[str], Awaitable[object]]
-"""Told of each step that is done: where a test lets a relay die."""
+"""Awaited after each step with its name. Tests use it to kill a relay there."""
 _TRANSACTION_MS = 30_000
-"""What a dead relay left open keeps readers for as long, if nobody reaps it."""
+"""How long an open transaction of a dead relay blocks read_committed readers if no other relay reaps it."""
 _MOST_RECORD_BYTES = 100 * 1_048_576
-"""How large a record may be is for the outbox to say as it is written, and for the topic."""
+"""High enough for every record: the outbox limits the size when an event is written, and the topic does too."""
 _SLICE = 1_000
-"""Rows between two looks at the rest of the world."""
+"""Number of rows after which other tasks get a turn."""
 
 
 def receipts_topic(name: str) -> str:
-    """The reserved topic whose offsets are the receipts. It has one partition, and no record ever."""
+    """Return the internal topic whose committed offsets are the receipts. It has one partition, and never a record."""
     return f"_outbox.{name_in_log(name)}"
 
 
 def transactional_id(name: str, identity: str, slot: int) -> str:
-    """Of a slot; also the group of its receipts. ``identity`` tells databases apart that share a log."""
+    """Return the transactional id of a slot, also the group of its receipts. ``identity`` distinguishes databases on a
+    log.
+    """
     return f"outbox.{name_in_log(name)}.{identity}.{slot}"
 
 
 class Publisher(ABC):
-    """Publishes batches for one slot. After any error `take_up` comes first."""
+    """Publishes batches for one slot. After any error, call `take_up` before anything else."""
 
     def __init__(self, bus: EventBus, at: At) -> None:
         self._bus = bus
         self._at = at
         self._producer: Producer | None = None
         self._limits: dict[str, TopicLimits] = {}
-        """The limits of topics that refused an event for its time."""
+        """Accepted timestamps of topics that refused an event because of its timestamp."""
         self._topics: frozenset[str] = frozenset()
-        """Those of the last batch that exist."""
+        """The topics of the last batch that exist."""
         self.log_id = ""
-        """The id of the log that was there when the slot was taken up; empty if it does not matter."""
+        """Id of the log when the slot was taken up; "" if it does not matter."""
         self.number = 0
-        """The number of the last batch that was published for the slot."""
+        """Number of the last batch published for the slot."""
 
     @abstractmethod
     async def take_up(self) -> Receipt | None:
-        """Become the only publisher for the slot. Return its receipt; None if this publisher leaves none."""
+        """Fence all other publishers of the slot. Return its receipt, or None if this publisher writes none."""
 
     @abstractmethod
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
-        """On return the rows are in the log. Raises Refused for rows that the log will never take."""
+        """Publish rows: they are in the log when it returns. Raises Refused for rows that the log will never accept."""
 
     @abstractmethod
     async def check(self) -> None:
-        """Right after `take_up`: whether the log takes anything at all of this relay. Raises what it says."""
+        """Check right after `take_up` that the log accepts anything from this relay. Raises the log's error."""
 
     async def learn_limits(self, rows: Sequence[Row], refusal: EventBusError) -> bool:
-        """Look up which times the topics of a refused batch accept. Return True if that helps: publish it again then.
+        """Look up the timestamps that the topics of a refused batch accept. Return True if the batch can be published
+        again.
 
-        Events without a time of their own have the time at which they were written. They may be older than the topic
-        allows when a relay was away, or newer when the writer's clock was ahead. Waiting would not help: they are sent
-        with the time of sending.
+        Events without an explicit timestamp have the time at which they were written. It may be older than the topic
+        allows if no relay ran for a while, or newer if the writer's clock was ahead. Waiting would not help, so they
+        are sent with the current time.
         """
         if not is_about_times(refusal):
             return False
@@ -102,20 +105,20 @@ class Publisher(ABC):
                 limits = TopicLimits.read({name: str(entry.value) for name, entry in found.configs.items()})
             except EventBusError as error:
                 logger.debug("outbox: the configs of %r are not known: %s", topic, error)
-                limits = TopicLimits(before_ms=0, after_ms=0)  # no time of writing is sent
+                limits = TopicLimits(before_ms=0, after_ms=0)  # never send the time of writing
             self._limits[topic] = limits
         return self._limits != before
 
     def _accepted(self, now_ms: int) -> dict[str, tuple[int, int]]:
-        """Return the first and last time that each topic of `learn_limits` accepts."""
+        """Return the first and last timestamp that each topic in `learn_limits` accepts."""
         return {topic: limits.accepted_times(now_ms) for topic, limits in self._limits.items()}
 
     def has_topic(self, topic: str) -> bool:
-        """Return True if the topic existed as the last batch was begun: then it is a partition that does not."""
+        """True if the topic existed when the last batch began, so that only the partition is missing."""
         return topic in self._topics
 
     async def aclose(self) -> None:
-        """Let go of the producer; what is open is aborted."""
+        """Close the producer and abort its open transaction."""
         producer, self._producer = self._producer, None
         if producer is not None:
             try:
@@ -124,7 +127,7 @@ class Publisher(ABC):
                 logger.debug("closing the producer of a relay: %s", error)
 
     async def _adders(self, producer: Producer, rows: Sequence[Row]) -> dict[str, AddReady]:
-        """What puts records into batches, by topic: each topic is looked up before anything is sent."""
+        """Return the function that adds records to each topic. All topics are looked up before anything is sent."""
         adders: dict[str, AddReady] = {}
         self._topics = frozenset()
         for topic in dict.fromkeys(row[2] for row in rows):
@@ -138,10 +141,10 @@ class Publisher(ABC):
         return adders
 
     async def _send(self, producer: Producer, rows: Sequence[Row], adders: dict[str, AddReady]) -> list[BatchDelivery]:
-        """Hand all records over, in the order of the rows; the outcomes of their batches."""
+        """Hand over all records in the order of the rows. Return the deliveries of their batches."""
         batches: dict[int, BatchDelivery] = {}
-        # Rows are stamped by the system clock. A log whose own clock is behind (that of a test) would refuse them as
-        # records from the future.
+        # Rows are stamped with the system clock. A log whose own clock is slower, such as a test's, would refuse them
+        # as records from the future.
         log_now_ms, system_now_ms = self._bus.context.now_ms(), system_clock()
         accepted = self._accepted(log_now_ms)
         for number, row in enumerate(rows, 1):
@@ -153,7 +156,7 @@ class Publisher(ABC):
                 timestamp_ms = timestamp_ms if first_ms <= timestamp_ms <= last_ms else log_now_ms
             if isinstance(key, str):
                 key = key.encode()
-            if isinstance(value, str):  # written by hand: SQLite keeps text as text, also in a column of bytes
+            if isinstance(value, str):  # written by hand: SQLite stores text as text even in a column of bytes
                 value = value.encode()
             add = adders[topic]
             try:
@@ -176,18 +179,18 @@ class Publisher(ABC):
 
 
 class ExactlyOnce(Publisher):
-    """With transactions: safe however many relays believe that the slot is theirs."""
+    """Publishes in transactions, so it is safe however many relays believe that they hold the slot."""
 
     def __init__(self, bus: EventBus, at: At, name: str, identity: str, slot: int) -> None:
         super().__init__(bus, at)
         self._id = transactional_id(name, identity, slot)
         self._place = TopicPartition(receipts_topic(name), 0)
         self._receipt = ""
-        """What it was when the id was taken up."""
+        """The receipt when the transactional id was taken up."""
 
     async def take_up(self) -> Receipt:
         await self.aclose()
-        # The log may be another one than it was.
+        # The log may have been replaced since.
         self.log_id = await create_receipts_topic(self._bus, self._place.topic)
         self._producer = producer = self._bus.new_producer(
             transactional_id=self._id,
@@ -210,7 +213,7 @@ class ExactlyOnce(Publisher):
         await producer.commit()
 
     async def renew_receipt(self) -> None:
-        """Commit a receipt under the next number that names no rows."""
+        """Commit a receipt with the next number that lists no rows."""
         self.number, self._receipt = self.number + 1, encode(())
         await self.check()
 
@@ -232,7 +235,9 @@ class ExactlyOnce(Publisher):
 
 
 class AtLeastOnce(Publisher):
-    """Without: a crash, or a relay that was taken for dead, may publish rows again."""
+    """Publishes without transactions. Rows may be published again after a crash, or by a relay that was considered
+    dead.
+    """
 
     async def take_up(self) -> None:
         await self.aclose()
@@ -242,7 +247,7 @@ class AtLeastOnce(Publisher):
         await self._at("fenced")
 
     async def check(self) -> None:
-        pass  # it puts nothing into the log but the rows
+        pass  # nothing but rows is written to the log
 
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
         producer = self._producer
@@ -259,23 +264,23 @@ class AtLeastOnce(Publisher):
 
 
 def _has_time_of_writing(row: Row) -> bool:
-    """True if the writer gave the event no ``timestamp_ms=``: then its time is that in its id, a UUIDv7."""
+    """True if the writer set no ``timestamp_ms=``, so that the timestamp is that in the event's id, a UUIDv7."""
     return written_at_ms(row[1], -1) == row[7]
 
 
 def _no_event(row: Row, error: Exception) -> EventBusError:
-    """Of a row that something else has written: no record can be made of it."""
+    """Return the error for a row that was not written by the outbox, and cannot be turned into a record."""
     kinds = ", ".join(f"{name} {type(row[at]).__name__}" for name, at in (("key", 3), ("value", 4), ("headers", 5)))
     return SerializationError(
-        f"the row is no event ({error}): key and value are bytes or NULL, and headers as outbox.publish packs them or "
-        f"NULL; here they are {kinds}"
+        f"the row is not an event ({error}): key and value are bytes or NULL, and headers as outbox.publish packs them "
+        f"or NULL; here they are {kinds}"
     )
 
 
 async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> Receipt:
-    """Return the last receipt. No transaction that is still being ended can change it any more.
+    """Return the last receipt. No earlier transaction can change it any more.
 
-    Only after the transactional id was taken over, or fenced. Raises ConfigError for a receipt that is none.
+    Call it only after taking over or fencing the transactional id. Raises ConfigError for an invalid receipt.
     """
     reader = bus.context.backend.consumer(ConsumerConfig(group=group))  # waits until the offset is stable (KIP-447)
     try:
@@ -286,9 +291,9 @@ async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> Rece
 
 
 async def peek_receipts(bus: EventBus, name: str, identity: str, slots: int) -> dict[int, Receipt]:
-    """Return the last receipt of each of the first ``slots``, and of those after them that were in use.
+    """Return the last receipts of the first ``slots`` slots, and of further ones that were in use.
 
-    Nothing is fenced, so the receipt of a slot that is in use may be out of date when this returns.
+    Nothing is fenced, so the receipt of a slot in use may be outdated when this returns.
     """
     place = TopicPartition(receipts_topic(name), 0)
     receipts: dict[int, Receipt] = {}
@@ -306,17 +311,17 @@ def _receipt(found: OffsetAndMetadata | None) -> Receipt:
 
 
 async def create_receipts_topic(bus: EventBus, topic: str) -> str:
-    """Create the topic if it is missing. Return its id, which no other log has."""
+    """Create the topic if it is missing. Return its id, which is unique to this log."""
     try:
         [found] = await bus.admin.describe_topics([topic])
     except UnknownTopicOrPartition:
-        with contextlib.suppress(TopicAlreadyExists):  # another relay was faster
+        with contextlib.suppress(TopicAlreadyExists):  # another relay created it first
             await bus.admin.create_topic(topic)
         [found] = await bus.admin.describe_topics([topic])
     return found.topic_id
 
 
 async def fence(bus: EventBus, transactional_id: str) -> None:
-    """Nobody publishes under the id any more, and what was open is ended."""
-    with contextlib.suppress(TransactionalIdNotFound):  # nobody ever did
+    """Fence all producers with this id, and end their open transaction."""
+    with contextlib.suppress(TransactionalIdNotFound):  # the id was never used
         await bus.admin.fence_producer(transactional_id)

@@ -1,10 +1,10 @@
-"""Receipts: which rows a transaction of the log has published, in the metadata of the offset it commits.
+"""Receipts list the rows published by a transaction, in the metadata of the offset that it commits.
 
-A receipt is as good as the commit that carries it: it stands in the log if, and only if, the events do. Whoever comes
-after a crash reads it, and knows which rows must only be deleted. It may have several parts, one for each batch whose
-rows were not deleted yet; the rows of a part are always deleted together.
+A receipt is in the log if, and only if, the events of its transaction are. After a crash, a relay reads it to find the
+rows that only need to be deleted. A receipt has one part for each batch whose rows may still be in the table. The rows
+of a part are always deleted together.
 
-The text is ``1`` and base 85 of zlib of varints: Kafka limits the metadata to 4,096 bytes.
+The text is ``1`` followed by base 85 of zlib of varints, because Kafka limits the metadata to 4,096 bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from eventbus.errors import ConfigError
 
 LONGEST_BYTES = 4_096
-"""Kafka's ``offset.metadata.max.bytes``."""
+"""Limit of the metadata, Kafka's ``offset.metadata.max.bytes``."""
 _VERSION = "1"
 
 
@@ -26,22 +26,22 @@ class Part(msgspec.Struct, frozen=True):
     """The rows of one batch."""
 
     ids: tuple[int, ...]
-    """In ascending order."""
+    """Ids of the rows, ascending."""
     crc: int
-    """`checksum` of their event ids: a row with an id of these may be another one, in a database that was restored."""
+    """`checksum` of the event ids. In a restored database, another row may have one of the ids."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The last batches of a slot that are in the log."""
+    """The latest batches of a slot that are in the log."""
 
     number: int = 0
-    """The number of the last batch; 0 if the log has no receipt."""
+    """Number of the last batch; 0 if the log has no receipt."""
     parts: tuple[Part, ...] = ()
-    """The last batches, whose rows may still be in the table; the last one has ``number``."""
+    """The last batches, whose rows may still be in the table. The last part belongs to ``number``."""
 
     @property
     def deleted(self) -> int:
-        """The number of the last batch whose rows were deleted before the last batch was published."""
+        """Number of the last batch whose rows were deleted before the batch ``number`` was published."""
         return self.number - len(self.parts)
 
 
@@ -56,24 +56,24 @@ def checksum(event_ids: Iterable[str]) -> int:
 
 
 def spans(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending ids as ranges (first, last), both inclusive, without a hole in any of them."""
+    """Convert ascending ids to contiguous ranges (first, last), both inclusive."""
     if not ids:
         return []
     if ids[-1] - ids[0] + 1 == len(ids):
         return [(ids[0], ids[-1])]
     found: list[tuple[int, int]] = []
     first = last = ids[0]
-    for one in ids[1:]:
-        if one != last + 1:
+    for id in ids[1:]:
+        if id != last + 1:
             found.append((first, last))
-            first = one
-        last = one
+            first = id
+        last = id
     found.append((first, last))
     return found
 
 
 def encode(parts: Sequence[Part]) -> str:
-    """The text of a receipt. It may be longer than `LONGEST_BYTES`."""
+    """Encode a receipt. The text may be longer than `LONGEST_BYTES`."""
     data = bytearray()
     for part in parts:
         ranges = spans(part.ids)
@@ -88,7 +88,7 @@ def encode(parts: Sequence[Part]) -> str:
 
 
 def decode(text: str) -> list[Part]:
-    """The parts of a receipt; none for an empty text. Raises ConfigError for what `encode` has not made."""
+    """Decode a receipt; an empty text has no parts. Raises ConfigError for a text that `encode` did not produce."""
     if not text:
         return []
     if not text.startswith(_VERSION):
@@ -103,7 +103,7 @@ def decode(text: str) -> list[Part]:
 
 
 def fits(text: str) -> bool:
-    """Kafka takes it; the text is ASCII."""
+    """True if the text, which is ASCII, is short enough for Kafka."""
     return len(text) <= LONGEST_BYTES
 
 
@@ -124,7 +124,7 @@ def _parts(data: bytes) -> Iterable[Part]:
 
 
 def _write(data: bytearray, number: int) -> None:
-    """A varint: seven bits a byte, the lowest first."""
+    """Append a varint: seven bits per byte, lowest first."""
     while number > 0x7F:
         data.append(number & 0x7F | 0x80)
         number >>= 7

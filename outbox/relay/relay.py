@@ -1,4 +1,4 @@
-"""The relay as a part of a bus: it begins, goes on whatever is away, and ends with the bus."""
+"""The relay as a part of a bus: it starts with the bus, survives outages, and stops with the bus."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ logger = logging.getLogger("outbox")
 
 _CONFLICT_SECONDS = 0.02
 _CLOSE_SECONDS = 10.0
-"""What the batch at work has to finish in when the bus closes."""
+"""How long a batch in flight may take to finish when the bus closes."""
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
 
 
 class Relay:
-    """Publishes the events of an outbox: each once, and those of a key in their order. A `Part` of a bus::
+    """Publishes the events of an outbox, each once, in the order of each key. Include it in a bus::
 
         bus.include(outbox.relay())
 
-    Any number of relays, in any number of processes, share the work: keys are divided into shards, each of which
-    belongs to one relay at a time. ``delivery``: "exactly-once" publishes each batch in a transaction of the log, with
-    a receipt that tells which rows it has; a reader with ``isolation_level="read_committed"`` (the default) sees each
-    event once, whoever dies when. "at-least-once" needs no transactions.
+    Any number of relays, in any number of processes, share the work: keys are divided into shards, and each shard
+    belongs to one relay at a time. With ``delivery="exactly-once"`` each batch is published in a transaction of the
+    log, together with a receipt that lists its rows. Consumers with ``isolation_level="read_committed"`` (the default)
+    then read each event once, whatever process dies and whenever. "at-least-once" needs no transactions.
     """
 
     def __init__(
@@ -68,12 +68,13 @@ class Relay:
         create_tables: bool = True,
         patience_ms: Milliseconds = 600_000,
     ) -> None:
-        """``batch_size``: rows in a transaction, at most. ``on_poison``: whether a row that the log refuses for good
-        holds back those of its key behind it ("block"), or alone is put aside ("skip"). ``lease_ms``: so long after a
-        relay dies others wait for it. ``poll_ms``: the shortest and the longest wait for new rows, where nobody says
-        that there are some. ``listen``: have PostgreSQL say so. ``create_tables``: where they are missing.
-        ``patience_ms``: how long events wait in the outbox for a topic that does not exist, or whose ACL is missing,
-        before they are quarantined. Raises ConfigError.
+        """``batch_size`` is the maximum number of rows in a transaction. ``on_poison`` decides about later events with
+        the key of an event that the log permanently refuses: they wait ("block"), or only the refused event is
+        quarantined ("skip"). ``lease_ms`` is how long other relays wait before they take over from a dead one.
+        ``poll_ms`` is the shortest and the longest wait for new rows without a notification. ``listen`` uses
+        PostgreSQL's notifications. ``create_tables`` creates missing tables. ``patience_ms`` is how long events wait in
+        the outbox for a topic that does not exist, or whose ACL is missing, before they are quarantined. Raises
+        ConfigError.
         """
         if delivery not in ("exactly-once", "at-least-once"):
             raise ConfigError(f'delivery={delivery!r}: "exactly-once" or "at-least-once"')
@@ -91,7 +92,7 @@ class Relay:
             raise ConfigError(f"patience_ms={patience_ms!r}: 0 or more")
         self._outbox = outbox
         self._tables = outbox.tables
-        # A database may never answer. What goes on without its relay is guarded by the lease, or is deleted anyway.
+        # A database may never answer. Abandoned transactions are guarded by the lease, or only delete published rows.
         self._database = Database(engine_for(engine), abandons=True)
         self._has_own_engine = self._database.engine is not engine
         self._settings = Settings(
@@ -107,9 +108,9 @@ class Relay:
         self._metrics = RelayMetrics(outbox=_label(outbox, self._database))
         self._now: Now = now_sql
         self._timers: Timers = RealTimers()
-        """A database is real, also where a test's clock stands."""
+        """Real time even if the bus runs on a test's clock, because the database does."""
         self._at = _nothing
-        """Awaited with the name of each step that is done: where tests let a relay die."""
+        """Awaited after each step with its name. Tests use it to kill a relay there."""
         self._work: Work | None = None
         self._wake = anyio.Event()
         self._closing = False
@@ -117,22 +118,25 @@ class Relay:
         self._scope: anyio.CancelScope | None = None
         self._trouble = ""
         self._drained = 0
-        """What it had published when `drain` returned last."""
+        """Number of published events when `drain` last returned."""
         self._quiet = anyio.Event()
-        """Set, and replaced, after each step that leaves nothing to do."""
+        """Set and replaced after each step that leaves nothing to do."""
         self._remove_wake: Callable[[], None] = _forget
         self._listener: Listener | None = None
         self._watch: Watch | None = None
-        """Of the whole outbox, while it runs."""
+        """Monitors the whole outbox while the relay runs."""
 
     def __repr__(self) -> str:
         return f"<Relay of outbox {self._tables.name!r}, {self.health().status}>"
 
-    # life ------------------------------------------------------------------------------------------------------------
+    # start and stop
+    # -----------------------------------------------------------------------------------------------------
 
     async def start(self, bus: EventBus) -> None:
-        """Begin. A database that is away now is waited for; raises ConfigError for tables that are not as they should
-        be, and for an engine that cannot do this."""
+        """Start publishing. If the database is down, the relay waits for it.
+
+        Raises ConfigError for tables that do not match, and for an unsuitable engine.
+        """
         self._closing, self._trouble = False, ""
         self._wake, self._ended, self._quiet = anyio.Event(), anyio.Event(), anyio.Event()
         await self._prepare()
@@ -165,7 +169,7 @@ class Relay:
             await self._database.run(check_isolation)
             if self._creates_tables:
                 await self._outbox.create_tables_async(self._database.engine)
-        except Exception as error:  # what is away comes back, and the loop says what it meets
+        except Exception as error:  # the loop retries and reports an outage
             if advice := proxy_advice(error):
                 raise ConfigError(
                     f"The relay of outbox {self._tables.name!r} cannot use its engine. {advice}"
@@ -175,7 +179,7 @@ class Relay:
             self._say(error)
 
     async def aclose(self) -> None:
-        """Finish the batch at work, within ten seconds, and let go of shards and slot."""
+        """Finish the batch in flight within ten seconds, and release shards and slot."""
         self._closing = True
         self._wake.set()
         if self._work is not None:
@@ -187,7 +191,7 @@ class Relay:
             self._work = None
 
     async def drain(self) -> bool:
-        """Return when nothing is left that this relay could publish now. True: it has published since the last call."""
+        """Wait until this relay can publish nothing more now. Return True if it has published since the last call."""
         work = self._work
         if work is None:
             return False
@@ -235,10 +239,11 @@ class Relay:
         listener, self._listener = self._listener, None
         try:
             await work.finish()
-        except Exception as error:  # a successor sees to what is left
+        except Exception as error:  # a successor deletes what is left
             logger.warning("outbox %r: the relay could not let go of its slot: %s", self._tables.name, error)
         finally:
-            # A connection that comes back to a pool which was disposed of, by us or by its user, is never closed.
+            # A connection that returns to its pool after the pool was disposed of, here or by its user, is never
+            # closed.
             await self._database.settle(_CLOSE_SECONDS)
             if self._has_own_engine:
                 await self._database.dispose()
@@ -258,7 +263,7 @@ class Relay:
                     await self._wake.wait()
 
     async def _step(self, work: Work) -> float:
-        """One step; what goes wrong costs a wait, and nothing else."""
+        """Run one step. An error only costs a wait."""
         try:
             seconds = await work.step()
         except LeaseLost as error:
@@ -266,7 +271,7 @@ class Relay:
             self._metrics.lost_leases += 1
             work.forget()
             return _CONFLICT_SECONDS
-        except Exception as error:  # whatever it is, a relay goes on: its service has other work too
+        except Exception as error:  # a relay never gives up, because its service also does other work
             work.doubt()
             if isinstance(error, _FENCED):
                 self._metrics.fenced += 1
@@ -288,7 +293,7 @@ class Relay:
             await work.timers.sleep(self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE / 2)
             try:
                 await work.tenure.renew()
-            except Exception as error:  # the steps meet it too, and say it
+            except Exception as error:  # the steps run into the error too, and report it
                 logger.debug("outbox %r: the lease was not renewed: %s", self._tables.name, error)
 
     def _say(self, error: Exception) -> None:
@@ -298,7 +303,7 @@ class Relay:
         if not self._trouble:
             is_known = isinstance(error, EventBusError) or trouble_of(error) != "other"
             logger.warning(
-                "outbox %r: nothing is published now, the relay tries again by itself: %s", self._tables.name, said,
+                "outbox %r: nothing is published now, the relay retries automatically: %s", self._tables.name, said,
                 exc_info=None if is_known else error,
             )  # fmt: skip
         self._trouble = said
@@ -307,20 +312,21 @@ class Relay:
         quiet, self._quiet = self._quiet, anyio.Event()
         quiet.set()
 
-    # what it says ----------------------------------------------------------------------------------------------------
+    # metrics and health
+    # -------------------------------------------------------------------------------------------------
 
     def metrics(self) -> RelayMetrics:
-        """What it has counted since it was made."""
+        """Return the counters since the relay was created."""
         return self._metrics
 
     def samples(self) -> Iterator[Sample]:
-        """The same, as the bus's metrics have it; and how much waits in the outbox, as of the last look."""
+        """Yield the counters and, from the last check of the outbox, its backlog as metrics of the bus."""
         yield from self._metrics.samples()
         if self._watch is not None:
             yield from self._watch.samples(self._metrics.outbox)
 
     def health(self) -> PartHealth:
-        """Whether events go through, as far as the relay knows without asking."""
+        """Return whether events are published, as far as the relay knows without a query."""
         status, reason = self._status()
         metrics = self._metrics
         details = {
@@ -340,11 +346,14 @@ class Relay:
         if work is None or self._ended.is_set():
             return "failed", "the relay is not running"
         if self._trouble:
-            return "degraded", f"nothing is published now, it tries again by itself: {self._trouble}"
+            return "degraded", f"nothing is published now, it is retried automatically: {self._trouble}"
         if work.tenure.lease is None:
             return "starting", "the relay waits for a slot"
         if work.cleaner.trouble:
-            return "degraded", f"published events are not deleted now, it tries again by itself: {work.cleaner.trouble}"
+            return (
+                "degraded",
+                f"published events are not deleted now, it is retried automatically: {work.cleaner.trouble}",
+            )
         if waits := work.waits.text(work.timers.current_time()):
             return "degraded", waits
         if self._watch is not None and (trouble := self._watch.trouble()):
@@ -356,15 +365,15 @@ class Relay:
 
 
 def _label(outbox: Outbox, database: Database) -> str:
-    """Return the name of the outbox in health and metrics: outboxes of two schemas are two."""
+    """Return the outbox's label in health and metrics, with the schema to distinguish outboxes of the same name."""
     schema = outbox.tables.schema
     schemas: dict[str | None, str | None] = database.plain.get_execution_options().get("schema_translate_map") or {}
     return full_name(outbox.name, schemas.get(schema, schema))
 
 
 async def _nothing(step: str) -> None:
-    """Nobody looks."""
+    """The default hook, which does nothing."""
 
 
 def _forget() -> None:
-    """Nothing to end yet."""
+    """Do nothing, because no hook is registered yet."""

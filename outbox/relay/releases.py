@@ -1,7 +1,4 @@
-"""Put quarantined events back when the reason for which the log refused them has ended.
-
-A missing topic, partition or ACL may be created later. An event that is too large for its topic stays too large.
-"""
+"""Put quarantined events back when the reason for which the log refused them has ended."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ logger = logging.getLogger("outbox")
 
 _LOOK_SECONDS = 10.0
 _PROBE_SECONDS = 60.0
-"""The longest wait for the event that tries an ACL to be published."""
+"""How long to wait for the event that tests an ACL to be published."""
 _MISSING, _DENIED = (f"{error.__name__}: " for error in (UnknownTopicOrPartition, TopicAuthorizationFailed))
-"""How the reasons begin that may end, see `outbox.relay.poison.reason_of`."""
+"""Prefixes of the reasons that may end; see `outbox.relay.poison.reason_of`."""
 
 
 class _Refused(NamedTuple):
@@ -45,7 +42,7 @@ class _Refused(NamedTuple):
 
 
 class Releases:
-    """Runs next to the steps of a relay. Several relays may look at the same time: a row is put back once."""
+    """Runs next to the steps of a relay. Several relays may check at once, but a row is put back only once."""
 
     def __init__(
         self, work: Work, backend: Backend, database: Database, tables: OutboxTables, metrics: RelayMetrics
@@ -57,10 +54,10 @@ class Releases:
         self._metrics = metrics
         self._quarantine = Quarantine(database, tables)
         self._probed: dict[str, float] = {}
-        """Topics with a missing ACL of which one event was put back, and when. An ACL cannot be tried without one."""
+        """When an event was put back to test a missing ACL, by topic. Only publishing an event can test an ACL."""
 
     async def run(self) -> None:
-        """Look until it is cancelled."""
+        """Check periodically until cancelled."""
         while True:
             try:
                 await self.look()
@@ -69,17 +66,17 @@ class Releases:
             await self._work.timers.sleep(_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Count what is quarantined, and put back what the log may accept again."""
+        """Count the quarantined events, and put back those that the log may accept now."""
         refused = await self._database.run(_read, self._tables)
-        self._work.refused = sum(one.events for one in refused)
+        self._work.refused = sum(kind.events for kind in refused)
         waiting = {topic for topic, _ in self._work.waits.places}
         for topic in [
-            topic for topic in self._probed if topic in waiting or topic not in {one.topic for one in refused}
+            topic for topic in self._probed if topic in waiting or topic not in {kind.topic for kind in refused}
         ]:
             del self._probed[topic]
-        for one in refused:
-            if one.reason and one.topic not in waiting and await self._may_be_over(one):
-                await self._put_back(one)
+        for kind in refused:
+            if kind.reason and kind.topic not in waiting and await self._may_be_over(kind):
+                await self._put_back(kind)
 
     async def _may_be_over(self, refused: _Refused) -> bool:
         try:
@@ -91,7 +88,7 @@ class Releases:
     async def _put_back(self, refused: _Refused) -> None:
         choice, topic, now = refused.choice, refused.topic, self._work.timers.current_time()
         if refused.reason == _DENIED and topic in self._probed:
-            # Another relay publishes the event if it belongs to one of its shards. Then this one does not see it.
+            # If the event belongs to a shard of another relay, that relay publishes it and this one does not notice.
             if topic in self._work.probed_topics and now - self._probed[topic] < _PROBE_SECONDS:
                 return
         elif refused.reason == _DENIED:

@@ -1,6 +1,6 @@
-"""The rows of the outbox's tables, as a relay moves them: taken, deleted, settled by a receipt, promoted, put aside.
+"""The relay's SQL for event rows: take, delete, settle by a receipt, promote, and quarantine them.
 
-Each function is part of a transaction that its caller begins and commits.
+Each function runs in a transaction that its caller begins and commits.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ Row = tuple[
     "int | None",  # expires_at_ms
     "int | None",  # bytes of a value that is large: None for the others
 ]
-"""An event, as it is taken: a plain tuple, there are many of them."""
+"""An event as read from the table. A plain tuple, because there are many of them."""
 
 _FEW_SPANS = 8
-"""Of rows that are left out in a statement; beyond that they are left out here."""
+"""Up to this many ranges are excluded in SQL, more are filtered in Python."""
 _LONG_SPAN = 16
 _MOST_SPANS = 32
-"""In one statement; the rest of the ids are listed."""
+"""Maximum number of ranges in a statement. The other ids are listed."""
 _MOST_IDS = 10_000
-"""In one statement: drivers take 32,767 parameters."""
+"""Maximum number of ids in a statement. Drivers accept 32,767 parameters."""
 _MYSQL = ("mysql", "mariadb")
 _BY_KEY = "FORCE INDEX (PRIMARY)"
-"""MySQL would read a small table as a whole, locked, and wait for whoever writes to it just now. Of a range it locks
-the row behind it too; so ids are listed there, each of them."""
+"""MySQL would otherwise scan and lock a small table as a whole, and wait for concurrent writers. For a range it also
+locks the row after it, so ids are listed individually there.
+"""
 _LARGE_BYTES = 8_192
-"""Larger values are read apart, so that rows which are suddenly large do not fill the memory."""
+"""Larger values are read separately, so that unexpectedly large rows do not fill the memory."""
 _MOST_LARGE_BYTES = 8 * 1_048_576
-"""Of those, at once; but one in any case."""
+"""Maximum total size of large values read at once, but always at least one value."""
 
 
 class Peek(msgspec.Struct, frozen=True):
-    """What there is to do."""
+    """The result of a check for work, now or later."""
 
     has_rows: bool
     due_ms: int | None
@@ -71,7 +72,7 @@ class Peek(msgspec.Struct, frozen=True):
 
 
 class Rows:
-    """The SQL of it, for one outbox."""
+    """The SQL statements for the rows of one outbox."""
 
     def __init__(self, tables: OutboxTables) -> None:
         from sqlalchemy import bindparam, case, func, select
@@ -107,10 +108,11 @@ class Rows:
         without: Collection[Place] = (),
         only: Place | None = None,
     ) -> list[Row]:
-        """The first rows of these shards, by id: whatever was committed by now, however low its id is.
+        """Return the first committed rows of these shards in order of id.
 
-        Without those that are ``published`` (ascending), and perhaps still there; and not as many where they are large.
-        ``without``: places whose rows are left out; ``only``: the place whose rows are taken.
+        ``published`` are ids (ascending) of rows that may still be in the table and are skipped. Fewer rows are
+        returned if they are large. ``without`` are places whose rows are skipped; ``only`` restricts the result to one
+        place.
         """
         if not shards:
             return []
@@ -130,7 +132,7 @@ class Rows:
         return self._whole(connection, cast("list[Row]", found.fetchall()))
 
     def _whole(self, connection: Connection, rows: list[Row]) -> list[Row]:
-        """The first of the rows, with their large values."""
+        """Return the first of the rows, with their large values."""
         from sqlalchemy import select
 
         large: list[int] = []
@@ -147,7 +149,7 @@ class Rows:
         columns = self._events.c
         found = connection.execute(select(columns.id, columns.value).where(among(columns.id, large)))
         values: dict[int, bytes] = {id_: value for id_, value in found}
-        # One that has left meanwhile was another's.
+        # A row that has disappeared meanwhile belonged to another relay.
         return [
             row if row[9] is None else (*row[:4], values[row[0]], *row[5:])
             for row in rows
@@ -166,9 +168,9 @@ class Rows:
         number: int,
         now: ColumnElement[int],
     ) -> None:
-        """Delete rows that were published just now, or move them into the archive. Record it for the slot.
+        """Delete rows that were just published, or move them into the archive. Record the batch for the slot.
 
-        A row with one of the ids and an event id outside of the batches stays: it was written after the sequence was
+        A row with one of the ids but an event id outside the batches is kept: it was written after the sequence was
         restarted, and is not published yet.
         """
         if slot is not None:
@@ -186,21 +188,21 @@ class Rows:
         delete_rows(connection, self._events, ids, event_ids)
 
     def drop(self, connection: Connection, ids: Sequence[int], event_ids: tuple[str, str]) -> int:
-        """Delete rows as they are. Return how many there were."""
+        """Delete rows without archiving them. Return how many there were."""
         return delete_rows(connection, self._events, ids, event_ids)
 
     def settle(self, connection: Connection, slot: int, receipt: Receipt, now: ColumnElement[int]) -> int:
         """Delete the rows that a slot has published, and return how many there were. Raises DatabaseMismatch.
 
-        In the transaction that deletes rows, the batch is recorded. So the rows of batches after the recorded one must
-        all be there. They are not if the database went back in time, or if a clone has published these batches.
+        The batch is recorded in the transaction that deletes its rows. The rows of all batches after the recorded one
+        must therefore exist. They do not if the database was restored, or if a clone has published these batches.
         """
         recorded = lock_batch(connection, self._tables, slot)
         check_batch(self._tables, slot, receipt, recorded)
         count = 0
         for number, part in enumerate(receipt.parts, receipt.deleted + 1):
             if number > recorded:
-                # Locked: a relay that was given up may be about to delete them, all at once.
+                # Locked, because a relay that lost the slot may be about to delete all of them.
                 event_ids = self._find(connection, part, locks=True)
                 if event_ids is None:
                     raise DatabaseMismatch(self._tables.name, slot, receipt, recorded)
@@ -210,9 +212,10 @@ class Rows:
         return count
 
     def check(self, connection: Connection, receipts: Mapping[int, Receipt]) -> None:
-        """Raise DatabaseMismatch for receipts that `settle` would refuse. They may be out of date.
+        """Raise DatabaseMismatch for receipts that `settle` would refuse. The receipts may be outdated.
 
-        The rows are read before the recorded batches: a relay that deletes rows meanwhile has recorded them then.
+        The rows are read before the recorded batches, because a relay that deletes rows in between has then recorded
+        them.
         """
         complete = {
             (slot, number): self._find(connection, part) is not None
@@ -227,7 +230,7 @@ class Rows:
                 raise DatabaseMismatch(self._tables.name, slot, receipt, last)
 
     def _find(self, connection: Connection, part: Part, *, locks: bool = False) -> tuple[str, str] | None:
-        """Return the least and the greatest event id of a batch; None if not all of its rows are there."""
+        """Return the lowest and highest event id of a batch, or None unless all of its rows exist."""
         from sqlalchemy import select
 
         columns = self._events.c
@@ -256,7 +259,7 @@ class Rows:
         return conditions
 
     def peek(self, connection: Connection, shards: frozenset[int], without: Collection[Place] = ()) -> Peek:
-        """Whether there are rows, and when there will be: one question, for who has nothing to do."""
+        """Return whether there are rows, and when the next scheduled event is due, in one query for idle relays."""
         from sqlalchemy import exists, func, select
 
         if not shards:
@@ -270,7 +273,7 @@ class Rows:
         return Peek(bool(has_rows), due_ms)
 
     def promote(self, connection: Connection, shards: frozenset[int], now_ms: int, limit: int) -> int:
-        """Make events of what is due, in the order of their times; how many."""
+        """Move scheduled events that are due to the events, in the order of their times. Return how many."""
         from sqlalchemy import select
 
         later = self._tables.later
@@ -278,7 +281,7 @@ class Rows:
         if shards != self._all:
             due = due.where(later.c.shard.in_(shards))
         in_order = due.order_by(later.c.due_ms, later.c.id).limit(limit)
-        # Those that are just being written come with the next look.
+        # Rows locked by their writers are found by the next check.
         ids = list(connection.scalars(in_order.with_for_update(skip_locked=True)))
         if ids:
             names = event_columns(self._tables)
@@ -288,16 +291,16 @@ class Rows:
             delete_rows(connection, later, ids)
         return len(ids)
 
-    def put_aside(
+    def quarantine(
         self, connection: Connection, ids: Sequence[int], reason: str, now: ColumnElement[int], *, is_behind: bool
     ) -> int:
-        """Move events to those that failed; how many."""
+        """Move events to the quarantine. Return how many there were."""
         extra = {"is_behind": int(is_behind), "reason": reason, "failed_at_ms": now}
         self._copy(connection, self._tables.failed, ids, extra)
         return delete_rows(connection, self._events, ids)
 
     def still_blocks(self, connection: Connection, head: int) -> bool:
-        """Lock the row that blocks a key; False: it is not there any more."""
+        """Lock the row that blocks a key. Return False if it has left the quarantine."""
         failed = self._tables.failed
         locked = failed.update().where(failed.c.id == head, failed.c.is_behind == 0)
         found = connection.execute(locked.values(is_behind=failed.c.is_behind))
@@ -311,12 +314,7 @@ class Rows:
         extra: Mapping[str, Any],
         event_ids: tuple[str, str] | None = None,
     ) -> None:
-        """Copy events with their ids. If the target has a row with one of these ids, all get new ids in the same order.
-
-        An id identifies an event only until the sequence restarts, as on a replica that was promoted or after TRUNCATE
-        ... RESTART IDENTITY. Then a new event may have the id of one that was archived or quarantined before. It gets
-        another number there, because a row that cannot be moved would stop the relay.
-        """
+        """Copy events with their ids. If the target already uses any of them, all get new ids in their order."""
         from sqlalchemy import exists, func, insert, literal, select
 
         events = self._events
@@ -340,9 +338,9 @@ def event_columns(tables: OutboxTables) -> list[str]:
 def delete_rows(
     connection: Connection, table: Table, ids: Sequence[int], event_ids: tuple[str, str] | None = None
 ) -> int:
-    """Delete the rows with these ids, and touch no other. Return how many there were.
+    """Delete exactly the rows with these ids. Return how many there were.
 
-    ``event_ids``: the least and the greatest event id of the rows.
+    ``event_ids`` are the lowest and the highest event id of the rows.
     """
     return sum([_delete_some(connection, table, some, event_ids) for some in _slices(ids)])
 
@@ -351,7 +349,7 @@ def _delete_some(connection: Connection, table: Table, ids: Sequence[int], event
     from sqlalchemy import text
 
     if connection.dialect.name in _MYSQL:
-        # Row by row, as the ids lead: any other DELETE may read a small table as a whole, and wait for others' rows.
+        # Driven by the ids, row by row. Any other DELETE may scan a small table, and wait for rows of other writers.
         preparer = connection.dialect.identifier_preparer
         column = preparer.format_column(table.c.id)
         listed = "JSON_TABLE(:ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS listed"
@@ -374,7 +372,7 @@ def _between(table: Table, event_ids: tuple[str, str] | None, connection: Connec
     if event_ids is None:
         return []
     column: Any = table.c.event_id
-    # A locale of PostgreSQL may order texts in another way than Python does.
+    # A PostgreSQL locale may order texts differently from Python.
     column = collate(column, "C") if connection.dialect.name == "postgresql" else column
     return [column.between(*event_ids)]
 
@@ -384,7 +382,7 @@ def _slices(ids: Sequence[int]) -> list[Sequence[int]]:
 
 
 def among(column: ColumnElement[int], ids: Collection[int]) -> ColumnElement[bool]:
-    """The rows with these ids, and no other: long runs of them as ranges."""
+    """Match exactly the rows with these ids. Long runs of ids become ranges."""
     from sqlalchemy import or_
 
     ranges, listed = _ranges(ids)
@@ -393,6 +391,6 @@ def among(column: ColumnElement[int], ids: Collection[int]) -> ColumnElement[boo
 
 
 def _ranges(ids: Collection[int]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Ids as long runs, and the rest of them."""
+    """Split ids into long runs, and the rest."""
     ranges = [span for span in spans(sorted(ids)) if span[1] - span[0] >= _LONG_SPAN][:_MOST_SPANS]
     return ranges, sorted(set(ids).difference(*(range(first, last + 1) for first, last in ranges)))

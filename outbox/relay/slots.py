@@ -1,11 +1,12 @@
-"""Who publishes what: slots, which are leased, and shards, which belong to slots. All times are the database's.
+"""Slots, which relays lease, and shards, which belong to slots. All times are those of the database.
 
-A relay publishes the rows of the shards of its slot, under the slot's transactional id. What keeps others from
-publishing them too is the log: whoever takes a slot, or gives its shards away, fences that id first. So
+A relay publishes the rows of its slot's shards, under the slot's transactional id. The log keeps other relays from
+publishing them too: a relay that takes a slot, or reassigns its shards, first fences that id. Therefore
 
-- **whenever a shard's slot is X, every earlier owner was fenced, or released it with nothing in flight;**
+- **whenever a shard belongs to slot X, every earlier owner was fenced, or released it with nothing in flight;**
 - a relay that has taken its transactional id (again) renews its lease before it takes a row (`renew`);
-- a lease is taken away only as it was when its holder was fenced (`remove`): one renewed meanwhile is alive.
+- a lease is only removed in the state it was in when its holder was fenced (`remove`): a lease renewed since then
+  belongs to a live relay.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ logger = logging.getLogger("outbox")
 MOST_LEASE_MS = 600_000
 """The longest ``lease_ms`` of any relay."""
 Now = Callable[[str], str]
-"""By the dialect's name: SQL for the database's clock, in milliseconds since the epoch."""
+"""Returns the SQL for the database's clock in milliseconds since the epoch, by name of the dialect."""
 Head = tuple[str, "bytes | str | None"]
-"""Topic and key of a row that blocks those behind it."""
+"""Topic and key of a quarantined row that blocks later rows."""
 
 
 class LeaseLost(EventBusError):
-    """Another relay has the slot: drop everything, and enter anew."""
+    """Another relay holds the slot. Drop everything, and enter again."""
 
     retriable = True
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A slot, and the proof that it is ours."""
+    """A slot with the token that proves ownership."""
 
     slot: int
     token: str
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A relay as the database has it."""
+    """A relay's row in the database."""
 
     slot: int
     token: str
@@ -59,27 +60,27 @@ class Other(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a relay sees when it looks."""
+    """The state of all relays, as of one query."""
 
     now_ms: int
     relays: tuple[Other, ...]
     heads: Mapping[Head, int]
-    """Of blocked keys, the lowest id of a row that failed."""
+    """The lowest id of a refused row for each blocked topic and key."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Shards to let go of, and shards to take."""
+    """Shards to release, and shards to take."""
 
     release: tuple[int, ...] = ()
     take: tuple[int, ...] = ()
 
 
 IsGone = Callable[[Other], bool]
-"""Whether a relay is known to be dead although its lease is not over."""
+"""Returns whether a relay is known to be dead although its lease has not expired."""
 
 
 def fair_change(mine: Collection[int], free: Iterable[int], relays: int, shards: int) -> Change:
-    """What brings one of ``relays`` to its fair share: at most that, whatever the others have."""
+    """Return the change that brings a relay closer to its fair share, which it never exceeds."""
     share = -(-shards // max(relays, 1))
     if len(mine) > share:
         return Change(release=tuple(sorted(mine)[share:]))
@@ -87,7 +88,7 @@ def fair_change(mine: Collection[int], free: Iterable[int], relays: int, shards:
 
 
 class Slots:
-    """The SQL of it, for one outbox."""
+    """The SQL statements for slots and shards of one outbox."""
 
     def __init__(self, tables: OutboxTables, lease_ms: int, dialect: str, now: Now) -> None:
         self._tables = tables
@@ -99,7 +100,7 @@ class Slots:
 
     @property
     def now(self) -> ColumnElement[int]:
-        """The database's clock, as SQL."""
+        """The SQL expression for the database's clock."""
         from sqlalchemy import BigInteger, literal_column
 
         return literal_column(self._now(self._dialect), BigInteger)
@@ -109,8 +110,8 @@ class Slots:
     def identity(self, connection: Connection, log_id: str, is_gone: IsGone) -> str:
         """Return the id of this database's outbox.
 
-        ``log_id``: of the log that this relay publishes to; empty if it does not matter. Raises ConfigError for tables
-        that are not those this program means, and while another relay publishes the outbox to another log.
+        ``log_id`` is the id of the log that this relay publishes to, or "" if it does not matter. Raises ConfigError
+        for tables that do not match this program, and while another relay publishes the outbox to another log.
         """
         from sqlalchemy import select
 
@@ -130,21 +131,22 @@ class Slots:
     def alive(self, connection: Connection, is_gone: IsGone) -> list[Other]:
         """Return the relays that may still publish."""
         now_ms, others = self._others(connection)
-        # A lease further ahead comes from a clock that was wrong; a living relay soon renews it with a right one.
-        return [one for one in others if 0 < one.expires_at_ms - now_ms <= MOST_LEASE_MS and not is_gone(one)]
+        # A lease further ahead was written by a wrong clock. A live relay soon renews it with the right time.
+        return [each for each in others if 0 < each.expires_at_ms - now_ms <= MOST_LEASE_MS and not is_gone(each)]
 
     def _agree_on(self, connection: Connection, log_id: str, earlier_log_id: str | None, is_gone: IsGone) -> None:
         """Record ``log_id`` as the log that the outbox is published to, unless a relay of the earlier log is alive.
 
-        Two services whose outboxes have the default name in one database share rows and shards. If their logs differ,
-        each relay would publish events of the other service, and could not fence the other relay in its own log.
+        Two services whose outboxes have the default name in the same database share rows and shards. If their logs
+        differ, each relay would publish events of the other service, and could not fence that service's relay in its
+        own log.
         """
         name, meta = self._tables.name, self._tables.meta
         if earlier_log_id is None:
             connection.execute(meta.insert(), {"name": "log", "value": log_id})
             return
-        # Also where nothing changes: the row stays locked until this relay has entered. A relay of another log that
-        # starts at the same moment waits here, and then finds this one alive.
+        # Even if nothing changes, the row stays locked until this relay has entered. A relay of another log that starts
+        # at the same moment waits here, and then finds this relay alive.
         as_read = (meta.c.name == "log", meta.c.value == earlier_log_id)
         if not _count(connection, meta.update().where(*as_read).values(value=log_id)):
             raise LeaseLost(f"outbox {name!r}: a relay of another log has entered at the same moment")
@@ -160,9 +162,9 @@ class Slots:
         logger.warning("outbox %r: its events were published to another log until now", name)
 
     def _follow(self, connection: Connection, log_id: str) -> None:
-        """Record the log of a relay that has the lease already: its log was deleted and created again, or failed over.
+        """Record the log of a relay that holds the lease: the log was recreated, or failed over.
 
-        Without that, relays that start later would be refused for as long as this one lives.
+        Without that, relays that start later would be refused for as long as this relay lives.
         """
         meta = self._tables.meta
         other = (meta.c.name == "log", meta.c.value != log_id)
@@ -172,9 +174,9 @@ class Slots:
             )
 
     def enter(self, connection: Connection, host: str, is_gone: IsGone) -> Lease | None:
-        """Take the lowest slot that nobody holds; None when all are held.
+        """Take the lowest free slot, or return None if all are held.
 
-        Raises the database's IntegrityError when another relay was faster: try again.
+        Raises the database's IntegrityError if another relay was faster. Try again then.
         """
         from sqlalchemy import insert
 
@@ -204,7 +206,7 @@ class Slots:
         return None
 
     def leave(self, connection: Connection, lease: Lease) -> None:
-        """Let go of the slot and its shards. Only with nothing in flight, and every published row deleted."""
+        """Release the slot and its shards. Only with nothing in flight, and every published row deleted."""
         relays = self._relays
         mine = (relays.c.slot == lease.slot, relays.c.token == lease.token)
         if _count(connection, relays.delete().where(*mine)):
@@ -213,7 +215,7 @@ class Slots:
     # while it lives --------------------------------------------------------------------------------------------------
 
     def renew(self, connection: Connection, lease: Lease, published: int) -> None:
-        """The lease begins anew. Raises LeaseLost."""
+        """Renew the lease. Raises LeaseLost."""
         now = self.now
         self._hold(
             connection,
@@ -222,9 +224,9 @@ class Slots:
         )
 
     def renew_and_read(self, connection: Connection, lease: Lease, published: int, log_id: str) -> frozenset[int]:
-        """The same, and the slot's shards: what may be published from here on, until the next one. Raises LeaseLost.
+        """Renew the lease and return the slot's shards, which may be published until the next call. Raises LeaseLost.
 
-        ``log_id``: of the log that the relay publishes to from now on; empty if it does not matter.
+        ``log_id`` is the id of the log that the relay publishes to from now on, or "" if it does not matter.
         """
         self.renew(connection, lease, published)
         if log_id:
@@ -232,7 +234,7 @@ class Slots:
         return self._mine(connection, lease)
 
     def guard(self, connection: Connection, lease: Lease) -> None:
-        """Begin a transaction that changes rows which are not published. Raises LeaseLost where they are another's."""
+        """Verify the lease at the start of a transaction that changes unpublished rows. Raises LeaseLost."""
         now = self.now
         self._hold(connection, lease, {"seen_at_ms": now}, self._relays.c.expires_at_ms > now)
 
@@ -243,7 +245,7 @@ class Slots:
             raise LeaseLost(f"outbox {self._tables.name!r}: slot {lease.slot} is another relay's now")
 
     def look(self, connection: Connection) -> View:
-        """The relays, and the keys that are blocked: one question."""
+        """Read the relays and the blocked keys in one query."""
         from sqlalchemy import BigInteger, cast, literal, null, select, union_all
 
         relays, failed = self._relays, self._tables.failed
@@ -282,28 +284,28 @@ class Slots:
         return View(now_ms, tuple(others), heads)
 
     def shorten(self, connection: Connection, now_ms: int, others: Iterable[Other]) -> None:
-        """Let leases that end later than any lease may end a lease from now: the database's clock was wrong.
+        """Shorten leases that end later than any lease can, because they were written by a clock that was wrong.
 
-        Its clock was set back since they were written. Of a relay that lives nothing changes, it renews its lease. The
-        slot and the shards of one that died would be held for as long as the clock was ahead, for years perhaps.
+        The database's clock was set back since then. A live relay is not affected, because it renews its lease. The
+        slot and shards of a dead relay would be held for as long as the clock was ahead, perhaps for years.
         """
-        for one in others:
-            if one.expires_at_ms - now_ms <= MOST_LEASE_MS:
+        for relay in others:
+            if relay.expires_at_ms - now_ms <= MOST_LEASE_MS:
                 continue
             until = {"expires_at_ms": self.now + self._lease_ms}
-            if _count(connection, self._relays.update().where(*self._as_seen(one)).values(**until)):
+            if _count(connection, self._relays.update().where(*self._as_seen(relay)).values(**until)):
                 logger.warning(
                     "outbox %r: the lease of the relay %s of slot %d was written by a clock that was wrong. It ends in "
                     "%d s, and no lease is that long. It ends in %d s instead, unless the relay renews it. Check the "
                     "clock of the database.",
-                    self._tables.name, one.host, one.slot, (one.expires_at_ms - now_ms) // 1000,
+                    self._tables.name, relay.host, relay.slot, (relay.expires_at_ms - now_ms) // 1000,
                     self._lease_ms // 1000,
                 )  # fmt: skip
 
     def free_shards(self, connection: Connection) -> list[int]:
-        """Those of nobody.
+        """Return the shards without an owner.
 
-        A slot that has shards and no relay, for somebody has deleted its row, gets one whose lease is over: then it is
+        A slot that has shards but no relay, because its row was deleted, gets a row with an expired lease. It is then
         reaped like any other.
         """
         from sqlalchemy import insert, select
@@ -319,7 +321,7 @@ class Slots:
         return [shard for shard, slot in found if slot is None]
 
     def take(self, connection: Connection, lease: Lease, wanted: Collection[int]) -> frozenset[int]:
-        """Take shards that are free, as far as they still are; all that the slot has then. Raises LeaseLost."""
+        """Take shards that are still free. Return all shards of the slot. Raises LeaseLost."""
         shards = self._shards
         self.guard(connection, lease)
         free = (shards.c.slot.is_(None), shards.c.shard.in_(list(wanted)))
@@ -327,24 +329,25 @@ class Slots:
         return self._mine(connection, lease)
 
     def release(self, connection: Connection, lease: Lease, unwanted: Collection[int]) -> None:
-        """Let go of shards. Only with nothing in flight, and every published row deleted. Raises LeaseLost."""
+        """Release shards. Only with nothing in flight, and every published row deleted. Raises LeaseLost."""
         shards = self._shards
         self.guard(connection, lease)
         ours = (shards.c.slot == lease.slot, shards.c.shard.in_(list(unwanted)))
         connection.execute(shards.update().where(*ours).values(slot=None))
 
-    # those who are gone ----------------------------------------------------------------------------------------------
+    # dead relays
+    # --------------------------------------------------------------------------------------------------------
 
     def lock_gone(self, connection: Connection, gone: Other) -> bool:
-        """Keep others from taking the slot in this transaction. Return False if it is not as it was seen any more."""
+        """Lock the slot of a dead relay for this transaction. Return False if it has changed since it was seen."""
         relays = self._relays
         same = {"seen_at_ms": relays.c.seen_at_ms}
         return bool(_count(connection, relays.update().where(*self._as_seen(gone)).values(**same)))
 
     def remove(self, connection: Connection, gone: Other) -> bool:
-        """Take a slot and its shards from a relay that was fenced, and whose receipt is settled.
+        """Take a slot and its shards from a relay that was fenced and whose receipt is settled.
 
-        False: it has renewed its lease since it was seen, and is alive.
+        Returns False if the relay has renewed its lease since it was seen, so it is alive.
         """
         if not _count(connection, self._relays.delete().where(*self._as_seen(gone))):
             return False
@@ -373,5 +376,5 @@ class Slots:
 
 
 def _count(connection: Connection, statement: Any) -> int:
-    """Rows that a statement has changed."""
+    """Execute a statement and return the number of rows it changed."""
     return cast("CursorResult[Any]", connection.execute(statement)).rowcount

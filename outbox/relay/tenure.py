@@ -1,4 +1,4 @@
-"""A relay's slot: how it is entered and kept, whom else a relay sees, and how shards are shared among them."""
+"""A relay's lease: enter a slot, keep it, observe other relays, and share shards among them."""
 
 from __future__ import annotations
 
@@ -37,29 +37,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outbox")
 
 LOOKS_IN_A_LEASE = 2
-"""So often a relay renews its lease, and looks for the others."""
+"""How often a relay renews its lease, and looks for other relays, within one lease."""
 _RESTLESS_LOOKS = 8
-"""After relays came or went, their shards move for a while."""
+"""After relays came or went, the next looks all ask for free shards."""
 _CALM_LOOKS = 16
-"""Otherwise one look in so many asks for free shards."""
+"""Otherwise only one look out of this many does."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user chose."""
+    """The settings of a relay."""
 
     exactly_once: bool
     blocks: bool
-    """A row that failed holds back those behind it."""
+    """True if a refused row blocks later rows with its key."""
     batch_size: int
     lease_ms: int
     poll_ms: tuple[int, int]
     patience_ms: int
-    """Events for a topic that is missing wait for so long in the outbox before they are quarantined."""
+    """How long events for a missing topic wait in the outbox before they are quarantined."""
 
 
 class Tenure:
-    """Of one relay. What is published under it is none of its business, but that nothing of a shard is left when it is
-    let go of."""
+    """The lease of one relay. It does not publish, but makes sure that nothing of a shard is in flight when it is
+    released.
+    """
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Tenure:
         settle: Callable[[Receipt, Other], Awaitable[object]],
         clean: Callable[[], Awaitable[object]],
     ) -> None:
-        """``settle`` deletes the rows that a relay which is gone has published, ``clean`` those of this relay."""
+        """``settle`` deletes rows that a dead relay has published, ``clean`` those that this relay has published."""
         self._bus = bus
         self._run = transactions.run
         self._name = tables.name
@@ -90,25 +91,25 @@ class Tenure:
         self._settle = settle
         self._clean = clean
         self.identity = ""
-        """Of the database's outbox."""
+        """Id of the database's outbox."""
         self.lease: Lease | None = None
         self.is_lost = False
-        """The lease, as whoever renewed it was told."""
+        """True if a renewal failed because another relay holds the slot."""
         self.shards: frozenset[int] = frozenset()
         self.blocked: Mapping[Head, int] = {}
-        """Topics and keys that wait, and the lowest id that they wait for."""
+        """The lowest id of a refused row for each blocked topic and key."""
         self.look_at = 0.0
-        """When to look next, by the timers."""
+        """When to look for other relays next, by the timers."""
         self._renewed_at = 0.0
         self._ahead_ms = 0.0
-        """The database's clock less that of the timers."""
+        """The database's clock minus that of the timers."""
         self._relays_seen: frozenset[str] = frozenset()
         self._restless = 0
         self._calm = 0
 
     @property
     def look_seconds(self) -> float:
-        """Between two looks, and two renewals."""
+        """Seconds between two looks, and two renewals."""
         return self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE
 
     @property
@@ -116,18 +117,18 @@ class Tenure:
         return self._timers.current_time() >= self.look_at
 
     def now_ms(self) -> float:
-        """The database's clock, as of the last look: it is never ahead."""
+        """Return the database's clock, extrapolated from the last look. It is never ahead."""
         return self._timers.current_time() * 1000 + self._ahead_ms
 
     def held(self) -> Lease:
-        """The lease; only while there is one."""
+        """Return the lease, which must exist."""
         assert self.lease is not None
         return self.lease
 
     # the slot --------------------------------------------------------------------------------------------------------
 
     async def enter(self) -> bool:
-        """Get a slot. Return False if all are held. Raises DatabaseMismatch, before any other relay is fenced."""
+        """Take a slot. Return False if all are held. Raises DatabaseMismatch, before any other relay is fenced."""
         from sqlalchemy.exc import IntegrityError
 
         log_id, receipts = "", {}
@@ -135,13 +136,13 @@ class Tenure:
             log_id = await create_receipts_topic(self._bus, receipts_topic(self._name))
             identity, recorded = await self._run(identity_and_batches, self._tables)
             if identity is not None:
-                # The log is read before the database is compared with it: a relay that publishes meanwhile records each
-                # batch before a receipt leaves it out.
+                # The receipts are read before the database that they are compared with. A relay that publishes in
+                # between records each batch before a receipt omits it.
                 receipts = await peek_receipts(self._bus, self._name, identity, len(recorded))
         enter = (self._enter, log_id, receipts)
         try:
             lease = await self._run(*enter)
-        except IntegrityError:  # another relay was faster
+        except IntegrityError:  # another relay took the slot first
             lease = await self._run(*enter)
         if lease is None:
             return False
@@ -158,9 +159,10 @@ class Tenure:
         return self._slots.enter(connection, hosts.this_host(), hosts.is_gone)
 
     async def confirm(self, log_id: str) -> None:
-        """Renew the lease right after the transactional id was taken: only now its epoch may be used. Raises LeaseLost.
+        """Renew the lease right after taking the transactional id, whose epoch may be used only from now on. Raises
+        LeaseLost.
 
-        What a relay may publish is read in the same transaction.
+        The shards that the relay may publish are read in the same transaction.
         """
         self.shards = await self._run(self._slots.renew_and_read, self.held(), self._metrics.published, log_id)
         self._metrics.shards = len(self.shards)
@@ -168,7 +170,7 @@ class Tenure:
         await self._at("renewed")
 
     async def renew(self) -> None:
-        """Renew the lease while a batch is at work; nothing when that was done just now."""
+        """Renew the lease while a batch is in flight, unless it was renewed recently."""
         lease = self.lease
         if lease is None or self._timers.current_time() - self._renewed_at < self.look_seconds:
             return
@@ -180,12 +182,12 @@ class Tenure:
             self._renewed_at = self._timers.current_time()
 
     async def leave(self) -> None:
-        """Let go of the slot. Only with nothing in flight, and every published row deleted."""
+        """Release the slot. Only with nothing in flight, and every published row deleted."""
         await self._run(self._slots.leave, self.held())
         await self._at("left")
 
     def forget(self) -> None:
-        """The slot is another's, or nobody's."""
+        """Drop the lease locally: another relay holds the slot, or it was released."""
         if self.lease is not None:
             hosts.ends(self.lease.token)
         self.lease = None
@@ -193,10 +195,11 @@ class Tenure:
         self.shards = frozenset()
         self._metrics.slot, self._metrics.shards = None, 0
 
-    # the others ------------------------------------------------------------------------------------------------------
+    # other relays
+    # -------------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Renew the lease, see who else is there and which keys are blocked, and share the shards."""
+        """Renew the lease, read other relays and blocked keys, and share the shards."""
         view = await self._run(self._renew_and_look, self.held())
         self._renewed_at = at = self._timers.current_time()
         self._see(view)
@@ -229,12 +232,12 @@ class Tenure:
         )
 
     def _until_look(self, view: View) -> float:
-        """Sooner than usual when a lease may be over before that."""
+        """Return the usual interval, or less if a lease may end before."""
         ends = [one.expires_at_ms - view.now_ms for one in view.relays if one.expires_at_ms > view.now_ms]
         return min(self.look_seconds, (min(ends, default=0) + 10) / 1000) if ends else self.look_seconds
 
     async def _share(self, relays: int) -> None:
-        """Take what is free, or let go of what is too much."""
+        """Take free shards, or release shards above the fair share."""
         lease, total = self.held(), self._shard_count
         change = fair_change(self.shards, (), relays, total)
         if change.release:
@@ -247,12 +250,12 @@ class Tenure:
             change = fair_change(self.shards, free, relays, total)
             if change.take:
                 self.shards = await self._run(self._slots.take, lease, change.take)
-                self._see(await self._run(self._slots.look))  # whoever had them may have put rows aside since
+                self._see(await self._run(self._slots.look))  # their previous owner may have quarantined rows since
                 await self._at("shared")
         self._metrics.shards = len(self.shards)
 
     def _asks_for_free(self) -> bool:
-        """Not at every look: nothing moves for days."""
+        """Return whether to query for free shards. Not at every look, because usually nothing changes for days."""
         if self._restless:
             self._restless -= 1
             return True
@@ -260,7 +263,7 @@ class Tenure:
         return not self._calm
 
     async def _reap(self, gone: Other) -> None:
-        """A relay whose lease is over: fence it, finish what it has published, and set its shards free."""
+        """Fence a relay whose lease has expired, delete the rows that it has published, and free its shards."""
         logger.warning("outbox %r: the relay %s of slot %d is gone", self._name, gone.host, gone.slot)
         if self._settings.exactly_once:
             group = transactional_id(self._name, self.identity, gone.slot)

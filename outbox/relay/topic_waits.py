@@ -4,7 +4,7 @@ Events for such a topic stay in the outbox. Batches are taken without them, so t
 After ``patience_ms`` they are quarantined. The relay puts them back when the topic exists.
 
 An explicit partition that does not exist waits alone: the other events of its topic are published. Kafka orders events
-within a partition only, so none overtakes an event of its own partition.
+within a partition only, so no event overtakes another of its partition.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from outbox.relay.rows import Row
 
 Place = tuple[str, "int | None"]
-"""A topic, and one of its partitions. None: the whole topic."""
+"""A topic and one of its partitions. None means the whole topic."""
 
 _MAY_END = frozenset((3, 29))
-"""Unknown topic or partition, topic authorization failed."""
+"""Codes of: unknown topic or partition, topic authorization failed."""
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.25, 10.0
-"""Between two tries. A topic is often created within a second of its first event."""
+"""Shortest and longest pause between attempts. A topic is often created within a second of its first event."""
 
 
 def may_end(error: BaseException) -> bool:
@@ -75,22 +75,22 @@ class TopicWaits:
         return wait is not None and now - wait.since >= self._patience_seconds
 
     def published(self, rows: Iterable[Row]) -> None:
-        """The log has stored these rows: their places do not wait any more."""
+        """Record that the log has stored these rows, so that their places no longer wait."""
         for place in {place for row in rows if (place := place_of(row, self.places)) is not None}:
             self.over(place)
 
     def over(self, place: Place) -> None:
-        """The place does not wait any more, or nothing waits for it."""
+        """Remove a place that no longer waits, or has no more rows."""
         for of_places in (self._waits, self._pauses, self._next):
             of_places.pop(place, None)
 
     def due(self, now: float) -> Place | None:
         """Return the place that has to be tried again now, if there is one."""
-        place = min(self._next, key=lambda one: self._next[one], default=None)
+        place = min(self._next, key=lambda place: self._next[place], default=None)
         return place if place is not None and self._next[place] <= now else None
 
     def again_at_once(self, place: Place) -> None:
-        """Try the place again with the next step: more of its rows are late."""
+        """Try the place again in the next step, because more of its rows have waited too long."""
         if place in self._next:
             self._next[place] = 0.0
 

@@ -1,4 +1,4 @@
-"""The relay's way to the database: an engine it can rely on, and transactions that are run again after conflicts."""
+"""Run the relay's transactions on a suitable engine, and retry them after conflicts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LOCKED_SECONDS = 0.002
 
 
 def engine_for(engine: Engine | AsyncEngine) -> Engine | AsyncEngine:
-    """The engine itself, or one like it, with connections of its own.
+    """Return the engine itself, or for MySQL a copy with separate connections at READ COMMITTED.
 
-    MySQL's default level, REPEATABLE READ, locks the gap behind what is deleted: a relay would wait for every writer
-    that has just written there.
+    MySQL's default level, REPEATABLE READ, locks the gap after deleted rows. A relay would have to wait for every
+    writer that has just written there.
     """
     from sqlalchemy import Engine, event
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -51,20 +51,20 @@ def engine_for(engine: Engine | AsyncEngine) -> Engine | AsyncEngine:
 
 
 def check_isolation(connection: Connection) -> None:
-    """Raises ConfigError where a relay would see rows of transactions that may still be rolled back."""
+    """Raise ConfigError if a relay would see rows of transactions that may still be rolled back."""
     level = connection.get_isolation_level()
     if level in ("READ UNCOMMITTED", "AUTOCOMMIT"):
         raise ConfigError(
-            f"the engine of the outbox's relay has the isolation level {level}: give it one of its own, "
+            f"the engine of the outbox's relay has the isolation level {level}: give the relay a separate engine, "
             'engine.execution_options(isolation_level="READ COMMITTED")'
         )
 
 
 class Transactions:
-    """Runs plain functions of a `Connection`, each as a transaction; again when another one was in its way.
+    """Runs plain functions of a `Connection`, each in a transaction, and retries them after a conflict.
 
-    SQLite is asked for its lock every other millisecond: its own way of waiting sleeps longer and longer, and whoever
-    writes without a pause is always faster.
+    SQLite's own wait for a lock sleeps longer each time, so a writer without pauses always wins. The lock is therefore
+    retried every other millisecond here.
     """
 
     def __init__(self, database: Database) -> None:
@@ -72,7 +72,7 @@ class Transactions:
         self._is_sqlite = database.dialect == "sqlite"
 
     async def run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Raises what ``fn`` and the database raise."""
+        """Run ``fn`` in a transaction. Raises what ``fn`` and the database raise."""
         for _ in range(_SQLITE_ATTEMPTS if self._is_sqlite else _ATTEMPTS):
             try:
                 if self._is_sqlite:
@@ -82,7 +82,7 @@ class Transactions:
                 if trouble_of(error) != "conflict":
                     raise
             seconds = _LOCKED_SECONDS if self._is_sqlite else _CONFLICT_SECONDS
-            await anyio.sleep(random.uniform(seconds / 2, seconds))  # in real time, as databases are
+            await anyio.sleep(random.uniform(seconds / 2, seconds))  # real time, because databases run in real time
         return await self._database.run(fn, *args, **kwargs)
 
 
@@ -93,7 +93,7 @@ def _impatiently(connection: Connection, fn: Callable[..., T], args: Any, kwargs
 
 @contextmanager
 def _no_waiting(connection: Connection) -> Generator[None]:
-    """While inside, a lock of SQLite's that another one has is an error at once."""
+    """Make SQLite raise an error at once while another connection holds the lock."""
     cursor: Any = connection.connection.cursor()
     try:
         cursor.execute("PRAGMA busy_timeout")

@@ -1,11 +1,11 @@
-"""A relay's work, step by step: a slot, its shards, and batch after batch.
+"""A relay's work, step by step: take a slot, share shards, and publish batch after batch.
 
-`Work.step` does the next thing that is to be done and says how long to wait before the next one. Each step leaves a
-state from which the next follows, whatever raises in it: so errors are handled in one place, by whoever calls it.
+`Work.step` does what is due next and returns how long to wait afterwards. Whatever error interrupts a step, the next
+one continues from the state it leaves, so errors are handled only by the caller.
 
-A batch: take rows - publish them, and their receipt, in one transaction of the log - have them deleted beside what
-comes next. What goes wrong once a transaction was begun is cured in one way only: take the transactional id up again,
-read the receipt, delete its rows.
+A batch is taken from the table, published together with its receipt in one transaction of the log, and deleted while
+the next batch is published. After any error in a transaction there is a single way to recover: take up the
+transactional id again, read the receipt, and delete the rows that it lists.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from outbox.relay.poison import Refused, is_unknown_topic, poison_in, reason_of
 from outbox.relay.polling import Pace
 from outbox.relay.publishing import AtLeastOnce, ExactlyOnce, Publisher
 from outbox.relay.receipts import Part, Receipt, encode, fits, part_of
+from outbox.relay.row_filters import RowFilters
 from outbox.relay.rows import Row, Rows
-from outbox.relay.sieve import Sieve
 from outbox.relay.slots import LeaseLost, Now, Other, Slots
 from outbox.relay.tenure import Settings, Tenure
 from outbox.relay.topic_waits import Place, TopicWaits, may_end, place_of, shown
@@ -45,15 +45,15 @@ T = TypeVar("T")
 logger = logging.getLogger("outbox")
 
 _MOST_OPEN_BATCHES = 4
-"""Of rows that are published and not deleted: beyond that publishing waits."""
+"""Maximum number of published batches whose rows are not deleted yet. Beyond that, publishing waits."""
 _IDLE_SECONDS = 600.0
 """Pause after a receipt before an idle relay commits the next receipt."""
 _PROMOTED = 1_000
-"""Scheduled events in one transaction, at most."""
+"""Maximum number of scheduled events moved in one transaction."""
 
 
 class Work:
-    """Of one relay, while its bus runs."""
+    """The work of one relay while its bus runs."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Work:
         at: Callable[[str], Any],
         timers: Timers,
     ) -> None:
-        """``now`` is the database's clock, ``at`` is awaited after each step, ``timers`` are what it waits by."""
+        """``now`` is the database's clock, ``at`` is awaited after each step, and ``timers`` are used for waiting."""
         self._bus = bus
         self.backend = bus.context.backend
         self.timers = timers
@@ -82,27 +82,27 @@ class Work:
         self.tenure = tenure = Tenure(
             bus, transactions, tables, rows, slots, settings, metrics, timers, at, self._settle, self.cleaner.clean
         )
-        self._sieve = Sieve(transactions, rows, slots, tenure, metrics, at)
+        self._filters = RowFilters(transactions, rows, slots, tenure, metrics, at)
         self._publisher: Publisher | None = None
         self._is_up = False
-        """The publisher is the only one of its slot, and the rows of its last receipt are deleted."""
+        """True if the publisher has fenced all others of its slot, and the rows in its last receipt are deleted."""
         self._receipt_at = 0.0
         """Time of the timers at which an idle relay commits a receipt."""
         self._ahead: list[Row] = []
-        """Taken while the batch before was published."""
+        """Rows taken while the previous batch was published."""
         self._is_quiet = False
-        """There was nothing when it last looked."""
+        """True if the last check found no rows."""
         self.takes = 0
         self.quiet_after = 0
-        """Takes that had begun when it last was quiet, see `Relay.drain`."""
+        """Value of ``takes`` when the outbox was last found empty; see `Relay.drain`."""
         self.due_ms: int | None = None
-        """When the next scheduled event is due, by the database's clock, as far as is known."""
+        """When the next scheduled event is due by the database's clock, if known."""
         self.waits = TopicWaits(settings.patience_ms)
-        """Topics that the log refuses now."""
+        """Places that the log refuses now."""
         self.probed_topics: set[str] = set()
-        """Topics whose ACL is tried with an event that was quarantined, until the log accepts one of their events."""
+        """Topics whose ACL is tested with an event from the quarantine, until the log accepts one of their events."""
         self.refused = 0
-        """Quarantined events of the outbox at the last look, without the events that wait for them."""
+        """Number of quarantined events at the last check, without the events that wait for them."""
 
     async def _run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._transactions.run(fn, *args, **kwargs)
@@ -110,9 +110,9 @@ class Work:
     # steps -----------------------------------------------------------------------------------------------------------
 
     async def step(self) -> float:
-        """Do what is next; seconds to wait, or until somebody wakes the relay.
+        """Do what is due next. Return the seconds to wait, unless the relay is woken before.
 
-        Raises LeaseLost (then `forget`), and what the log and the database raise: then call it again later.
+        Raises LeaseLost (then call `forget`), and what the log and the database raise (then call it again later).
         """
         tenure = self.tenure
         if tenure.is_lost:
@@ -124,7 +124,7 @@ class Work:
         if tenure.has_to_look:
             await self._look()
         if self.due_ms is not None and self.due_ms <= tenure.now_ms():
-            await self._sieve.promote(_PROMOTED)
+            await self._filters.promote(_PROMOTED)
             await self._ask_when_due()
             self._is_quiet = False
         if (place := self.waits.due(self.timers.current_time())) is not None:
@@ -136,17 +136,17 @@ class Work:
         return await self._publish(rows)
 
     def look_again(self) -> None:
-        """Rows were put back: which keys are blocked has changed."""
+        """Look at once, because rows were put back and blocked keys have changed."""
         self.tenure.look_at = 0.0
         self._is_quiet = False
 
     def woken(self) -> None:
-        """Somebody says that there are rows."""
+        """Note that new rows were reported."""
         self._is_quiet = False
         self.pace.woken()
 
     def _until_next(self) -> float:
-        """Seconds until there may be something to do."""
+        """Return the seconds until there may be something to do."""
         seconds = min(self.pace.idle(), max(self.tenure.look_at - self.timers.current_time(), 0.0))
         if self.due_ms is not None:
             seconds = min(seconds, max(self.due_ms - self.tenure.now_ms(), 1.0) / 1000)
@@ -155,7 +155,9 @@ class Work:
         return seconds
 
     async def _look(self) -> None:
-        """Whatever was taken before is taken anew: keys may be blocked now, or not any more, and shards may go."""
+        """Look for other relays. Rows taken ahead are dropped: keys may have been blocked or released, and shards may
+        move.
+        """
         self._ahead = []
         shards = self.tenure.shards
         await self.tenure.look()
@@ -169,8 +171,8 @@ class Work:
     async def _renew_receipt(self) -> None:
         """Commit a receipt although nothing was published for a while.
 
-        Kafka would expire the last receipt after some days. And clones of the database that were made before do not
-        match the log from then on.
+        Kafka would expire the last receipt after some days. In addition, clones of the database that were made before
+        no longer match the log.
         """
         self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
         publisher = self._publisher
@@ -180,7 +182,7 @@ class Work:
         lease, number = self.tenure.held(), publisher.number + 1
 
         def record(connection: Connection) -> None:
-            self._slots.guard(connection, lease)  # the next batch of a successor has this number
+            self._slots.guard(connection, lease)  # a successor's next batch would have the same number
             self._rows.record_batch(connection, lease.slot, number)
 
         await self._run(record)
@@ -194,7 +196,7 @@ class Work:
     # the slot --------------------------------------------------------------------------------------------------------
 
     async def _enter(self) -> bool:
-        """Get a slot. False: all are held."""
+        """Take a slot. Return False if all are held."""
         await self._drop_publisher()
         if not await self.tenure.enter():
             return False
@@ -206,26 +208,26 @@ class Work:
         return True
 
     async def _take_up(self) -> None:
-        """Become the only one who publishes for the slot, and finish what was published.
+        """Fence all other publishers of the slot, and delete what they have published.
 
-        In this order: what the transactional id's epoch allows is only used after the database has said, later than
-        the log, that the slot is still ours.
+        The order matters: the transactional id's new epoch is used only after the database has confirmed, later than
+        the log, that this relay still holds the slot.
         """
         assert self._publisher is not None
         receipt = await self._publisher.take_up()
         await self.tenure.confirm(self._publisher.log_id)
         if receipt is not None:
             await self._settle(receipt)
-        self.cleaner.forget()  # the receipt has named them all
+        self.cleaner.forget()  # the receipt lists all of them
         self._ahead = []
         self._is_up = True
         self._is_quiet = False
         self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
 
     async def _settle(self, receipt: Receipt, gone: Other | None = None) -> None:
-        """Delete the rows that are in the log according to the receipt of this relay's slot, or of one that is gone.
+        """Delete the rows that are in the log according to the receipt of this relay's slot, or of a dead relay's.
 
-        The receipt is out of date if another relay has taken the slot since it was read. Then nothing changes: the
+        The receipt is outdated if another relay has taken the slot since it was read. Then nothing changes, because the
         recorded batch would be set back. Raises LeaseLost and DatabaseMismatch.
         """
         lease = self.tenure.held()
@@ -241,28 +243,28 @@ class Work:
         try:
             self._metrics.settled += await self._run(settle)
         except DatabaseMismatch:
-            # The lease ends without a release. Then relays that find the slot meet the same, and publish nothing.
+            # The lease ends without a release. Relays that find the slot get the same error, and publish nothing.
             self.forget()
             raise
         await self._at("settled")
 
     def forget(self) -> None:
-        """The slot is another's: begin anew."""
+        """Start again, because another relay holds the slot."""
         self.tenure.forget()
         self.doubt()
 
     def doubt(self) -> None:
-        """Something went wrong while a transaction may be open: take up what is there before anything else.
+        """After an error, assume an open transaction: take up the slot again before anything else.
 
-        The database may be another one now, which gives the last ids again: what the receipt names is only deleted
-        with its checksum.
+        The database may have been replaced by one that reuses the last ids. What the receipt lists is therefore deleted
+        only if its checksum matches.
         """
         self._is_up = False
         self._ahead = []
         self.cleaner.forget()
 
     async def finish(self) -> None:
-        """Let go of everything, as far as nothing is in doubt; what is, a successor finds out."""
+        """Release everything that is in a known state. A successor recovers the rest."""
         try:
             if self._is_up and not self.tenure.is_lost:
                 await self.cleaner.clean()
@@ -281,7 +283,7 @@ class Work:
     # rows ------------------------------------------------------------------------------------------------------------
 
     async def _take(self) -> list[Row]:
-        """Rows to publish, if there are any. Which keys are blocked was read before, never after."""
+        """Return rows to publish, if any. The blocked keys were read before the rows, never after."""
         self.takes += 1
         takes = self.takes
         if self._is_quiet and not self.cleaner.open:
@@ -311,17 +313,17 @@ class Work:
         await self._at("deleted")
 
     async def _publish(self, rows: list[Row]) -> float:
-        """One batch, if what was taken is to be published at all; seconds to wait."""
+        """Publish one batch, as far as its rows may be published. Return the seconds to wait."""
         assert self._publisher is not None
-        sifted = await self._sieve.sift(rows)
-        if sifted is None:
+        allowed = await self._filters.apply(rows)
+        if allowed is None:
             self.tenure.look_at = 0.0
-        if not sifted:
+        if not allowed:
             return 0.0
-        fitting = cut(sifted, self.cleaner.parts)
+        fitting = cut(allowed, self.cleaner.parts)
         if fitting is None:
             await self.cleaner.clean()
-            fitting = cut(sifted, ())
+            fitting = cut(allowed, ())
             assert fitting is not None
         rows, part, receipt = fitting
         self._is_up = False
@@ -337,7 +339,8 @@ class Work:
                 raise
             if await self._publisher.learn_limits(rows, cause):
                 return 0.0
-            # One row is to blame, and it is not known which. If an ACL is missing for the only topic, all rows are.
+            # One of several rows is at fault, but not which. If the ACL of their only topic is missing, all rows are
+            # refused.
             if len(rows) > 1 and not (may_end(cause) and len({row[2] for row in rows}) == 1):
                 self.pace.refused(len(rows))
                 return 0.0
@@ -356,7 +359,7 @@ class Work:
         return 0.0
 
     async def _publish_and_take(self, publisher: Publisher, rows: Sequence[Row], part: Part, receipt: str) -> list[Row]:
-        """Where there are more rows, those behind the batch are taken while the log is busy with it."""
+        """Publish a batch. If there may be more rows, take the next ones meanwhile."""
         if len(rows) < self.pace.rows:
             await publisher.publish(rows, receipt)
             return []
@@ -367,7 +370,7 @@ class Work:
             try:
                 places = self.waits.places
                 ahead.extend(await self._run(self._rows.take, self.tenure.shards, self.pace.rows, known, places))
-            except Exception as error:  # the next step takes again, and meets it
+            except Exception as error:  # the next step takes rows again, and runs into the error
                 logger.debug("outbox %r: nothing was taken ahead: %s", self._name, error)
 
         failed: list[Exception] = []
@@ -375,7 +378,7 @@ class Work:
             tasks.start_soon(take)
             try:
                 await publisher.publish(rows, receipt)
-            except Exception as error:  # raised below, not as a group
+            except Exception as error:  # raised below, not in an ExceptionGroup
                 failed.append(error)
         if failed:
             raise failed[0]
@@ -390,22 +393,22 @@ class Work:
         self.pace.published(len(rows), sum([len(row[4] or b"") for row in sample]) * len(rows) // len(sample))
 
     async def _refused(self, rows: Sequence[Row], ids: list[int], cause: EventBusError) -> float:
-        """The log refuses these ids of the rows. Wait for their topics, or quarantine them. Seconds to wait."""
-        self._ahead = []  # taken before it was known which topics wait
+        """Handle rows that the log refuses: wait for their topics, or quarantine them. Return the seconds to wait."""
+        self._ahead = []  # taken before it was known which topics must wait
         if not is_unknown_topic(cause):
             await self._check()
         if may_end(cause) and not self._is_late([row for row in rows if row[0] in frozenset(ids)], cause):
             return 0.0
         if is_unknown_topic(cause):
             await self._check()
-        count = await self._sieve.put_aside(ids, reason_of(cause))
+        count = await self._filters.quarantine_refused(ids, reason_of(cause))
         self.refused += count
-        logger.error("outbox %r: %d event(s) were put aside, the log refuses them: %s", self._name, count, cause)
-        self.tenure.look_at = 0.0  # its key is blocked from here on
+        logger.error("outbox %r: %d event(s) were quarantined, the log refuses them: %s", self._name, count, cause)
+        self.tenure.look_at = 0.0  # the key is blocked from here on
         return 0.0
 
     async def _check(self) -> None:
-        """Abort what is open, and commit a receipt alone. Raises if the log refuses receipts: no row is to blame."""
+        """Abort the open transaction and commit a receipt without rows. If the log refuses that, no row is at fault."""
         await self._take_up()
         assert self._publisher is not None
         self._is_up = False
@@ -415,7 +418,7 @@ class Work:
     # topics that wait ------------------------------------------------------------------------------------------------
 
     def _is_late(self, rows: Sequence[Row], cause: EventBusError) -> bool:
-        """Their topics wait from here on. Return True if these rows have waited for too long."""
+        """Let the topics of these rows wait. Return True if the rows have already waited too long."""
         now = self.timers.current_time()
         late: list[bool] = []
         for place in dict.fromkeys(self._place(row, cause) for row in rows):
@@ -440,12 +443,12 @@ class Work:
         return (topic, partition) if is_partition else (topic, None)
 
     async def _try_again(self, place: Place) -> float:
-        """Publish the first event for a place that waits. When that succeeds, all others follow as usual."""
+        """Publish the first event of a waiting place. When that succeeds, all others follow as usual."""
         now = self.timers.current_time()
         limit = self._settings.batch_size if self.waits.is_late(place, now) else 1
         taken = self._run(self._rows.take, self.tenure.shards, limit, self.cleaner.ids(), (), place)
         rows = await taken
-        if not rows:  # they were dropped, or are quarantined
+        if not rows:  # dropped or quarantined meanwhile
             self.waits.over(place)
             return 0.0
         return await self._publish(rows)
@@ -459,9 +462,9 @@ class Work:
 
 
 def cut(rows: list[Row], before: Sequence[Part]) -> tuple[list[Row], Part, str] | None:
-    """As many of the rows as a receipt can name behind the parts ``before``, their part, and the receipt.
+    """Return as many rows as a receipt can list after the parts ``before``, with their part and the receipt.
 
-    None where it has no room for one more.
+    Returns None if not even a single row fits.
     """
     while True:
         part = part_of([row[0] for row in rows], [row[1] for row in rows])

@@ -16,10 +16,10 @@ __all__ = ["Cli", "Spawn", "cli", "dlq", "shop", "spawn"]
 
 
 def test_letters_do_not_go_where_it_is_kept_what_became_of_letters() -> None:
-    with pytest.raises(ConfigError, match="Retry\\(topic='_dlq_state'\\): there it is kept"):
+    with pytest.raises(ConfigError, match="Retry\\(topic='_dlq_state'\\): this topic keeps"):
         Retry(topic="_dlq_state")
     bus = EventBus("memory://")
-    with pytest.raises(ConfigError, match="dead_letter='_dlq_state': there it is kept"):
+    with pytest.raises(ConfigError, match="dead_letter='_dlq_state': this topic keeps"):
 
         @bus.consumer("orders", group="g", retry=1, dead_letter="_dlq_state")
         async def handle(order: str) -> None: ...  # pyright: ignore[reportUnusedFunction]

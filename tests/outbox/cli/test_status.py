@@ -189,7 +189,7 @@ def test_nothing_is_remarked_when_all_is_well() -> None:
             some(relays=(relay(), relay(1, is_live=False, seen_age_ms=20_000))),
             "relay 1 on web-1/7 has not been seen for 20 s",
         ),
-        (some(free_shards=3, relays=(relay(),)), "3 of 64 shards are nobody's"),
+        (some(free_shards=3, relays=(relay(),)), "3 of 64 shards have no owner"),
         (some(failed=1), "the log refused 1 event: `eventbus outbox list`"),
         (some(failed=2, behind=1_000), "the log refused 2 events, and 1,000 wait behind them"),
         (
@@ -244,7 +244,7 @@ def test_for_people(shop: Shop, on_outbox: OnOutbox) -> None:
         "5 waiting, the oldest for 0 s",
         "1 later, the first in 9 min",
         "1 refused by the log, 2 behind them",
-        "1 relay publishes, 4 of 64 shards are nobody's",
+        "1 relay publishes, 4 of 64 shards have no owner",
     ]
     cells = [line.split() for line in shown.lines]
     assert ["TOPIC", "WAITING", "OLDEST", "LATER", "REFUSED", "BEHIND"] in cells

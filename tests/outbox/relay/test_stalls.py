@@ -63,7 +63,9 @@ async def test_published_events_that_cannot_be_deleted(database: Database) -> No
         with renamed(database, "eventbus_outbox_archive"):
             scene.publish("t", b"v")
             await until(lambda: scene.relay.health().status == "degraded", poll_seconds=0.01)
-            assert scene.relay.health().reason.startswith("published events are not deleted now, it tries again")
+            assert scene.relay.health().reason.startswith(
+                "published events are not deleted now, it is retried automatically"
+            )
         await until(lambda: scene.count(scene.outbox.tables.events) == 0, poll_seconds=0.01)
         await until(lambda: scene.relay.health().status == "ok", poll_seconds=0.01)
 

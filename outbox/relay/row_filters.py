@@ -1,6 +1,7 @@
-"""Rows that are not to be published now: too late, behind one that failed, or refused themselves.
+"""Filter out rows that must not be published now: expired rows, refused rows, and rows that wait for a refused one.
 
-They are changed only by the holder of the lease, see `Slots.guard`: they are in no log that would tell.
+Only the holder of the lease may change them (see `Slots.guard`). These rows appear in no topic, so a relay that has
+lost its lease could otherwise remove rows that its successor has already taken, and nothing would show it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Sieve:
-    """Of one relay."""
+class RowFilters:
+    """The filters of one relay, applied to each batch between SELECT and publish."""
 
     def __init__(
         self,
@@ -40,10 +41,11 @@ class Sieve:
         self._metrics = metrics
         self._at = at
 
-    async def sift(self, rows: list[Row]) -> list[Row] | None:
-        """The rows without those that are too late, and those that have to wait for another one of their key.
+    async def apply(self, rows: list[Row]) -> list[Row] | None:
+        """Return the rows that may be published now. Expired rows are deleted, blocked rows are quarantined.
 
-        None: a key is not blocked any more; look, and take anew.
+        Returns None if a blocking row has left the quarantine meanwhile. The caller must then look again and select the
+        batch again, because the released row comes first.
         """
         rows = await self._without_expired(rows)
         behind = self._behind(rows)
@@ -56,15 +58,15 @@ class Sieve:
         await self._at("moved")
         return [row for row in rows if row[0] not in moved]
 
-    async def put_aside(self, ids: Sequence[int], reason: str) -> int:
-        """Rows that the log refuses; how many there were."""
+    async def quarantine_refused(self, ids: Sequence[int], reason: str) -> int:
+        """Quarantine rows that the log refuses. Return how many there were."""
         count = await self._guarded(partial(self._quarantine, ids=ids, reason=reason))
         self._metrics.quarantined += count
         await self._at("quarantined")
         return count
 
     async def promote(self, most: int) -> None:
-        """Make events of scheduled ones whose time has come."""
+        """Move scheduled events that are due to the events."""
         shards, now_ms = self._tenure.shards, int(self._tenure.now_ms())
         promote = partial(self._rows.promote, shards=shards, now_ms=now_ms, limit=most)
         self._metrics.promoted += await self._guarded(promote)
@@ -83,7 +85,7 @@ class Sieve:
         return [row for row in rows if row[0] not in dropped]
 
     def _behind(self, rows: list[Row]) -> dict[int, list[int]]:
-        """Ids of rows by that of the row they wait for."""
+        """Map the id of each blocking row to the ids of the rows that wait for it."""
         behind: dict[int, list[int]] = {}
         blocked = self._tenure.blocked
         for row in rows if blocked else ():
@@ -105,8 +107,8 @@ class Sieve:
             return False
         for head in heads:
             reason = f"waits behind {head}"
-            self._rows.put_aside(connection, behind[head], reason, self._slots.now, is_behind=True)
+            self._rows.quarantine(connection, behind[head], reason, self._slots.now, is_behind=True)
         return True
 
     def _quarantine(self, connection: Connection, ids: Sequence[int], reason: str) -> int:
-        return self._rows.put_aside(connection, ids, reason, self._slots.now, is_behind=False)
+        return self._rows.quarantine(connection, ids, reason, self._slots.now, is_behind=False)
