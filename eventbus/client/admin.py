@@ -37,7 +37,7 @@ class Admin:
     """Administration, the same on every backend. Every change is durable when its call returns."""
 
     def __init__(self, backend: Backend, check_home: Callable[[str], None]) -> None:
-        """``check_home`` raises ConfigError where the log is not to be used, naming what was tried."""
+        """``check_home`` raises ConfigError in a thread, event loop or process where the log must not be used."""
         self._log = backend
         self._check_home = check_home
         self._temporary: list[str] = []
@@ -57,7 +57,7 @@ class Admin:
         temporary: bool = False,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """Create one topic; -1 stands for the log's default. A ``temporary`` one is deleted as the bus closes.
+        """Create one topic; -1 is the log's default. A ``temporary`` topic is deleted when the bus closes.
 
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
         """
@@ -70,8 +70,10 @@ class Admin:
         return result
 
     async def create_temporary(self, specs: Sequence[TopicSpec]) -> list[TopicDescription]:
-        """Create topics that `delete_temporary` deletes. Raises what `create_topic` raises; TopicAlreadyExists says how
-        to be rid of what a killed run has left."""
+        """Create topics that `delete_temporary` deletes. Raises what `create_topic` raises.
+
+        The message of TopicAlreadyExists explains how to remove topics left by a killed run.
+        """
         results: Mapping[str, TopicDescription | KafkaError] = {}
         if specs:
             with anyio.CancelScope(shield=True):  # a cancelled caller could not know which topics exist now
@@ -81,15 +83,15 @@ class Admin:
         for name, result in results.items():
             if isinstance(result, TopicAlreadyExists):
                 raise TopicAlreadyExists(
-                    f"topic {name!r} is there already, and a temporary topic is made anew. Left by a run that was "
-                    f"killed? eventbus topics delete {name}. Somebody else's? Then take another name, or another log"
+                    f"topic {name!r} exists already, and a temporary topic must be new. Was it left by a run that was "
+                    f"killed? eventbus topics delete {name}. If another program uses it, choose another name or log"
                 )
             if isinstance(result, KafkaError):
                 raise result
         return created
 
     async def delete_temporary(self) -> None:
-        """Delete the temporary topics; the bus does it as it closes. What cannot be deleted is named in a warning."""
+        """Delete the temporary topics; the bus calls it when it closes. Topics that cannot be deleted are logged."""
         names, self._temporary = self._temporary, []
         if not names:
             return
@@ -99,15 +101,18 @@ class Admin:
             except UnknownTopicOrPartition:
                 pass  # the program has deleted it itself
             except EventBusError as error:
-                logger.warning("temporary topics are left behind, %s: %s", ", ".join(names), error)
+                logger.warning("temporary topics could not be deleted, %s: %s", ", ".join(names), error)
 
     async def create_topics(
         self, specs: Sequence[TopicSpec | str] | str, *, validate_only: bool = False
     ) -> dict[str, TopicDescription | KafkaError]:
-        """Create several topics: each one wholly or not at all, with its outcome. A name alone: with the defaults."""
+        """Create several topics, each independently of the others. Return the outcomes by name.
+
+        A plain name creates a topic with the log's defaults.
+        """
         named = [specs] if isinstance(specs, str) else specs
         return await self._backend.create_topics(
-            [TopicSpec(one) if isinstance(one, str) else one for one in named], validate_only=validate_only
+            [TopicSpec(spec) if isinstance(spec, str) else spec for spec in named], validate_only=validate_only
         )
 
     async def delete_topics(self, names: Sequence[str] | str) -> None:
@@ -115,11 +120,11 @@ class Admin:
         await self._backend.delete_topics([names] if isinstance(names, str) else names)
 
     async def list_topics(self, *, internal: bool = False) -> list[str]:
-        """Topic names in order; internal ones on request."""
+        """Return the topic names in order; internal topics only on request."""
         return [t.name for t in await self._backend.describe_topics() if internal or not t.is_internal]
 
     async def describe_topics(self, names: Sequence[str] | str | None = None) -> list[TopicDescription]:
-        """Partitions, offsets, sizes and configs; all topics when none is named."""
+        """Return partitions, offsets, sizes and configs of these topics, or of all."""
         return await self._backend.describe_topics([names] if isinstance(names, str) else names)
 
     async def add_partitions(self, topic: str, total_count: int) -> None:
@@ -136,9 +141,9 @@ class Admin:
     async def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets: -1 the end, -2 the beginning, -3 the largest timestamp, or the first at or after a time in ms.
+        """Return the offset at each time in ms (-1 is the end, -2 the beginning, -3 the largest timestamp).
 
-        Offset -1 in the answer means that there is no such record.
+        It is that of the first record at or after the time, or -1 if the partition has none.
         """
         return await self._backend.list_offsets(at, isolation)
 
@@ -157,15 +162,15 @@ class Admin:
         await self._backend.delete_group_offsets(group, [TopicPartition(*one) for one in partitions])
 
     async def list_groups(self) -> list[GroupListing]:
-        """Every group with members or committed offsets: its name, protocol type and state."""
+        """Return every group with members or committed offsets: its name, protocol type and state."""
         return await self._backend.list_groups()
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """One group's state and members, with what each reads. An unknown group is "Dead" and empty, as in Kafka."""
+        """Return a group's state and members, with what they read. An unknown group is empty and "Dead"."""
         return (await self._backend.describe_groups([group]))[0]
 
     async def describe_groups(self, groups: Sequence[str]) -> list[GroupDescription]:
-        """Several groups, in the order asked for."""
+        """Return the state and members of several groups, in the given order."""
         return await self._backend.describe_groups([groups] if isinstance(groups, str) else groups)
 
     async def delete_group(self, group: str) -> None:
@@ -173,40 +178,40 @@ class Admin:
         await self._backend.delete_group(group)
 
     async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
-        """Make members leave, named by member id or group instance id; all of them when none is named.
+        """Remove members by member id or group instance id, or all members if none are given.
 
-        A consumer that runs joins again at its next poll; for static members whose consumer is gone this ends the
-        wait for their session. Raises UnknownMemberId.
+        A running consumer joins again at its next poll. For a static member whose consumer is gone, this ends the wait
+        for its session timeout. Raises UnknownMemberId.
         """
         await self._backend.remove_group_members(group, [members] if isinstance(members, str) else members)
 
     # records and transactions ----------------------------------------------------------------------------------------
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset, -1 being the end; returns where each partition begins then.
+        """Delete the records below an offset (-1 is the end). Return the new log start offset of each partition.
 
-        Raises OffsetOutOfRange, PolicyViolation for a topic that is compacted only, UnknownTopicOrPartition.
+        Raises OffsetOutOfRange, PolicyViolation for a topic that is only compacted, UnknownTopicOrPartition.
         """
         return await self._backend.delete_records({TopicPartition(*one): offset for one, offset in before.items()})
 
     async def list_transactions(self) -> list[TransactionListing]:
-        """Every transactional id the log knows, with its state."""
+        """Return every transactional id in the log, with its state."""
         return await self._backend.list_transactions()
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
-        """Producer, epoch, state, since when it is open and where. Raises TransactionalIdNotFound."""
+        """Return producer, epoch, state, start time and partitions. Raises TransactionalIdNotFound."""
         ids = [transactional_ids] if isinstance(transactional_ids, str) else transactional_ids
         return await self._backend.describe_transactions(ids)
 
     async def abort_transaction(self, transactional_id: str) -> None:
-        """Abort what the id's producer has open, and fence that producer: for one that hangs and blocks readers.
+        """Abort a hanging transaction that blocks readers, and fence its producer.
 
-        Raises TransactionalIdNotFound, InvalidTxnState when nothing is open.
+        Raises TransactionalIdNotFound, or InvalidTxnState if no transaction is open.
         """
         await self._backend.abort_transaction(transactional_id)
 
     async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
-        """Fence the id's producer, and abort what it has open, if anything. Raises TransactionalIdNotFound."""
+        """Fence the producer with this id, and abort its open transaction, if any. Raises TransactionalIdNotFound."""
         return await self._backend.fence_producer(transactional_id)
 
     async def describe_producers(
@@ -215,12 +220,13 @@ class Admin:
         """Return the state of producers in partitions: epoch, last sequence number, open transaction."""
         return await self._backend.describe_producers([TopicPartition(*one) for one in partitions])
 
-    # who may do what -------------------------------------------------------------------------------------------------
+    # access control
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def security(self) -> SecurityDoor:
-        """ACLs, SCRAM users and client quotas. They bind clients of `eventbus serve`, and of a Kafka."""
-        from eventbus.backends.security import security_of  # few ask
+        """ACLs, SCRAM users and client quotas. They apply to clients of `eventbus serve` and of Kafka."""
+        from eventbus.backends.security import security_of  # rarely needed
 
         return security_of(self._backend)
 

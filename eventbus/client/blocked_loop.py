@@ -1,7 +1,7 @@
-"""Notices code that blocks the event loop, and says whose it is while it does.
+"""Detect code that blocks the event loop, and name it while it does.
 
 Nothing of a bus runs while its loop is blocked: no poll, no commit, no other handler, no signal. Only another thread
-can see it, so one asks the loop for an answer now and then, and looks at what it is doing when none comes.
+can see that, so a thread regularly schedules a callback in the loop, and inspects the loop's stack if it is late.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ logger = logging.getLogger("eventbus.loop")
 
 
 class BlockedLoopWatch:
-    """A thread that warns, once per block, of a loop that has not turned for ``slow_ms``, and says how long it took.
+    """A thread that warns, once per block, that the loop has been blocked for ``slow_ms``, and reports how long it
+    took.
 
-    Start it in the loop to watch. A process that is suspended, or gets no processor, is not blocked by anybody's code:
-    the thread then wakes late too, and the process has used no processor time.
+    Start it in the loop to watch. If the process was suspended, or got no CPU time, no code is to blame. The thread
+    recognizes that because it woke late too and the process used no CPU time.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class BlockedLoopWatch:
         self._stopping = threading.Event()
         self._answer = _Answer(now)
         self._last: tuple[float, float, str] | None = None
-        """When the last block ended, how long it was, and whose it was."""
+        """When the last block ended, its duration, and the code that caused it."""
 
     def start(self) -> None:
-        """Begin to watch the loop that this is called in."""
+        """Start to watch the loop of the calling task."""
         threading.Thread(target=self._run, name="eventbus-loop-watch", daemon=True).start()
 
     def stop(self) -> None:
@@ -59,7 +60,7 @@ class BlockedLoopWatch:
         self._answer.given.set()
 
     def lately(self, within_seconds: float) -> str:
-        """The last block, in a sentence, if it ended so recently; else nothing."""
+        """Describe the last block, if it ended within ``within_seconds``; else return ""."""
         if self._last is None:
             return ""
         ended, seconds, whose = self._last
@@ -81,28 +82,28 @@ class BlockedLoopWatch:
             self._stopping.wait(self._slow_seconds / 2)
 
     def _was_suspended(self, answer: _Answer, used: float) -> bool:
-        """The whole process stood still, because this thread woke late too, and no code computed."""
+        """True if the whole process was suspended: this thread woke late too, and the process used no CPU time."""
         late = self._now() - answer.asked_at - self._slow_seconds
         return late > self._slow_seconds / 2 and self._processor_time() - used < late / 2
 
     def _blocked(self, answer: _Answer) -> None:
-        """Say whose it is, once, or once for each if the loop goes from one to the next without turning."""
+        """Log which code blocks the loop: once, or once for each of several callbacks that block it in a row."""
         place = ""
-        told: set[str] = set()
+        logged: set[str] = set()
         while not answer.given.is_set():
-            # Documented, and the only way to see another thread's stack, for all its underscore.
+            # Despite its underscore this function is documented, and the only way to read another thread's stack.
             frame = sys._current_frames().get(self._home.thread)  # pyright: ignore[reportPrivateUsage]
             if frame is not None and not answer.given.is_set():
                 name, place = self._whose(frame)
-                if name not in told:
-                    told.add(name)
+                if name not in logged:
+                    logged.add(name)
                     logger.warning(
                         "the event loop has been blocked for %.3g s %s; meanwhile nothing else runs in it: no poll, no "
                         "commit, no other handler. Await what takes time, or make it a plain function (def): those run "
                         "in a thread",
                         self._now() - answer.asked_at, place,
                     )  # fmt: skip
-            del frame  # it holds on to everything the handler does
+            del frame  # it keeps the handler's locals alive
             answer.given.wait(self._slow_seconds)
         if not self._stopping.is_set():
             seconds = answer.given_at - answer.asked_at
@@ -110,7 +111,7 @@ class BlockedLoopWatch:
             logger.warning("the event loop was blocked for %.3g s %s; it goes on", seconds, place)
 
     def _whose(self, innermost: FrameType) -> tuple[str, str]:
-        """``handler 'bill'`` and ``by handler 'bill' at shop.py:42 (in ssl.py:1134)``."""
+        """Return ``handler 'bill'`` and ``by handler 'bill' at shop.py:42 (in ssl.py:1134)``."""
         place = f"{innermost.f_code.co_filename}:{innermost.f_lineno}"
         frame: FrameType | None = innermost
         while frame is not None:
@@ -125,7 +126,7 @@ class BlockedLoopWatch:
 def watch_loop(
     handlers: Sequence[Handler[Any, Any]], middleware: Sequence[Middleware], slow_ms: float | None, timers: Timers
 ) -> BlockedLoopWatch | None:
-    """Watch the loop this is called in, if code of theirs runs on it; not under a test's clock, which stands still."""
+    """Watch the current loop if handlers or middleware run on it. A test's clock stands still, so it is not watched."""
     on_loop = handlers and (middleware or any(one.signature.is_async or one.spec.middleware for one in handlers))
     if slow_ms is None or not on_loop or not isinstance(timers, RealTimers):
         return None
@@ -135,7 +136,7 @@ def watch_loop(
 
 
 class _Answer:
-    """The callback that shows that the loop turns."""
+    """A callback that runs when the loop is free."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -148,7 +149,7 @@ class _Answer:
 
 
 def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middleware]) -> dict[CodeType, str]:
-    """The code of handlers and middleware, with a name. The code of a decorator that several share has no name."""
+    """Map the code of handlers and middleware to names. Code that several of them share has no name."""
     names: dict[CodeType, str] = {}
     shared: set[CodeType] = set()
     handlers = list(handlers)
@@ -167,7 +168,7 @@ def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middl
 
 
 def _codes(function: Any) -> Iterator[CodeType]:
-    """Of the function, of what it wraps, and of what stands behind a partial or an object that can be called."""
+    """Yield the code of a function and of what it wraps, resolving partials and callable objects."""
     while function is not None:
         function = own_function(function)
         code = getattr(function, "__code__", None)

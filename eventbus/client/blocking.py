@@ -42,7 +42,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 BridgeOf = Callable[[str], Bridge | None]
-"""Takes the name of the call, for the error in a forked child."""
+"""Returns the access to the bus. The argument names the call, for the error in a forked child."""
 
 
 _starting = ForkLock()
@@ -50,7 +50,7 @@ _starting = ForkLock()
 
 
 class _OpenHere(threading.local):
-    """The transactional ids that a thread has a transaction of open."""
+    """The transactional ids of this thread's open transactions."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -60,7 +60,7 @@ _open_here = _OpenHere()
 
 
 class _Asked:
-    """Something that lives on the bus's loop, and is asked from other threads."""
+    """Forwards calls from other threads to an object on the bus's loop."""
 
     def __init__(self, bridge: BridgeOf, it: Callable[[], Any]) -> None:
         self._bridge_of = bridge
@@ -74,7 +74,7 @@ class _Asked:
 
     @staticmethod
     def _waits(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Asked, P], R]:
-        """The method of the same name, and the thread waits for what it returns."""
+        """Call the async method of the same name on the loop, and wait for its result."""
         name, what = method.__name__, method.__qualname__
 
         @wraps(method)
@@ -85,7 +85,7 @@ class _Asked:
 
     @staticmethod
     def _asks(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[_Asked, P], R]:
-        """The plain method of the same name, called in the loop's thread."""
+        """Call the plain method of the same name in the loop's thread."""
         name, what = method.__name__, method.__qualname__
 
         @wraps(method)
@@ -96,7 +96,7 @@ class _Asked:
 
 
 class BlockingAdmin(_Asked):
-    """`Admin` for threads: the same methods, and they wait."""
+    """`Admin` for threads: the same methods, which block."""
 
     create_topic = _Asked._waits(Admin.create_topic)
     create_topics = _Asked._waits(Admin.create_topics)
@@ -123,20 +123,20 @@ class BlockingAdmin(_Asked):
 
 
 class _BlockingSending(_Asked):
-    """The three ways to send."""
+    """The three ways of sending, which block."""
 
     def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata:
-        """Publish one record and wait for its ack; options as of `Producer.send`."""
+        """Publish one record and wait for its ack. The options are those of `Producer.send`."""
         return self._bridge("send").call(lambda: self._awaited(topic, value, options), "send")
 
     async def _awaited(self, topic: str, value: Any, options: SendOptions) -> RecordMetadata:
         return await self._it().send(topic, value, **options)
 
     def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Future[RecordMetadata]:
-        """Put one record into its batch and return a future of its metadata; `send_many` is faster for many.
+        """Add one record to its batch and return a future of its metadata. `send_many` is faster for many records.
 
-        Waits for room in the buffer where `Producer.send_nowait` raises, and otherwise raises what that raises before
-        the record is accepted. ``on_delivery`` is called on the loop's thread.
+        Waits for buffer space where `Producer.send_nowait` raises BufferExhausted, and otherwise raises what it raises
+        before the record is accepted. ``on_delivery`` is called on the loop's thread.
         """
         bridge = self._bridge("send_nowait")
         future: Future[RecordMetadata] = bridge.promise("send_nowait")
@@ -170,7 +170,7 @@ class _BlockingSending(_Asked):
 
 
 class _BlockingScheduling(_BlockingSending):
-    """`send` for later, too."""
+    """Sending, also with a delay."""
 
     @overload
     def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
@@ -198,7 +198,7 @@ class _BlockingScheduling(_BlockingSending):
     ) -> Scheduled: ...
 
     def send(self, topic: str, value: Any, **options: Any) -> Any:
-        """Publish one record and wait for its ack, or put it by for later; see `EventBus.send`."""
+        """Publish one record and wait for its ack, or schedule it; see `EventBus.send`."""
         return self._bridge("send").call(lambda: self._it().send(topic, value, **options), "send")
 
 
@@ -209,7 +209,7 @@ def _settle_delivery(
 
 
 class BlockingProducer(_BlockingSending):
-    """`Producer` for threads. May be shared by several; leave it with `close` or a ``with`` block."""
+    """`Producer` for threads. Several threads may share it. Close it with `close` or a ``with`` block."""
 
     flush = _Asked._waits(Producer.flush)
     wait_for_room = _Asked._waits(Producer.wait_for_room)
@@ -226,15 +226,15 @@ class BlockingProducer(_BlockingSending):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._bridge("close").is_closed:  # else it was flushed and closed with its bus
+        if not self._bridge("close").is_closed:  # otherwise it was flushed and closed with its bus
             self.close()
 
 
 class BlockingConsumer(_Asked, Generic[KeyT, ValueT]):
     """`Consumer` for threads: ``with b.new_consumer("orders", group="audit") as consumer:``.
 
-    One thread polls it at a time. Iterating asks the loop for each record; `poll` brings many at once. Listeners and
-    callbacks are called on the loop's thread.
+    Only one thread may poll it at a time. Iterating calls the loop for each record, `poll` once per batch.
+    Listeners and callbacks are called on the loop's thread.
     """
 
     subscribe = _Asked._waits(Consumer.subscribe)
@@ -275,7 +275,7 @@ class BlockingConsumer(_Asked, Generic[KeyT, ValueT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._bridge("close").is_closed:  # else it went with its bus
+        if not self._bridge("close").is_closed:  # otherwise it was closed with its bus
             self.close()
 
     def poll(self, timeout_ms: Milliseconds = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
@@ -295,7 +295,7 @@ def _pass_on(entered: Future[None], left: Future[None]) -> None:
 
 
 class _BlockRaised(Exception):
-    """The block of a transaction has raised, in its own thread."""
+    """The block of a transaction has raised an exception in its own thread."""
 
 
 class BlockingTransaction(_BlockingScheduling):
@@ -330,13 +330,13 @@ class BlockingTransaction(_BlockingScheduling):
         try:
             entered.result()
         except BaseException:
-            self._left.cancel()  # Ctrl-C while waiting for the turn; nothing to cancel when entering is what raised
+            self._left.cancel()  # Ctrl-C during the wait. If entering has raised, there is nothing to cancel.
             raise
         ids.add(self.transactional_id)
         return self
 
     async def _live(self, entered: Future[None]) -> None:
-        """Enter and leave in one task: it holds the turn, and when the bus is cancelled, the transaction aborts."""
+        """Enter and leave in one task, which holds the turn. If the bus is cancelled, the transaction is aborted."""
         try:
             async with self._transaction:
                 self._leaving = anyio.Event()
@@ -372,11 +372,12 @@ class BlockingBus(_BlockingScheduling):
             with b.new_consumer("orders", group="audit") as consumer:
                 for record in consumer: ...
 
-    When the bus is not running, entering starts an event loop in a new thread and the bus on it. Leaving closes both;
-    of several threads in the block, the last one closes. When it runs already (this is a plain
-    handler's thread, or a web framework's), entering joins it and leaving closes nothing. Any number of threads may use
-    one at once. On the loop's own thread every call raises ConfigError: it would wait for itself. So does a call that a
-    closing bus can no longer answer.
+    If the bus is not running, entering starts it on an event loop in a new thread, and leaving closes both. If several
+    threads are inside the block, the last to leave closes it. If the bus is running already (in a plain handler's
+    thread, or a web framework's), entering joins it and leaving closes nothing.
+
+    Any number of threads may use it at once. Every call raises ConfigError on the loop's own thread, which would wait
+    for itself, and if the bus closes before it can reply.
     """
 
     def __init__(self, bus: EventBus, bridge: BridgeOf) -> None:
@@ -389,7 +390,7 @@ class BlockingBus(_BlockingScheduling):
     def after_fork_in_child(self) -> None:
         own, self._own = self._own, None
         if own is not None:
-            never_free(own)  # leaving it, or freeing it at exit, would wait for the event loop of the parent
+            never_free(own)  # leaving it, or freeing it at exit, would wait for the parent's event loop
 
     def __enter__(self) -> Self:
         _refuse_in_a_loop()
@@ -469,7 +470,7 @@ class BlockingBus(_BlockingScheduling):
         timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any:
-        """Send a record, and wait for what its handler returns; see `EventBus.request`."""
+        """Send a request record and wait for the result of its handler; see `EventBus.request`."""
         return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
 
     def cancel_scheduled(self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True) -> bool:
@@ -477,7 +478,7 @@ class BlockingBus(_BlockingScheduling):
         return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout, transactional=transactional))
 
     def drain(self) -> None:
-        """Return when every handler has finished everything now in its topics; see `EventBus.drain`."""
+        """Return when every handler has finished all records that are now in its topics; see `EventBus.drain`."""
         self._bridge("drain").call(self._bus.drain, "drain")
 
     def health(self) -> BusHealth:
@@ -489,17 +490,17 @@ class BlockingBus(_BlockingScheduling):
         return self._bridge("metrics").ask(self._bus.metrics, "metrics")
 
     def call(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an ``async def`` of yours on the bus's loop, and wait for what it returns: all of `EventBus` is there."""
+        """Run an ``async def`` on the bus's loop and wait for its result. It can use all of `EventBus`."""
         return self._bridge("call").call(lambda: function(*args, **kwargs), "call")
 
     def submit(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call it without waiting; see `call`. Cancelling the future cancels the task."""
+        """Like `call`, without waiting. Cancelling the future cancels the task."""
         return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
 
     def transaction(
         self, transactional_id: str, *, timeout_ms: Milliseconds | None = None, independent: bool = False
     ) -> BlockingTransaction:
-        """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
+        """Write several records atomically: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
         bridge = self._bridge("transaction")
         opened = bridge.ask(
             lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms, independent=independent),

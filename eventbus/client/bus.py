@@ -50,7 +50,7 @@ logger = logging.getLogger("eventbus")
 
 
 class EventBus(Declarations, Sending, Asking, Scheduling):
-    """Producers and consumers of one log, declared with decorators.
+    """The producers and consumers of a log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
     ``service``: the name that all processes of this service share. It names the groups of handlers that have none, and
@@ -113,16 +113,16 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     @property
     def is_running(self) -> bool:
-        """Between `start` and the end of `close`."""
+        """True between `start` and the end of `close`."""
         return self._context.is_running
 
     @property
     def failure(self) -> HandlerError | None:
-        """The first handler error that stopped a partition since the last start; None while all is well."""
+        """The first handler error that stopped a partition since the last start, or None."""
         return self._context.outcome.failure
 
     def blocking(self) -> BlockingBus:
-        """This bus for plain threads and plain programs, see `BlockingBus`."""
+        """Return this bus for plain threads and programs; see `BlockingBus`."""
         from eventbus.client.blocking import BlockingBus  # most services never need it
 
         return BlockingBus(self, self._context.bridge)
@@ -231,7 +231,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
         The first signal makes this return; closing then gives the records in flight ``drain_timeout_ms``. A second
         signal, also while the bus closes, cancels them: they are not committed, and handled again after the next start.
-        Then closing raises `StoppedBySignal`. Outside of the main thread there are no signals; use `stop`.
+        Then closing raises `StoppedBySignal`. Outside of the main thread signals are not received; use `stop`.
         """
         life = self._context.life
         if life is not None and life.is_open:

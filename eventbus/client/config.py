@@ -42,10 +42,10 @@ def check_value(key: str, value: Any) -> None:
 
 
 class BusSettings(msgspec.Struct, frozen=True):
-    """The keywords of a bus, by whom they are for. Shown without its secrets."""
+    """The settings of a bus, grouped by their receiver. Secrets are not shown in its repr."""
 
     log: dict[str, Any]
-    """The log's own, and what librdkafka is told of all clients."""
+    """Settings of the log, and of librdkafka for all clients."""
     producers: dict[str, Any]
     consumers: dict[str, Any]
 
@@ -55,7 +55,7 @@ class BusSettings(msgspec.Struct, frozen=True):
 
 
 def bus_settings(config: Mapping[str, Any], client_id: str) -> BusSettings:
-    """Raises ConfigError for a wrong key, and for a wrong value of a client's."""
+    """Group the settings of a bus. Raises ConfigError for unknown keys and wrong values."""
     oauth = {key: value for key, value in config.items() if as_keyword(key) == CALLBACK}
     values, passed = read({key: config[key] for key in config if key not in oauth}, known(*DEFAULTS), "bus")
     of = {scope: {name: values[name] for name in values if name in rows(scope)} for scope in ("log", *_CLIENTS)}
@@ -70,7 +70,7 @@ def bus_settings(config: Mapping[str, Any], client_id: str) -> BusSettings:
 
 
 def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
-    """Raises ConfigError for a wrong key or value, InvalidRequiredAcks for ``acks``."""
+    """Parse a producer's settings. Raises ConfigError for a wrong key or value, InvalidRequiredAcks for ``acks``."""
     values, passed = read(config, known(*OF_A_PRODUCER, own=True), "producer")
     partitioner = values.pop("partitioner", "murmur2")
     make_partitioner(partitioner, "", 1)
@@ -83,7 +83,7 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 
 
 def serdes_given(serde: Any, serdes: Any) -> Serdes:
-    """Those of a bus, by type. Raises ConfigError for what is no serde."""
+    """Return the serdes of a bus by type. Raises ConfigError for an object that is not a serde."""
     if serdes is not None and not isinstance(serdes, Mapping):
         raise ConfigError(f"serdes={serdes!r:.80}: a dict of types and their serdes: serdes={{Stage: StageSerde()}}")
     given: dict[Any, Any] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
@@ -97,7 +97,7 @@ def serdes_given(serde: Any, serdes: Any) -> Serdes:
 
 
 def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
-    """Raises ConfigError for a wrong key or value."""
+    """Parse the settings of a consumer. Raises ConfigError for a wrong key or value."""
     values, passed = read(config, known(*OF_A_CONSUMER, own=True), "consumer")
     if "isolation_level" in values:
         values["isolation"] = read_isolation(values.pop("isolation_level"), "")
@@ -118,7 +118,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
 
 
 def read_isolation(level: Any, where: str) -> IsolationLevel:
-    """Raises ConfigError for a word that is not an isolation level."""
+    """Parse an isolation level. Raises ConfigError for an unknown one."""
     if isinstance(level, str) and level.upper() in IsolationLevel.__members__:
         return IsolationLevel[level.upper()]
     if not isinstance(level, IsolationLevel):
@@ -127,7 +127,10 @@ def read_isolation(level: Any, where: str) -> IsolationLevel:
 
 
 def read_start(start: Any) -> dict[str, Any]:
-    """Where a group without an offset begins: a word, ``by_duration:PT1H``, or a timedelta. Raises ConfigError."""
+    """Parse where a group without a committed offset begins: a word, ``by_duration:PT1H``, or a timedelta.
+
+    Raises ConfigError.
+    """
     if isinstance(start, str) and start.startswith("by_duration:"):
         back_ms = read_duration(start.removeprefix("by_duration:"))
         if back_ms is None:
@@ -150,14 +153,16 @@ def assignor_names(chosen: Any) -> tuple[Any, ...]:
 
 
 def _assignors(chosen: Any) -> tuple[Any, ...]:
-    """One or several, as names (Kafka takes them with commas), classes or objects."""
+    """Return one or several assignors: names (with commas, as in Kafka), classes or objects."""
     names = assignor_names(chosen)
-    make_assignors(names)  # a wrong one is refused where it was written, not at the first poll
+    make_assignors(names)  # raises where the setting was written, not at the first poll
     return names
 
 
 def _choose_idempotence(values: dict[str, Any]) -> None:
-    """As Kafka's client: on, unless ``acks`` is not all; asked for in so many words, it insists (KIP-679)."""
+    """Enable idempotence as Kafka's client does: by default with ``acks="all"``, which an explicit setting requires
+    (KIP-679).
+    """
     explicit = values.get("enable_idempotence")
     acks = values.get("acks", -1)
     transactional_id = values.get("transactional_id")

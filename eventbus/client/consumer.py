@@ -49,16 +49,15 @@ _CLOSE_SECONDS = 30
 
 
 OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
-"""The *next* offset to read per partition, with or without metadata."""
+"""Maps partitions to the *next* offset to read, with or without metadata."""
 
 
 class Consumer(Generic[KeyT, ValueT]):
-    """Reads records in a loop of the caller's.
+    """Reads records in a loop of the caller.
 
-    Offsets are committed by `commit` alone (unless ``enable_auto_commit`` is set): what is not committed is read again
-    after a restart. Not for several tasks at once: a `poll` or a change of what to read beside another is refused, and
-    so is any use in another thread (`EventBus.blocking` has a consumer for threads). To stop a loop, cancel it or leave
-    it: a cancelled `poll` loses nothing.
+    Offsets are committed only by `commit`, unless ``enable_auto_commit`` is set; uncommitted records are read again
+    after a restart. Use it in a single task: a `poll` or a change of subscription during another is refused, and so is any use in another thread (`EventBus.blocking` provides a consumer for threads). To stop a loop, cancel or
+    leave it: a cancelled `poll` loses no records.
     """
 
     def __init__(
@@ -95,14 +94,16 @@ class Consumer(Generic[KeyT, ValueT]):
         self._on_commit = [one.on_commit for one in interceptors]
         self._paused: set[TopicPartition] = set()
         self._sought: set[TopicPartition] = set()
-        """Where the user sought to, since the last change of what to read: a listener's word goes before ours."""
+        """Partitions to which the user has sought since the last change of subscription. Such a position takes
+        precedence over ours.
+        """
         self._has_subject = False
-        """Something was subscribed to or assigned."""
+        """True once it has subscribed to topics or was assigned partitions."""
         self._is_used = False
         self._listener = listener
         self._hears_of_rebalances = False
         self._revoking: set[TopicPartition] = set()
-        """Being given up in good order: what else goes is lost."""
+        """Partitions being revoked in order. Any other partition that is taken away is lost."""
         self._lost: list[TopicPartition] = []
         """Partitions that were lost, before the listener is notified."""
         self._background = BackgroundCommits(self._store, spawn, backend.timers)
@@ -110,7 +111,7 @@ class Consumer(Generic[KeyT, ValueT]):
         self._until_assigned = anyio.CancelScope()
 
     def after_fork_in_child(self) -> None:
-        self._ahead.clear()  # the parent returns these records: here, the next poll raises
+        self._ahead.clear()  # the parent returns these records; here the next poll raises
 
     @property
     def _consumer(self) -> BackendConsumer:
@@ -121,7 +122,7 @@ class Consumer(Generic[KeyT, ValueT]):
 
     async def __aenter__(self) -> Self:
         if self._opened is not None:
-            raise ConfigError("this consumer is open already: give the second one a `bus.new_consumer(...)` of its own")
+            raise ConfigError("this consumer is open already: create another with `bus.new_consumer(...)`")
         self._home.check("opening a consumer")
         self._open()
         try:
@@ -148,10 +149,11 @@ class Consumer(Generic[KeyT, ValueT]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Leave the group at once; its partitions go to the others. A static member's place is kept for its session.
+        """Leave the group at once, so that its partitions move. The assignment of a static member is kept for its
+        session.
 
-        Commits nothing but what `commit_nowait` has begun, and, with ``enable_auto_commit``, what was polled. The
-        listener is told that the partitions go.
+        Commits only what `commit_nowait` has started, and with ``enable_auto_commit`` what was polled. The listener's
+        ``on_revoked`` is called.
         """
         opened = self._opened
         if opened is not None:
@@ -191,16 +193,16 @@ class Consumer(Generic[KeyT, ValueT]):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Read these topics, or every one whose whole name matches ``pattern``, new ones too; with a group, its share.
+        """Read these topics, or all that match ``pattern`` as a whole (including new ones). In a group, read its share.
 
-        The listeners replace those given before, see `RebalanceListener`. Partitions that were being read already and
-        stay go on where they are. A sole member has its partitions on return; beside others the next polls get them.
-        Raises UnknownTopicOrPartition, InvalidSessionTimeout, InconsistentGroupProtocol (the members have no assignor
-        in common), FencedInstanceId, GroupMaxSizeReached.
+        The listeners replace earlier ones; see `RebalanceListener`. Partitions that were already being read and remain
+        assigned continue at their positions. A sole member has its partitions when this returns; otherwise they arrive
+        with later polls. Raises UnknownTopicOrPartition, InvalidSessionTimeout, InconsistentGroupProtocol (the members
+        have no common assignor), FencedInstanceId, GroupMaxSizeReached.
         """
         topics = [topic for name in names for topic in ((name,) if isinstance(name, str) else name)]
         if not topics and pattern is None:
-            await self.unsubscribe()  # as in Kafka: a subscription to nothing is none
+            await self.unsubscribe()  # as in Kafka, subscribing to nothing unsubscribes
             return
         if on_assigned is not None or on_revoked is not None or on_lost is not None:
             self._listener = RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
@@ -208,15 +210,15 @@ class Consumer(Generic[KeyT, ValueT]):
         await self._change(lambda: self._consumer.subscribe(topics, pattern))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; partitions added later are not taken up.
+        """Read exactly these partitions. Partitions added to the topic later are not read.
 
-        Partitions that were being read already go on where they are.
+        Partitions that were already being read continue at their positions.
         """
         wanted = [partition_of(partition) for partition in partitions]
         await self._change(lambda: self._consumer.assign(wanted))
 
     async def unsubscribe(self) -> None:
-        """Stop reading, and leave the group as `aclose` does. Then subscribe or assign again."""
+        """Stop reading, and leave the group as `aclose` does. The consumer can then subscribe or assign again."""
         with self._used_alone():
             try:
                 await self._leave(self._consumer)
@@ -224,11 +226,11 @@ class Consumer(Generic[KeyT, ValueT]):
                 self._open()
 
     def subscription(self) -> list[str]:
-        """The topics subscribed to; with a pattern, those that match it now. Nothing after `assign`."""
+        """Return the subscribed topics; with a pattern, those that match now. Empty after `assign`."""
         return self._consumer.subscription()
 
     async def _change(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Carry positions over a change of partitions: a backend may give up all of them and start anew."""
+        """Change the partitions and keep positions: a backend may give up all partitions and start from scratch."""
         with self._used_alone():
             assigned = self.assignment()
             self._ahead.give_back(assigned, self._consumer.seek)
@@ -245,13 +247,15 @@ class Consumer(Generic[KeyT, ValueT]):
             self.pause(*(paused & now))
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions being read. In a group with other members the first ones come with a poll: see `assigned`."""
+        """Return the partitions being read. With other members in the group, the first ones arrive with a poll: see
+        `assigned`.
+        """
         return self._consumer.assignment()
 
     async def assigned(self) -> list[TopicPartition]:
-        """Return when there are partitions to read, and which. The first records of them wait for `poll`.
+        """Wait until there are partitions to read, and return them. Their first records are returned by `poll`.
 
-        A group with more members than partitions leaves some without any: bound the wait with a timeout.
+        A group with more members than partitions leaves some members without any, so limit the wait with a timeout.
         """
         while not (partitions := self.assignment()):
             with self._used_alone(), anyio.CancelScope() as self._until_assigned:
@@ -267,7 +271,7 @@ class Consumer(Generic[KeyT, ValueT]):
             self._lost.append(partition)
         self._paused.discard(partition)
         self._ahead.forget(partition)
-        # A commit that has not begun is of records that are gone, too: of a topic that was deleted and created again.
+        # A pending commit is for records that are gone, too, if the topic was deleted and created again.
         self._background.number({partition: OffsetAndMetadata(0)})
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
@@ -278,11 +282,11 @@ class Consumer(Generic[KeyT, ValueT]):
                 await self._commit_automatically(partitions)
             await tell(self._listener.on_revoked, partitions)
         except anyio.get_cancelled_exc_class():
-            self._revoking.difference_update(partitions)  # still ours; the next poll asks again
+            self._revoking.difference_update(partitions)  # still assigned; the next poll revokes them again
             raise
 
     async def _assign(self, partitions: list[TopicPartition]) -> None:
-        await self._tell_of_losses()  # they may be the same partitions, of a topic that was created again
+        await self._tell_of_losses()  # these may be the same partitions, of a topic that was created again
         await tell(self._listener.on_assigned, partitions)
         self._until_assigned.cancel()  # `assigned` need not wait for records
 
@@ -294,17 +298,18 @@ class Consumer(Generic[KeyT, ValueT]):
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: Milliseconds = 1_000, max_records: int = 500) -> ConsumerRecords[KeyT, ValueT]:
-        """Up to ``max_records`` records, a list; an empty one when none came within ``timeout_ms``.
+        """Return up to ``max_records`` records as a list, which is empty if none arrive within ``timeout_ms``.
 
-        Empty and earlier when only a position has moved: past aborted records, or a transaction's marker (KAFKA-12980).
+        It returns an empty list earlier if only a position has moved: past aborted records, or a transaction's marker
+        (KAFKA-12980).
 
-        Call it at least every ``max_poll_interval_ms``, or the group gives this member up. Rebalances happen in here,
-        and their listeners are called.
+        Call it at least every ``max_poll_interval_ms``, or the group removes this member. Rebalances happen inside this
+        call, including the calls of listeners.
 
         Raises CorruptRecord, OffsetOutOfRange and NoCommittedOffset (``start="none"``), FencedInstanceId, and
-        SerializationError. The last one comes alone: readable records before it are returned first, the next `poll`
-        raises it and the position is past the record. SchemaUnavailable when a schema registry has to be asked and
-        does not answer: nothing is passed over, poll again.
+        SerializationError. The last is raised separately: readable records before it are returned first, the next
+        `poll` raises it, and the position is past the record. SchemaUnavailable is raised if a schema registry is
+        needed and does not answer; no record is skipped, so poll again.
         """
         if max_records < 1:
             raise ConfigError(f"max_records={max_records}: at least 1, or nothing is ever read")
@@ -314,7 +319,8 @@ class Consumer(Generic[KeyT, ValueT]):
             if not self._ahead:
                 await self._fetch(setting_ms(timeout_ms))
             elif self._consumer.polled():
-                await self._fetch(0)  # the group waits; of what is here some may go
+                # A rebalance is pending, and some of the fetched records may belong to partitions that move.
+                await self._fetch(0)
             if self._restoring:
                 await self._ahead.restore(max_records)
             if self._ahead.unchecked:
@@ -344,9 +350,9 @@ class Consumer(Generic[KeyT, ValueT]):
         return ahead.take(1)[0]
 
     async def until_end(self) -> AsyncGenerator[ConsumerRecord[KeyT, ValueT]]:
-        """What is there now, from the positions on: ``async for record in consumer.until_end():`` fills a table.
+        """Yield the records up to the current end of the partitions: ``async for record in consumer.until_end():``.
 
-        It ends where the partitions ended when it began; of what comes meanwhile some may be among the last.
+        The end is determined once, at the start. Some records that arrive meanwhile may be included.
         """
         await self.assigned()
         ends = await self.end_offsets()
@@ -376,12 +382,13 @@ class Consumer(Generic[KeyT, ValueT]):
         await anyio.lowlevel.checkpoint()
         self._ahead.add(await consumer.fetch(timeout_ms))
         self._ahead.passed(consumer.passed())
-        await self._tell_of_losses()  # what was fetched is in hand: a listener that raises loses none of it
+        # After the fetched records are stored: if a listener raises, none of them is lost.
+        await self._tell_of_losses()
 
     # positions -------------------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition) -> int:
-        """The next offset `poll` returns of this partition."""
+        """Return the offset of the next record that `poll` returns from this partition."""
         partition = partition_of(partition)
         ahead = self._ahead.position(partition)
         return await self._consumer.position(partition) if ahead is None else ahead
@@ -398,22 +405,22 @@ class Consumer(Generic[KeyT, ValueT]):
         }
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Read on from ``offset``. `commit` then covers what `poll` returns from here on, not what it did before."""
+        """Continue at ``offset``. `commit` then covers what `poll` returns from now on, not what it returned before."""
         partition = partition_of(partition)
         self._consumer.seek(partition, offset if isinstance(offset, int) else offset.offset)
         self._sought.add(partition)
         self._ahead.forget(partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the first offset held; all partitions when none is named."""
+        """Continue at the log start offset of these partitions, by default of all."""
         await self._seek_to(partitions, EARLIEST)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read only what comes from now on; all partitions when none is named."""
+        """Continue at the end of these partitions, by default of all."""
         await self._seek_to(partitions, LATEST)
 
     async def _seek_to(self, partitions: Sequence[TopicPartition], at: int) -> None:
-        """``at``: a time, EARLIEST or LATEST. What the group takes away meanwhile is left out."""
+        """Seek to a time, EARLIEST or LATEST. Partitions that are taken away meanwhile are omitted."""
         wanted, held = self._named(partitions), set(self.assignment())
         offsets = await self._offsets_at(dict.fromkeys(wanted, at))
         late = [partition for partition, found in offsets.items() if found.offset < 0]
@@ -425,7 +432,7 @@ class Consumer(Generic[KeyT, ValueT]):
                 self.seek(partition, found.offset)
 
     def _named(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those named, or all that are assigned."""
+        """Return the given partitions, or by default all that are assigned."""
         return [partition_of(partition) for partition in partitions] or self.assignment()
 
     async def _offsets_at(self, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -434,38 +441,38 @@ class Consumer(Generic[KeyT, ValueT]):
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time; None where there is none."""
+        """Return the first record at or after each time; None if there is none."""
         found = await self._offsets_at({partition_of(partition): time_ms for partition, time_ms in times_ms.items()})
         return {partition: at if at.offset >= 0 else None for partition, at in found.items()}
 
     async def seek_to_time(self, time_ms: int, *partitions: TopicPartition) -> None:
-        """Read on from the first record at or after a time, or from the end; all partitions when none is named."""
+        """Continue at the first record at or after a time, or at the end, in these partitions or by default in all."""
         await self._seek_to(partitions, time_ms)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return nothing of these partitions until `resume`, or until they are given up."""
+        """Return no records of these partitions until `resume`, or until they are revoked."""
         named = [partition_of(partition) for partition in partitions]
         self._consumer.pause(named)
         self._paused.update(named)
         self._ahead.give_back(named, self._consumer.seek)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Take up paused partitions again."""
+        """Continue with paused partitions."""
         named = [partition_of(partition) for partition in partitions]
         self._consumer.resume(named)
         self._paused.difference_update(named)
 
     def paused(self) -> list[TopicPartition]:
-        """The partitions that `pause` stopped."""
+        """Return the partitions stopped by `pause`."""
         return sorted(self._paused.intersection(self.assignment()))
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The first offset each partition holds; of all assigned ones when none is named."""
+        """Return the log start offset of these partitions, by default of all that are assigned."""
         found = await self._offsets_at(dict.fromkeys(self._named(partitions), EARLIEST))
         return {partition: at.offset for partition, at in found.items()}
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Where each partition ends: the offset its next record gets, or, read committed, the first open one."""
+        """Return the end of these partitions: the log end offset, or with read_committed the last stable offset."""
         return await self._consumer.end_offsets(self._named(partitions))
 
     async def topic_ids(self, *topics: str) -> dict[str, str]:
@@ -477,14 +484,14 @@ class Consumer(Generic[KeyT, ValueT]):
         return await self._consumer.topic_ids(topics or {partition.topic for partition in self.assignment()})
 
     async def lag(self, partition: TopicPartition) -> int:
-        """Records between the position and the end of the partition: what is still to be polled."""
+        """Return the number of records between the position and the end of the partition."""
         partition = partition_of(partition)
         position = await self.position(partition)
         end = await self._consumer.end_offsets([partition])
         return max(end[partition] - position, 0)
 
     async def uncommitted(self, partition: TopicPartition) -> int:
-        """Records between the group's committed offset and the position: what is read again if this one dies now."""
+        """Return the number of records between committed offset and position, which a crash now would repeat."""
         partition = partition_of(partition)
         position = await self.position(partition)
         committed = (await self.committed(partition)).get(partition)
@@ -497,23 +504,24 @@ class Consumer(Generic[KeyT, ValueT]):
     # commits ---------------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: OffsetsToCommit | None = None) -> None:
-        """Store the *next* offset to read per partition; without ``offsets``, of everything `poll` has returned.
+        """Commit the *next* offset to read of each partition, by default after all records that `poll` has returned.
 
-        Transaction markers and aborted records after it are covered as well, once `poll` has passed them.
+        Transaction markers and aborted records after them are covered too, once `poll` has passed them.
 
-        Partitions given up since, or whose topic was deleted, are left out. On disk on return. Raises
-        RebalanceInProgress (poll, then go on from the committed offsets), IllegalGeneration, UnknownMemberId and
-        FencedInstanceId: the group went on without this member, and what it handled others handle again.
+        Partitions that were revoked, or whose topic was deleted, are omitted. The offsets are durable when it returns.
+        Raises RebalanceInProgress (poll, then continue from the committed offsets), and IllegalGeneration,
+        UnknownMemberId and FencedInstanceId: the group has removed this member, and other members will handle its
+        records again.
         """
         await self._background.now(self._chosen(offsets))
 
     def commit_nowait(
         self, offsets: OffsetsToCommit | OnCommit | None = None, callback: OnCommit | None = None
     ) -> None:
-        """Commit without waiting. Errors that may pass are tried again, unless a newer commit has been made since.
+        """Commit without waiting. Retriable errors are retried unless a newer commit was made meanwhile.
 
-        ``callback(offsets, error)`` is called with the outcome; without one an error is logged. It may be the only
-        argument. `aclose` waits for it. `commit_async` is the same under Kafka's name.
+        ``callback(offsets, error)`` receives the outcome, and may be the only argument. Without it an error is logged.
+        `aclose` waits for the outcome. `commit_async` is an alias with Kafka's name.
         """
         if callable(offsets):
             offsets, callback = None, offsets
@@ -541,7 +549,7 @@ class Consumer(Generic[KeyT, ValueT]):
             tell_all(self._on_commit, offsets)
 
     async def _commit_automatically(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """The offsets of all that `poll` has returned, handled or not, which ``enable_auto_commit`` commits."""
+        """Commit the offsets after all records that `poll` has returned, handled or not, for ``enable_auto_commit``."""
         self._next_auto_commit = self._timers.current_time() + self._config.auto_commit_interval_ms / 1000
         polled = self._chosen(None)
         if partitions is not None:
@@ -556,5 +564,5 @@ class Consumer(Generic[KeyT, ValueT]):
         return await self._consumer.committed(self._named(partitions))
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this consumer is: what a transaction that commits its offsets is given."""
+        """Return the member and generation of this consumer, for a transaction that commits its offsets."""
         return self._consumer.group_metadata()

@@ -1,4 +1,4 @@
-"""The interface of a bus for its components and for tools, besides the methods that users call."""
+"""The interface of a bus for its parts and for tools, besides the methods for users."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ class BusContext(Declared):
         }
         self.backend: Backend = open_backend(configuration.url, log_settings, clock) if backend is None else backend
         self.log_is_durable: bool = is_durable(self.backend.url)
-        """True if the bus's own log outlives the process. A test that runs the bus in memory does not change it: what
-        production refuses fails in the test too."""
+        """True if the bus's own log outlives the process. Running the bus in memory for a test does not change it, so a
+        test fails where production would.
+        """
         self.middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self.admin: Admin = Admin(self.backend, self.check_home)
         self.drain_timeout_ms: int = configuration.drain_timeout_ms
@@ -68,7 +69,7 @@ class BusContext(Declared):
         self.life: Life | None = None
         """The current run; None while the bus is stopped."""
         self.outcome = Outcome()
-        """How the last run went."""
+        """The result of the last run."""
 
     @property
     def is_running(self) -> bool:
@@ -102,8 +103,7 @@ class BusContext(Declared):
                 self.check_service(f"@bus.every: {handler.__name__!r}")
 
     def check_service(self, what: str) -> None:
-        """Raise ConfigError for ``what``, which is stored under the service's name, if the log is durable and the bus
-        has no ``service=``."""
+        """Raise ConfigError if ``what`` needs the service's name, which is missing, and the log is durable."""
         if self.service is None and self.log_is_durable:
             raise unnamed_service(what, self.client_id)
 

@@ -28,28 +28,29 @@ from serdes.choose import Serdes
 
 @runtime_checkable
 class Drains(Protocol):
-    """A part that publishes what it holds."""
+    """A part that can publish everything it holds."""
 
     async def drain(self) -> bool:
-        """Return when nothing is left that could be published now. True: something was."""
+        """Wait until nothing is left to publish. Return True if something was published."""
         ...
 
 
 @runtime_checkable
 class Surrounds(Protocol):
-    """An object that goes around every handler and sees every record that is sent, as tracing does.
+    """An object that wraps every handler and sees every record sent, such as tracing.
 
-    It need not be a `Part`. The bus's middleware is further in. Several go around each other in the order of `include`.
+    It need not be a `Part`. The bus's middleware runs inside it. Several such objects wrap each other in the order of
+    `include`.
     """
 
     @property
     def middleware(self) -> Sequence[Middleware]:
-        """Around every handler; read at each start."""
+        """The middleware for every handler, read at each start."""
         ...
 
     @property
     def interceptors(self) -> Sequence[ProducerInterceptor]:
-        """The interceptors of every producer of the bus; read at each start."""
+        """The interceptors for every producer of the bus, read at each start."""
         ...
 
 
@@ -74,11 +75,11 @@ class Declared(ABC):
     @property
     @abstractmethod
     def is_running(self) -> bool:
-        """Handlers are read at the start: while this is true nothing can be declared."""
+        """True while the bus runs. Handlers are read at the start, so nothing can be declared then."""
 
     @abstractmethod
     async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None:
-        """Publish what a producer function returned and wait for the ack; nothing for None."""
+        """Publish the result of a producer function and wait for the ack; None publishes nothing."""
 
     @property
     def service_name(self) -> str:
@@ -95,7 +96,7 @@ class Declared(ABC):
         return uses_of([(one, self.group_of(one)) for one in self.handlers], self.producer_functions, self.serdes)
 
     def surroundings(self) -> tuple[list[Middleware], list[ProducerInterceptor]]:
-        """Return the middleware and the interceptors of all parts. Raises ConfigError for a middleware that is none."""
+        """Return the middleware and the interceptors of all parts. Raises ConfigError for an invalid middleware."""
         middleware: list[Middleware] = []
         interceptors: list[ProducerInterceptor] = []
         for part in self.parts:
@@ -115,10 +116,10 @@ class Declared(ABC):
 
     @contextmanager
     def in_group(self, handler: Handler[Any, Any], group: str) -> Generator[None]:
-        """While inside, the bus starts with this handler alone, as a member of ``group``: for replays.
+        """While inside, the bus starts with this handler alone, as a member of ``group``, for replays.
 
-        It begins at the group's offsets, or at the earliest record; what it publishes is published. Enter it while the
-        bus is stopped; ConfigError otherwise, and for a handler of another bus.
+        It starts at the group's offsets, or at the earliest record, and its output is published. Enter it while the bus
+        is stopped. Raises ConfigError otherwise, and for a handler of another bus.
         """
         if self.is_running:
             raise ConfigError("in_group: the bus is running already; enter it before the bus starts")
@@ -170,11 +171,10 @@ class Declarations(Declares, TableDeclarations):
         self.context.hooks.add(when, hook)
 
     def include(self, *items: object, prefix: str = "", group_prefix: str | None = None) -> None:
-        """Add functions marked with the free ``@consumer`` / ``@producer``, a `Router`, or all of these that a module
-        has; or a `Part`, or what `Surrounds` the handlers.
+        """Include marked functions, routers, modules that contain them, parts, or objects that `Surrounds` describes.
 
-        ``prefix`` goes before the topics of what is included, ``group_prefix`` (the same unless it is said) before its
-        groups, see `Router`.
+        Functions are marked with the free ``@consumer`` and ``@producer``. ``prefix`` is put before the names of
+        included topics, and ``group_prefix`` (by default the same) before those of groups; see `Router`.
         """
         if self.is_running:
             raise ConfigError("include: declare handlers, and include parts, before the bus starts")
@@ -215,7 +215,7 @@ class Declarations(Declares, TableDeclarations):
             raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
         if handler in self.context.handlers:
             return
-        handler.payload_serde(self.context.serdes)  # a type that nothing reads is said where it is written
+        handler.payload_serde(self.context.serdes)  # raises here, where the type is written, if it cannot be read
         self.context.handlers.append(handler)
         if handler.producer is not None and handler.producer not in self.context.producer_functions:
             self._declare_function(handler.producer)

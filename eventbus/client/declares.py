@@ -1,4 +1,4 @@
-"""The decorators: what a bus and a router have in common."""
+"""The decorators shared by a bus and a router."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AnyFunction = ProducerFunction[..., Any, Any]
 
 
 def check_topic(name: Any, partitions: Any, configs: Any) -> None:
-    """Raises ConfigError for arguments that are swapped, or of another type."""
+    """Raise ConfigError for arguments that are swapped or have the wrong type."""
     if not isinstance(name, str):
         raise ConfigError(f"bus.topic({name!r}): the name of one topic: bus.topic('orders', partitions=3)")
     if partitions is not None and type(partitions) is not int:
@@ -40,10 +40,10 @@ def check_topic(name: Any, partitions: Any, configs: Any) -> None:
 
 
 class Declares(ABC):
-    """Marks handlers, producer functions, topics and hooks, and hands them to whom they are declared on."""
+    """Marks handlers, producer functions, topics and hooks, and passes them to the bus or router."""
 
     _defaults: Mapping[str, Any] = MappingProxyType({})
-    """Options of every ``consumer`` that says nothing else."""
+    """Default options of every ``consumer``."""
 
     @abstractmethod
     def _declare_handler(self, handler: AnyHandler) -> None: ...
@@ -97,16 +97,16 @@ class Declares(ABC):
         temporary: bool = False,
         value: Any = None,
     ) -> None:
-        """Declare a topic: created at start if it is missing, unchanged if it exists.
+        """Declare a topic, which is created at start if it is missing, and left unchanged if it exists.
 
-        ``value``: the type of its values, as the annotation of its handlers. All that this bus sends there is written
-        as that type, whatever class the single value has: an int in a topic of ``float`` is a JSON number. Without it,
-        the return annotations of the topic's ``@producer`` functions count, else the class of each value. ``bytes``
-        are stored as they are.
+        ``value`` is the type of its values, like the annotation of a handler. Everything that this bus sends to the
+        topic is written as that type, whatever the class of a single value: an int in a topic of ``float`` becomes a
+        JSON number. Without it, the return annotations of the topic's ``@producer`` functions apply, or else the class
+        of each value. ``bytes`` are stored unchanged.
 
-        ``temporary``: a topic of this run alone, deleted as the bus closes. Then one that exists is somebody else's:
-        the start raises TopicAlreadyExists, and nothing is touched. Raises ConfigError for what is no name, number or
-        mapping; a config's own value is checked at start.
+        A ``temporary`` topic is deleted when the bus closes. It must not exist before: the start then raises
+        TopicAlreadyExists and changes nothing. Raises ConfigError for an invalid name, number or mapping; values of
+        configs are checked at start.
         """
         check_topic(name, partitions, configs)
         spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts_of(configs))
@@ -115,19 +115,19 @@ class Declares(ABC):
             self._declare_value(name, value)
 
     def on_startup(self, hook: Hook) -> Hook:
-        """Decorate a function to run as the bus starts: the bus sends and reads by now, no handler runs yet.
+        """Decorate a function to run at the start of the bus, when it can send and read but no handler runs yet.
 
-        Async or not, without parameters or with the bus; in the order of their declaration. What one raises ends the
-        start. The code after the ``yield`` of a generator (async or not) runs at the end.
+        It may be async, and takes no parameters or the bus. Hooks run in order of declaration, and an error ends the
+        start. In a generator (async or not), the code after the ``yield`` runs when the bus ends.
         """
         self._declare_hook("on_startup", hook)
         return hook
 
     def on_shutdown(self, hook: Hook) -> Hook:
-        """Decorate a function to run as the bus ends: handlers are through by now, the bus still sends and reads.
+        """Decorate a function to run at the end of the bus, after the handlers, while it can still send and read.
 
-        Async or not, without parameters or with the bus; in the order of their declaration, within
-        ``drain_timeout_ms``. Only where the start went well.
+        It may be async, and takes no parameters or the bus. Hooks run in order of declaration, within
+        ``drain_timeout_ms``, and only if the start succeeded.
         """
         self._declare_hook("on_shutdown", hook)
         return hook

@@ -1,4 +1,4 @@
-"""Health by progress: not whether a task is alive, but whether records go through it, and what stands in their way."""
+"""Health by progress: whether records move through each handler, and if not, why."""
 
 from __future__ import annotations
 
@@ -11,138 +11,141 @@ from eventbus.client.handling.calls import Counts
 from eventbus.types import TopicPartition
 
 HandlerStatus = Literal["starting", "rebalancing", "running", "idle", "stopped", "wedged"]
-"""``starting``: has no share of its group yet; ``rebalancing``: partitions move; ``running``: records wait or are at
-work; ``idle``: nothing to do; ``stopped``: a partition stands since its handler raised, or the handler has ended;
-``wedged``: nothing moves, and nothing will by itself."""
+"""The status of a handler.
+
+``starting``: it has no assignment yet. ``rebalancing``: partitions move. ``running``: records wait or are in flight.
+``idle``: there is nothing to do. ``stopped``: a partition stopped because its handler raised, or the handler has ended.
+``wedged``: nothing moves, and that will not change without intervention.
+"""
 
 BusStatus = Literal["ok", "starting", "degraded", "failed"]
-"""``degraded``: it works, and somebody should look; ``failed``: a handler does nothing any more, and will not."""
+"""The status of a bus. ``degraded``: it works, but needs attention. ``failed``: a handler has stopped permanently."""
 
 BusPhase = Literal["stopped", "starting", "running", "closing"]
-"""Where in its life a bus is; ``closing``: records at work are finished, no others are begun."""
+"""The phase of a bus. ``closing``: records in flight are finished, and no others are started."""
 
 _POLL_MS = 10_000
-"""So long a poll itself may wait for records."""
+"""How long a poll itself may wait for records."""
 _ORDER: tuple[BusStatus, ...] = ("ok", "starting", "degraded", "failed")
 
 
 class RecordAtWork(msgspec.Struct, frozen=True):
-    """A record (of a batch, its first one) that a handler was called with and that has not finished."""
+    """A record, or the first record of a batch, whose handler has been called and has not finished."""
 
     topic_partition: TopicPartition
     offset: int
     for_ms: int
-    """How long it has been at work, as of the moment of the question."""
+    """How long it has been in flight."""
 
 
 class HandlerHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How one handler of a bus does. Times in milliseconds before the question; None: never."""
+    """The health of one handler. Times are milliseconds before the query; None means never."""
 
     handler: str
     group: str
     status: HandlerStatus
     reason: str
-    """What is so, where, for how long, and what to do about it, if anything."""
+    """Describes what happens, where, for how long, and what to do about it, if anything."""
     since_last_poll_ms: int | None
     since_last_commit_ms: int | None
     since_last_assignment_ms: int | None
     member_id: str
     generation_id: int
-    """Of the group, as this member knows it; -1: it has not joined."""
+    """The group's generation as this member knows it; -1 if it has not joined."""
     assignment: tuple[TopicPartition, ...]
     paused: tuple[TopicPartition, ...]
     """Not fetched for now, because enough of their records wait for the handler."""
     lag: int
-    """Records of this member's partitions that are not finished."""
+    """Unfinished records in this member's partitions."""
     lag_by_partition: dict[str, int]
-    """The same for each, as in ``{"orders-0": 12}``."""
+    """Unfinished records by partition, as in ``{"orders-0": 12}``."""
     lag_trend: float | None
-    """Records a second by which the lag has grown over the last minute (negative: it shrinks); None: too early."""
+    """Change of the lag over the last minute in records per second; None if it is too early to know."""
     at_work: tuple[RecordAtWork, ...]
     counts: Counts
-    """What became of records since the start."""
+    """Records by outcome since the start."""
     retries: int = 0
-    """Records that wait for their next try, of this member's partitions."""
+    """Records in this member's partitions that wait for their next try."""
     next_retry_ms: int | None = None
-    """When the first of them is due, in milliseconds since the epoch; None: none waits."""
+    """When the first of them is due, in milliseconds since the epoch. None if none waits."""
 
 
 class PartHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How something that lives with a bus does: an outbox's relay, say."""
+    """The health of a part of the bus, such as an outbox's relay."""
 
     part: str
-    """What it is, as in "outbox eventbus_outbox"."""
+    """Kind and name of the part, such as "outbox eventbus_outbox"."""
     status: BusStatus
     reason: str
-    """What is so, since when, and what to do about it, if anything."""
+    """Describes what happens, since when, and what to do about it, if anything."""
     details: dict[str, Any] = {}
-    """Numbers and names of its own."""
+    """Further numbers and names that depend on the part."""
 
 
 @runtime_checkable
 class HasHealth(Protocol):
-    """A `Part` of a bus that the bus's health takes into account."""
+    """A `Part` whose health counts towards that of the bus."""
 
     def health(self) -> PartHealth:
-        """As of now, and without asking anybody."""
+        """Return the current health without any request."""
         ...
 
 
 class BusHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bus, its handlers and parts do; ``msgspec.json.encode(health)`` makes it a probe's answer."""
+    """The health of a bus, its handlers and parts. ``msgspec.json.encode(health)`` makes it the body of a probe."""
 
     status: BusStatus
     reason: str
-    """One line: the worst there is to say."""
+    """The most serious problem in one line."""
     handlers: tuple[HandlerHealth, ...] = ()
     parts: tuple[PartHealth, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
-        """What a liveness probe asks: False when only a restart helps, or a person."""
+        """True unless only a restart or a person can help. Use it for liveness probes."""
         return self.status != "failed"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What `judge` goes by: how one handler stands at one moment. Times in milliseconds before it."""
+    """The state of one handler as the input of `judge`. Times are in milliseconds before the query."""
 
     handler: str
     group: str
     running_ms: int
-    """Since its start."""
+    """Time since its start."""
     has_left: bool = False
-    """It runs no more."""
+    """True if it no longer runs."""
     error: str = ""
-    """Of the first partition that stopped."""
+    """The error of the first partition that stopped."""
     stopped: tuple[TopicPartition, ...] = ()
-    """Partitions that stand since a record of theirs failed."""
+    """Partitions that stopped because a record failed."""
     since_last_poll_ms: int | None = None
     since_last_commit_ms: int | None = None
     since_last_assignment_ms: int | None = None
     rebalancing_ms: int | None = None
-    """For how long the group has been rebalancing; None: it is not."""
+    """How long the group has been rebalancing. None if it is not."""
     polls_failing_ms: int | None = None
-    """Since the first failed poll that no successful one followed; None: they work."""
+    """Time since the first of the polls that have failed in a row. None if polls succeed."""
     poll_error: str = ""
     commits_failing_ms: int | None = None
-    """Since the first failed commit that no successful one followed; None: they work."""
+    """Time since the first of the commits that have failed in a row. None if commits succeed."""
     commit_error: str = ""
     assignment: tuple[TopicPartition, ...] = ()
     lag: Mapping[TopicPartition, int] = {}
     at_work: Sequence[RecordAtWork] = ()
     standing_ms: Mapping[TopicPartition, int] = {}
-    """Per partition with lag: for how long no record of it has finished."""
+    """How long no record has finished, for each partition with lag."""
     acks_by_hand: bool = False
     waiting_for: Mapping[TopicPartition, str] = {}
-    """Partitions in which a record waits in its place, and the reason: an outage, an open circuit."""
+    """Partitions in which a record waits in place, with the reason: an outage, or an open circuit."""
     missing: str = ""
-    """Which of its topics do not exist."""
+    """Names topics that do not exist, or ""."""
     deleted_unread: Mapping[TopicPartition, int] = {}
-    """Offsets that were skipped lately, because their records were deleted before they were read."""
+    """Offsets skipped recently because their records were deleted before they were read."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What `judge` says of a handler, and what that makes of its bus."""
+    """The result of `judge`: the status of a handler, and its effect on the bus."""
 
     status: HandlerStatus
     reason: str
@@ -150,7 +153,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(facts: Facts, limit_ms: int) -> Verdict:
-    """The worst that is true of a handler. ``limit_ms``: what may take time, may take so long (``wedged_after_ms``)."""
+    """Return the most serious finding about a handler. Things may take up to ``limit_ms`` (``wedged_after_ms``)."""
     for rule in (_ended, _all_stopped, _no_poll, _failing_polls, _no_rest, _no_commits, _stuck_record, _standing):
         verdict = rule(facts, limit_ms)
         if verdict is not None:
@@ -184,7 +187,7 @@ def judge(facts: Facts, limit_ms: int) -> Verdict:
     if facts.since_last_poll_ms is None:
         return Verdict("starting", "has not polled yet", "starting")
     if facts.rebalancing_ms is not None:
-        return Verdict("rebalancing", f"the group {facts.group!r} shares its partitions anew")
+        return Verdict("rebalancing", f"the group {facts.group!r} is reassigning its partitions")
     if facts.at_work or any(facts.lag.values()):
         return Verdict("running", f"{sum(facts.lag.values()):,} records to go")
     if not facts.assignment:
@@ -228,7 +231,7 @@ def _no_rest(facts: Facts, limit_ms: int) -> Verdict | None:
         return None
     return _wedged(
         f"the group {facts.group!r} has been rebalancing for {_seconds(facts.rebalancing_ms)}: a member does not come "
-        f"back to it, as a record at work there may keep it; see which: eventbus groups describe {facts.group}"
+        f"back to it, a record in flight there may block it. To see which: run eventbus groups describe {facts.group}"
     )
 
 
@@ -248,8 +251,8 @@ def _stuck_record(facts: Facts, limit_ms: int) -> Verdict | None:
     longest = max(late, key=lambda one: one.for_ms)
     others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
     return _wedged(
-        f"{longest.topic_partition} offset {longest.offset} has been at work for {_seconds(longest.for_ms)}{others}, "
-        f"and {_waits_behind(facts, longest.topic_partition):,} records wait behind it: see what the handler waits "
+        f"{longest.topic_partition} offset {longest.offset} has been in flight for {_seconds(longest.for_ms)}{others}, "
+        f"and {_waits_behind(facts, longest.topic_partition):,} records wait for it: see what the handler waits "
         "for, and limit it with timeout=..."
     )
 
@@ -260,7 +263,7 @@ def _waits_behind(facts: Facts, topic_partition: TopicPartition) -> int:
 
 
 def _standing(facts: Facts, limit_ms: int) -> Verdict | None:
-    """A partition that nobody is at, and that does not move: whatever the reason is, it is none of the known ones."""
+    """Find a partition that does not move although no handler works on it, for none of the known reasons."""
     busy = {one.topic_partition for one in facts.at_work}
     late = {
         one: ms
@@ -274,17 +277,17 @@ def _standing(facts: Facts, limit_ms: int) -> Verdict | None:
     oldest = max(facts.at_work, key=lambda one: one.for_ms, default=None)
     if oldest is not None and oldest.for_ms > limit_ms:
         why = (
-            f"the handler is at work elsewhere, at {oldest.topic_partition} offset {oldest.offset} for "
+            f"the handler is busy with {oldest.topic_partition} offset {oldest.offset} for "
             f"{_seconds(oldest.for_ms)}: see what it waits for, limit it with timeout=..., or raise concurrency="
         )
     elif facts.acks_by_hand:
         why = (
-            "no handler is at work there: records were handled and never acknowledged: every path of the handler must "
+            "no record is in flight there: records were handled and never acknowledged: every path of the handler must "
             "lead to record.ack()"
         )
     else:
         why = (
-            "no handler is at work there: they are not fetched, or outputs of the handler are not stored; the log's "
+            "no record is in flight there: they are not fetched, or outputs of the handler are not stored; the log's "
             "warnings may say why"
         )
     return _wedged(
@@ -299,7 +302,7 @@ def _wedged(reason: str) -> Verdict:
 
 def _stopped(facts: Facts) -> str:
     names = ", ".join(map(str, facts.stopped))
-    return f"{names} stopped: {facts.error}; mend it and restart (on_error says what a failure does)"
+    return f"{names} stopped: {facts.error}; fix it and restart (on_error says what a failure does)"
 
 
 def _seconds(ms: int) -> str:
@@ -314,18 +317,20 @@ def summary(
     blocked: str = "",
     trouble: str = "",
 ) -> BusHealth:
-    """All handlers and parts in one status and one line. ``blocked``: what is to be said of the event loop, if
-    anything; ``trouble``: of the log."""
-    said: list[tuple[BusStatus, str]] = [
+    """Combine all handlers and parts into a status and a single line.
+
+    ``blocked`` and ``trouble`` are remarks about the event loop and the log, or "".
+    """
+    remarks: list[tuple[BusStatus, str]] = [
         (verdict.weight, f"handler {one.handler!r}: {verdict.reason}")
         for one, verdict in zip(handlers, verdicts, strict=True)
     ]
-    said.extend((part.status, f"{part.part}: {part.reason}") for part in parts)
-    said.extend(("degraded", what) for what in (trouble, blocked) if what)
-    status = _ORDER[max((_ORDER.index(weight) for weight, _ in said), default=0)]
+    remarks.extend((part.status, f"{part.part}: {part.reason}") for part in parts)
+    remarks.extend(("degraded", what) for what in (trouble, blocked) if what)
+    status = _ORDER[max((_ORDER.index(weight) for weight, _ in remarks), default=0)]
     if status == "ok":
         return BusHealth(status="ok", reason=_fine(handlers, parts), handlers=tuple(handlers), parts=tuple(parts))
-    reasons = [reason for weight, reason in said if weight == status]
+    reasons = [reason for weight, reason in remarks if weight == status]
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return BusHealth(status=status, reason=reasons[0] + more, handlers=tuple(handlers), parts=tuple(parts))
 

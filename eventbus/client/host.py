@@ -1,4 +1,4 @@
-"""The requests that a component of a bus may make of it. A component imports these protocols, never the bus itself."""
+"""Protocols for the requests that a part may make of its bus. Parts import these, never the bus itself."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Part(Protocol):
-    """Something that lives as long as a bus runs: a schema registry in its log, say."""
+    """An object that starts and stops with a bus, such as a schema registry in its log."""
 
     async def start(self, bus: Host) -> None:
-        """The bus, an `EventBus`, already sends and reads; its handlers do not run yet. An error ends the start."""
+        """Start the part. The `EventBus` already sends and reads, but no handler runs yet. An error ends the start."""
         ...
 
     async def aclose(self) -> None:
-        """No handler runs any more; the bus still sends and reads."""
+        """Stop the part. No handler runs any more, but the bus still sends and reads."""
         ...
 
 
 class Context(Protocol):
-    """The interface of a bus that only components need: `EventBus.context`, see `BusContext`."""
+    """The interface of a bus for its parts: `EventBus.context`; see `BusContext`."""
 
     topics: dict[str, TopicSpec]
     serdes: Serdes
@@ -65,7 +65,7 @@ class Context(Protocol):
 
 
 class Host(Protocol):
-    """The part of `EventBus` that its components use; each method is described there."""
+    """The methods of `EventBus` that parts use; they are documented there."""
 
     @property
     def admin(self) -> Admin: ...

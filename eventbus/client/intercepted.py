@@ -31,7 +31,7 @@ from eventbus.types import Headers, RecordMetadata
 from serdes import Serde
 
 _IN_HAND = 1_000
-"""Records of a `send_many` that are on their way at once."""
+"""Records of a `send_many` that are in flight at once."""
 
 
 def open_producer(
@@ -43,14 +43,14 @@ def open_producer(
     last_words: LastWords,
     interceptors: Sequence[ProducerInterceptor] = (),
 ) -> Producer:
-    """A producer, with interceptors if there are any."""
+    """Return a producer, with interceptors if any are given."""
     if not interceptors:
         return Producer(backend, settings, clock, serdes, on_close, last_words)
     return InterceptedProducer(backend, settings, clock, serdes, on_close, last_words, interceptors)
 
 
 class InterceptedProducer(Producer):
-    """Shows each record to its interceptors, before it is bytes and when its outcome is known."""
+    """Passes each record to its interceptors before it is serialized, and when its outcome is known."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class InterceptedProducer(Producer):
         super().__init__(backend, settings, clock, serdes, on_close, last_words)
         self._interceptors = interceptors
         self.suspends = any(isinstance(one, Suspends) for one in interceptors)
-        """Some of them wait: who sends does so in `accepted`."""
+        """True if an interceptor may wait. Sends then go through `accepted`."""
         self._turn = anyio.Lock(fast_acquire=True)
-        """Accept records in the order of the calls, however long interceptors take with a record."""
+        """Keeps records in the order of the calls, however long interceptors take with one of them."""
         self._on_send = [one.on_send for one in interceptors]
         self._restores = any(isinstance(one, Restores) for one in interceptors)
         self._on_acknowledgement = [one.on_acknowledgement for one in interceptors]
@@ -77,13 +77,15 @@ class InterceptedProducer(Producer):
         tell_all(self._on_acknowledgement, metadata, error)
 
     def _lost(self, record: ProducerRecord, error: EventBusError) -> None:
-        """It was not even accepted."""
+        """Report a record that was not even accepted."""
         if record.on_delivery is not None:
             tell_all([record.on_delivery], None, error)
         self._tell(None, error)
 
     def _accept(self, record: ProducerRecord) -> Delivery:
-        """Put what the interceptors made of it into its batch; BufferExhausted is told by whoever gives up on it."""
+        """Add the record, as changed by the interceptors, to its batch. The caller reports BufferExhausted if it gives
+        up.
+        """
         try:
             delivery = super().send_nowait(
                 record.topic,
@@ -93,7 +95,7 @@ class InterceptedProducer(Producer):
                 partition=record.partition,
                 partition_key=record.partition_key,
                 timestamp_ms=record.timestamp_ms,
-                transactional=False,  # by which producer it is sent has been decided
+                transactional=False,  # the producer has been chosen already
             )
         except (BufferExhausted, SchemaNotReady):
             raise
@@ -156,7 +158,7 @@ class InterceptedProducer(Producer):
         return await (await self.accepted(topic, value, **options))
 
     async def accepted(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Delivery:
-        """The record is in its batch, after the records that were sent before it."""
+        """Return when the record is in its batch, after the records that were sent before it."""
         async with self._turn:
             return await self._accept_with_room(await self._shown_in_time(topic, value, **options))
 
@@ -167,14 +169,16 @@ class InterceptedProducer(Producer):
         return await waited_through(record, self._left(record))
 
     def _shown(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> ProducerRecord:
-        """The record, as the interceptors want it."""
+        """Return the record as changed by the interceptors."""
         record = _record(topic, value, options)
         if self._restores and record.headers:
             return passed_through(record, [one.on_send for one in self._left(record)])
         return passed_through(record, self._on_send)
 
     def _left(self, record: ProducerRecord) -> Sequence[ProducerInterceptor]:
-        """The interceptors, without those that have changed the record: it was read and is passed on."""
+        """Return the interceptors except those whose change is still in the record, because it was read and is
+        forwarded.
+        """
         names = {name for name, _ in record.headers} if self._restores else ()
         if not names:
             return self._interceptors
@@ -216,7 +220,7 @@ class InterceptedProducer(Producer):
             record = self._shown(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
             return self._accept(record).batch
 
-        await super().adder(topic)  # raises for a topic that is not there
+        await super().adder(topic)  # raises for a topic that does not exist
         return add
 
     async def ready(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Unplaced:
@@ -235,7 +239,7 @@ class InterceptedProducer(Producer):
             self._lost(one, error)
             raise
         if one.on_delivery is not None:
-            tell_all([one.on_delivery], None, None)  # what comes of it is told when it is sent, in its time
+            tell_all([one.on_delivery], None, None)  # the outcome is not known before it is sent
         return ready
 
     async def aclose(self) -> None:
@@ -252,7 +256,7 @@ def _record(topic: str, value: Any, options: SendOptions) -> ProducerRecord:
 
 
 async def _stored(deliveries: list[Delivery]) -> list[Delivery]:
-    """Wait for all of them; raises the error of one that failed."""
+    """Wait for all deliveries. Raises the error of the first that failed."""
     for delivery in deliveries:
         await delivery
     return []

@@ -1,4 +1,4 @@
-"""Hooks into every record that is sent or read, where Kafka's clients have theirs (``interceptor.classes``)."""
+"""Hooks into every record that is sent or read, like the ``interceptor.classes`` of Kafka's clients."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ _SLICES = Slices(time.monotonic)
 
 
 class ProducerRecord(msgspec.Struct, kw_only=True):
-    """A record as its sender gave it, before it is bytes; what `Producer.send` takes."""
+    """A record before serialization, with the arguments of `Producer.send`."""
 
     topic: str
     value: Any
     key: Any = None
     headers: Sequence[tuple[str, bytes | str | None]] = ()
-    """Pairs, also when a mapping was given."""
+    """Always pairs, even if a mapping was given."""
     partition: int | None = None
     partition_key: Any = None
     timestamp_ms: int | None = None
     on_delivery: OnDelivery | None = None
-    """For an interceptor that wants to hear of this very record: called once with its outcome. One that wraps another's
-    calls that one too."""
+    """Called once with the outcome of this record, for an interceptor that needs it. An interceptor that replaces a
+    callback must call the earlier one too.
+    """
 
 
 class ProducerInterceptor:
-    """What a producer tells of its records; override what you need.
+    """Base class of interceptors of a producer. Override what you need.
 
-    Plain functions, called on the event loop for every record: keep them short. Each call has context variables of its
-    own, a copy of the sender's. One that raises is logged, and the
-    record goes on as if the interceptor were not there. Several are called in their order, each with what the one
-    before made of the record.
+    The methods are plain functions, called on the event loop for every record, so keep them short. Each call runs in a
+    copy of the sender's context variables. If one raises, that is logged and the record is sent as if the interceptor
+    did not exist. Several interceptors are called in order, each with the record that the previous one returned.
     """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Called before key and value become bytes and a partition is chosen; what it returns is sent."""
+        """Called before key and value are serialized and a partition is chosen. The returned record is sent."""
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
-        """Called once per record: it is stored, or ``error`` kept it out, also before it was accepted."""
+        """Called once per record, when it is stored or has failed with ``error``, even before it was accepted."""
 
     def close(self) -> None:
         """Called when the producer closes."""
@@ -62,22 +62,22 @@ class ProducerInterceptor:
 
 @runtime_checkable
 class Suspends(Protocol):
-    """A `ProducerInterceptor` that does slow work: where a sender can wait this is called in place of ``on_send``."""
+    """A `ProducerInterceptor` with slow work. If the sender can wait, this is called instead of ``on_send``."""
 
     async def on_send_async(self, record: ProducerRecord) -> ProducerRecord: ...
 
 
 class ConsumerInterceptor:
-    """What a consumer tells of its records; override what you need.
+    """Base class of interceptors of a consumer. Override what you need.
 
-    Plain functions, called on the event loop: keep them short. One that raises is logged, and everything goes on as if
-    it were not there.
+    The methods are plain functions, called on the event loop, so keep them short. If one raises, that is logged and
+    ignored.
     """
 
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
-        """Called with what `poll` is about to return; what it returns is returned instead.
+        """Called with the records that `poll` is about to return. The result is returned instead.
 
-        What it leaves out counts as returned: positions and commits are past it.
+        Records that it leaves out count as returned: positions and commits move past them.
         """
         return records
 
@@ -89,7 +89,7 @@ class ConsumerInterceptor:
 
 
 def passed_through(value: T, steps: Sequence[Callable[[T], T]]) -> T:
-    """What the interceptors make of it, one after the other; one that raises, or answers nothing, changes nothing."""
+    """Apply the interceptors in order. One that raises or returns None is skipped."""
     for step in steps:
         try:
             changed: T | None = copy_context().run(step, value)
@@ -97,14 +97,14 @@ def passed_through(value: T, steps: Sequence[Callable[[T], T]]) -> T:
             logger.exception("the interceptor %s raised", step)
             continue
         if changed is None:
-            logger.error("the interceptor %s returned None, not what it was given: it is passed over", step)
+            logger.error("the interceptor %s returned None instead of a value, and is skipped", step)
         else:
             value = changed
     return value
 
 
 async def waited_through(record: ProducerRecord, interceptors: Sequence[ProducerInterceptor]) -> ProducerRecord:
-    """`passed_through` for a sender that can wait."""
+    """Like `passed_through`, for a sender that can wait."""
     for one in interceptors:
         if isinstance(one, Suspends):
             try:
@@ -117,7 +117,7 @@ async def waited_through(record: ProducerRecord, interceptors: Sequence[Producer
 
 
 def tell_all(steps: Sequence[Callable[..., object]], *args: Any) -> None:
-    """Call each of them; what one raises is logged."""
+    """Call all of them. Exceptions are logged."""
     for step in steps:
         try:
             copy_context().run(step, *args)

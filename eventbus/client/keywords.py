@@ -21,7 +21,7 @@ from eventbus.types import Compression, ConsumerRecord, IsolationLevel
 OAuthCallback = Callable[[str], tuple[str, float]]
 """``(sasl.oauthbearer.config) -> (token, its expiry in seconds since the epoch)``, as in confluent-kafka."""
 Start = Literal["earliest", "latest", "none"] | timedelta
-"""Where a group without a committed offset begins; a timedelta: with records written at most so long ago."""
+"""The start of a group without a committed offset. A timedelta starts with records at most that old."""
 Isolation = Literal["read_committed", "read_uncommitted"] | IsolationLevel
 AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 Assignors = AssignorName | Assignor | type[Assignor] | Sequence[AssignorName | Assignor | type[Assignor]]
@@ -213,13 +213,13 @@ class ProducerDefaults(ClientOptions, JavaClientOptions, ProducerClientOptions, 
 
 
 class ProducerFunctionOptions(ProducerDefaults, total=False):
-    """Settings of ``@producer``, whose function then has a producer of its own."""
+    """Settings of ``@producer``, whose function then has a separate producer."""
 
     client_id: str
 
 
 class ProducerOptions(ProducerFunctionOptions, total=False):
-    """Settings of `EventBus.new_producer`."""
+    """Settings of a producer opened with `EventBus.new_producer`."""
 
     transactional_id: str
 
@@ -250,7 +250,7 @@ class ConsumerOptions(ConsumerDefaults, total=False):
 
 
 class ReaderOptions(ConsumerOptions, total=False):
-    """Settings of `EventBus.reader`."""
+    """Settings of a consumer opened with `EventBus.reader`."""
 
     group: str | None
 

@@ -1,4 +1,4 @@
-"""One run of a bus: from the opening of its log until that is closed."""
+"""One run of a bus, from opening its log to closing it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class Life:
         self.outcome = Outcome()
         self.phase: BusPhase = "starting"
         self.is_open = False
-        """Its tasks run: the bus sends and reads. That begins within `open`, and ends nearly at the end of `close`."""
+        """True while its tasks run, so that the bus sends and reads: from within `open` until nearly the end of
+        `close`.
+        """
         self._context = copy_context()
         self.tasks = ContainedTasks()
         self.bridge = Bridge(self.tasks)
@@ -106,7 +108,7 @@ class Life:
             self._drain_seconds, plan.schedules,
         )  # fmt: skip
         self.restoring = Restoring(plan.interceptors)
-        """Undoes the interceptors' changes, in every reader."""
+        """Undoes the interceptors' changes, for every reader."""
         self._middleware = (self.restoring.around_call, *plan.middleware) if self.restoring else plan.middleware
         self.runners: list[Runner] = []
         self.parts: list[Part] = []
@@ -116,25 +118,25 @@ class Life:
         """Watches the event loop if code of handlers runs on it."""
         self.watch = HealthWatch(self.runners, self.parts, plan.backend, plan.wedged_after_ms, self._blocked_lately)
         self._stack = AsyncExitStack()
-        """The steps of closing, the last one first."""
+        """The steps of closing, run in reverse order."""
         self._progress = anyio.Event()
         self._moves = 0
-        """Counts the changes of handlers that `drain` waits for."""
+        """Counts the progress of handlers, which `drain` observes."""
         self._draining = anyio.Lock()
         self._waits: set[anyio.CancelScope] = set()
         """The scopes of the callers that wait in `drain`."""
         self._stop_asked = anyio.Event()
         self._hears_signals = False
         self._ends_with_handlers = False
-        """`run` returns when every handler has stopped."""
+        """True if `run` returns once every handler has stopped."""
         self._stopped_by: signal.Signals | None = None
 
     def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Begin a task for all callers of the bus. It has the context variables of the bus's start.
+        """Start a background task with the context variables of the bus's start.
 
-        The first send of a producer, or the first request, begins such a task. It may come from a handler's call, and
-        the task would keep the variables of that call (a tenant, the bound fields of log lines, the transaction that
-        its sends join) as long as it runs. The tasks of `Bridge` are those of their callers.
+        The first send of a producer, or the first request, may start such a task within a handler's call. With the
+        caller's context, the task would keep the variables of that call (a tenant, bound log fields, the transaction
+        joined by its sends) for as long as it runs. Tasks of `Bridge` do have the context of their callers.
         """
         self._context.copy().run(self.tasks.start_soon, function, *args)
 
@@ -143,7 +145,7 @@ class Life:
         return self._bus.context.drain_timeout_ms / 1000
 
     def check(self, what: str) -> None:
-        """Raises ConfigError when its tasks do not run, and in another thread or event loop."""
+        """Raise ConfigError if its tasks do not run, or in another thread or event loop."""
         if not self.is_open:
             raise not_running(what)
         self.home.check(what)
@@ -151,7 +153,7 @@ class Life:
     # opening ---------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the log, create what is missing, start parts and handlers. Whatever goes wrong, all of it is closed."""
+        """Open the log, create missing topics, and start parts and handlers. If anything fails, all of it is closed."""
         plan, admin = self._plan, self._bus.admin
         async with AsyncExitStack() as stack:
             await plan.backend.start()
@@ -223,7 +225,7 @@ class Life:
 
     @cached_property
     def transactions(self) -> Transactions:
-        """Since the first one."""
+        """The transactions of the bus, created on first use."""
 
         def open_producer(**config: Any) -> Producer:
             self.check("transaction")
@@ -233,11 +235,11 @@ class Life:
 
     @cached_property
     def requests(self) -> Requests:
-        """Since the first one."""
+        """The requests of the bus, created on first use."""
         return requests_of(self._bus, self.start_soon)
 
     async def run(self, ends_with_handlers: bool) -> None:
-        """Return after a signal, or `stop`, or when the bus is closed, or when every handler has stopped."""
+        """Return after a signal or `stop`, when the bus is closed, or when every handler has stopped."""
         self._ends_with_handlers = ends_with_handlers
         self._end_with_handlers()
         if not self._hears_signals:
@@ -249,12 +251,12 @@ class Life:
             self._stop_asked = anyio.Event()
 
     def stop(self) -> None:
-        """Make `run` return; from any thread."""
+        """Make `run` return. May be called from any thread."""
         self.home.check_fork("stop")
         self.home.call(self._stop_asked.set)
 
     def stop_at_once(self, number: signal.Signals) -> None:
-        """After a second signal: nothing is finished any more."""
+        """Cancel everything after a second signal."""
         self._stopped_by = number
         for runner in self.runners:
             runner.cancel()
@@ -263,13 +265,13 @@ class Life:
         self.stop()
 
     async def drain(self) -> None:
-        """Return when every handler has finished and committed everything now in its topics, and parts hold nothing."""
-        self.home.check_fork("drain")  # a task of the parent may hold the lock
+        """Wait until every handler has finished and committed all records now in its topics, and parts are drained."""
+        self.home.check_fork("drain")  # another task of the parent may hold the lock
         with self._while_open("drain"):
-            # One at a time: a part says whether anything came since it was last asked, and two would take that from
-            # each other.
+            # One drain at a time: a part reports whether it has published since the last call, and two callers would
+            # take that from each other.
             async with self._draining:
-                # Of functions with a timetable that is what has fired by now: the next time always comes.
+                # For scheduled functions, only what has fired by now counts, because there is always a next time.
                 firings = await self._plan.schedules.fired()
                 await self._idle(firings)
                 parts = (self._plan.schedules, *self.parts)
@@ -289,7 +291,7 @@ class Life:
             raise not_running(what)
 
     async def _idle(self, firings: Mapping[TopicPartition, int]) -> None:
-        """Return when every handler has finished everything now in its topics; of firings those up to these ends."""
+        """Wait until every handler has finished all records now in its topics, and firings up to these end offsets."""
         while True:
             self.check("drain")
             if self.phase == "closing" and self.runners:
@@ -299,8 +301,9 @@ class Life:
             for runner in self.runners:
                 if runner.error is not None:
                     raise runner.error
-            # Nothing may have happened meanwhile: a runner asked before may have got work from one asked after it. But
-            # functions that fire are asked first, and may go on: what they publish from there on was not there.
+            # No handler may have moved during the checks: one that was idle may have got records from one checked after
+            # it. Scheduled functions are checked first and may continue, because what they publish from then on does
+            # not count.
             fired = [await one.is_idle(firings) for one in self.runners if one.handler.spec.is_firing]
             moves = self._moves
             others = [await one.is_idle() for one in self.runners if not one.handler.spec.is_firing]
@@ -334,7 +337,7 @@ class Life:
             self.stop()
 
     async def health(self) -> BusHealth:
-        """See `EventBus.health`."""
+        """Return the health of the bus; see `EventBus.health`."""
         self.home.check_fork("health")
         if self.phase == "starting":
             return BusHealth(status="starting", reason="the bus is starting")
@@ -351,7 +354,7 @@ class Life:
     async def close(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """Undo what `open` did, the last first. Raises StoppedBySignal after a second signal."""
+        """Undo what `open` did, in reverse order. Raises StoppedBySignal after a second signal."""
         self.phase = "closing"
         swallowed = await self._stack.__aexit__(kind, error, traceback)
         if self._stopped_by is not None and error is None:
@@ -363,13 +366,13 @@ class Life:
         return swallowed
 
     async def _finish(self, *_: Any) -> None:
-        """Stop intake, let the lanes finish, close what publishes, then end the background tasks."""
+        """Stop fetching, let records in flight finish, close the parts and producers, then end the background tasks."""
         is_cancelled, timers = True, self._plan.backend.timers
         ends_at = timers.current_time() + self._drain_seconds
         try:
             for runner in self.runners:
                 runner.stop(self._drain_seconds)
-            self._notify()  # who waits in `drain` waits for what these would have taken
+            self._notify()  # callers of `drain` would wait for records that these no longer take
             await anyio.lowlevel.checkpoint()
             await self._until_all_have_left()
             is_cancelled = self.tasks.cancel_scope.cancel_called
@@ -378,11 +381,11 @@ class Life:
                 if is_cancelled:
                     self.producers.last_words.end(self._drain_seconds)
                 if any(not runner.has_left for runner in self.runners):
-                    # Cancelled. A plain function may still run in its thread, and its result needs its producer.
+                    # Cancelled: a plain function may still run in its thread, and its result needs its producer.
                     self.tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
                 publishes = self.parts or len(self.producers)
-                left = max(ends_at - timers.current_time(), 0)  # one time for all that closing does
+                left = max(ends_at - timers.current_time(), 0)  # a common limit for everything that closing does
                 self.producers.last_words.within(left)
                 with self.producers.within(left) if publishes else nullcontext():
                     try:
@@ -409,7 +412,9 @@ class Life:
         return [runner.handler.__name__ for runner in self.runners if not runner.has_left]
 
     async def _close_parts(self) -> None:
-        """The last one first, and those that begin meanwhile; what one raises is raised when all are closed."""
+        """Close the parts in reverse order, including those that start meanwhile. An error is raised after all are
+        closed.
+        """
         if self.parts:
             try:
                 await self.parts.pop().aclose()

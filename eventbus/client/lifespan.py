@@ -1,4 +1,4 @@
-"""Functions that run as a bus starts and as it ends."""
+"""Functions that run at the start and the end of a bus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eventbus.errors import ConfigError
 logger = logging.getLogger("eventbus.life")
 
 _AT_ONCE_SECONDS = 1.0
-"""After a second signal."""
+"""Time for shutdown hooks after a second signal."""
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 When = Literal["on_startup", "on_shutdown"]
@@ -31,7 +31,7 @@ class Hooks:
         self._hooks: dict[When, list[Callable[..., Any]]] = {"on_startup": [], "on_shutdown": []}
 
     def add(self, when: When, hook: Callable[..., Any]) -> None:
-        """Raises ConfigError for what cannot be called without arguments, or with the bus."""
+        """Add a hook. Raises ConfigError unless it can be called without arguments, or with the bus."""
         check_hook(when, hook)
         self._hooks[when].append(hook)
 
@@ -44,7 +44,7 @@ class Hooks:
 
 
 class HooksAtWork:
-    """Run the hooks of ``on_startup`` in their order, and those of ``on_shutdown`` in theirs, as a part of the bus.
+    """Runs the hooks as a part of the bus: ``on_startup`` in order at the start, ``on_shutdown`` in order at the end.
 
     The code after the ``yield`` of a startup generator runs last, in reverse order.
     """
@@ -53,7 +53,7 @@ class HooksAtWork:
         self._hooks = hooks
         self._bus = bus
         self._stack = AsyncExitStack()
-        """The shutdown hooks, and the ends of the generators."""
+        """The shutdown hooks, and the rest of the generators."""
         self._scope = anyio.CancelScope()
         """The scope of the shutdown, with its deadline."""
 
@@ -69,8 +69,8 @@ class HooksAtWork:
             self._stack.push_async_callback(_called, hook, bus)
 
     async def _begin(self, hook: Callable[..., Any]) -> None:
-        # A generator goes on after its ``yield`` as if all were well, whatever another hook raises: it closes what it
-        # has opened, and the error is not its own to swallow.
+        # A generator always continues after its ``yield`` normally, even if another hook raises: it closes what it has
+        # opened, and cannot swallow the other's error.
         if inspect.isasyncgenfunction(own_function(hook)):
             opened = asynccontextmanager(_bound(hook, self._bus))()
             await opened.__aenter__()
@@ -83,7 +83,7 @@ class HooksAtWork:
             await _called(hook, self._bus)
 
     async def aclose(self) -> None:
-        """All of them, whatever one raises, within the bus's ``drain_timeout_ms``; then that is raised."""
+        """Run all hooks within ``drain_timeout_ms``, even if one raises; then raise its error."""
         seconds = self._bus.context.drain_timeout_ms / 1000
         with self._scope, self._bus.context.backend.timers.move_on_after(seconds) as in_time:
             await self._stack.aclose()
@@ -91,19 +91,19 @@ class HooksAtWork:
             logger.warning("on_shutdown: not through after %g s (drain_timeout_ms); given up", seconds)
 
     def end(self) -> None:
-        """After a second signal: a moment more, in real time."""
+        """Shorten the remaining time after a second signal, in real time."""
         self._scope.deadline = min(self._scope.deadline, RealTimers().current_time() + _AT_ONCE_SECONDS)
 
 
 def check_hook(when: When, hook: Callable[..., Any]) -> None:
-    """Raises ConfigError for what cannot be called without arguments, or with the bus."""
+    """Raise ConfigError unless the hook can be called without arguments, or with the bus."""
     if not callable(hook):
         raise ConfigError(f"@bus.{when} decorates a function: @bus.{when}, without parentheses")
     if not takes(hook, 0) and not takes(hook, 1):
         raise ConfigError(f"@bus.{when} {name_of(hook)}: it is called without arguments, or with the bus alone")
     if when == "on_shutdown" and _is_generator(hook):
         raise ConfigError(
-            f"@bus.{when} {name_of(hook)} yields: decorate it with @bus.on_startup, and what stands behind the yield "
+            f"@bus.{when} {name_of(hook)} yields: decorate it with @bus.on_startup, and the code after the yield "
             "runs at the end"
         )
 

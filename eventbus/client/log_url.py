@@ -1,4 +1,4 @@
-"""Which log a program is on: said where it is started, not where it is written."""
+"""Choose a program's log where it is started, not where it is written."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from eventbus.errors import ConfigError
 
 
 def log_url(default: str = "file://./data") -> str:
-    """The log's URL: ``--url`` of the command line, else ``EVENTBUS_URL``, else ``url`` of the configuration file that
-    ``EVENTBUS_CONFIG`` names, else ``default``.
+    """Return the log's URL: ``--url`` of the command line, else ``EVENTBUS_URL``, else ``url`` of the configuration
+    file in ``EVENTBUS_CONFIG``, else ``default``.
 
-    So one program runs on ``memory://``, ``file://./data`` and ``kafka://host:9092``: ``python app.py --url ...``, or
-    ``eventbus run app:bus --url ...``. A bare ``memory://`` stands for the default where that is in memory too: only
-    the program knows whether its buses are to meet in one log (``memory://name``).
+    The same program thus runs on ``memory://``, ``file://./data`` and ``kafka://host:9092``: ``python app.py --url
+    ...``, or ``eventbus run app:bus --url ...``. If the default is in memory too, a bare ``memory://`` means the
+    default, because only the program knows whether its buses should share a log (``memory://name``).
 
-    Raises ConfigError for a ``--url`` without its value, and for what is wrong outside of the program.
+    Raises ConfigError for ``--url`` without a value, and for invalid settings outside of the program.
     """
     url = _from_command_line() or url_outside() or default
     return default if url == "memory://" and default.startswith(url) else url

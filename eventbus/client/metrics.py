@@ -1,4 +1,4 @@
-"""The metrics of a running bus, in one value, or as samples for a monitoring system."""
+"""The metrics of a running bus, as one value or as samples for a monitoring system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Sample(NamedTuple):
-    """One number with its labels, named as Prometheus does it: base units, ``_total`` for what only grows."""
+    """One number with labels, named as Prometheus recommends: base units, ``_total`` for counters."""
 
     name: str
     labels: dict[str, str]
@@ -23,7 +23,7 @@ class Sample(NamedTuple):
     kind: Kind
     """A histogram's samples are named ``..._bucket`` (with ``le``), ``..._sum`` and ``..._count``."""
     help: str = ""
-    """The meaning of the number in one line; all samples of a name have the same."""
+    """The meaning in one line, equal for all samples with the name."""
 
 
 @runtime_checkable
@@ -31,32 +31,32 @@ class HasSamples(Protocol):
     """A `Part` of a bus that has metrics."""
 
     def samples(self) -> Iterable[Sample]:
-        """As of now, and without asking anybody; names begin with ``eventbus_``."""
+        """Yield current metrics without any request. Names begin with ``eventbus_``."""
         ...
 
 
 class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One handler of the bus."""
+    """The metrics of one handler."""
 
     handler: str
     group: str
     counts: Counts
-    """Counts records by their outcome, since the start."""
+    """Records by outcome since the start."""
     at_work: int
     """Calls that have not returned."""
     lag_by_partition: dict[str, int]
-    """Records of this member's partitions that are not finished, as of the last look, a few seconds ago at most."""
+    """Unfinished records in this member's partitions, as of the last check, at most a few seconds ago."""
 
     age_seconds_by_partition: dict[str, float] = {}
-    """How old the oldest fetched record is that is not finished."""
+    """Age of the oldest record that was fetched and is not finished."""
     deleted_unread_by_partition: dict[str, int] = {}
     """Offsets whose records retention deleted before they were read, since the start."""
     histograms: dict[str, Histogram] = {}
-    """``call_seconds``, ``commit_seconds``, ``fetch_records``."""
+    """Histograms named ``call_seconds``, ``commit_seconds`` and ``fetch_records``."""
     moves: dict[str, int] = {}
-    """Partitions ``assigned``, ``revoked``, and ``lost`` with records in hand, since the start."""
+    """Partitions ``assigned``, ``revoked``, and ``lost`` with records in flight, since the start."""
     failing: dict[str, float] = {}
-    """How its failure policy stands, where it has one: what waits for a next try, the circuit, the budget."""
+    """Gauges of its failure policy, if any: records waiting for a retry, the circuit, the budget."""
 
     @property
     def lag(self) -> int:
@@ -72,17 +72,19 @@ class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     handlers: tuple[HandlerMetrics, ...] = ()
     clients: tuple[ClientStatistics, ...] = ()
-    """On ``kafka://``: each producer and consumer of this process, as librdkafka last told (every 10 s; say
-    ``statistics_interval_ms=`` to change it, 0 for none)."""
+    """On ``kafka://``: librdkafka's latest statistics of each producer and consumer of this process.
+
+    They are updated every 10 s. Set ``statistics_interval_ms=`` to change that, or to 0 for none.
+    """
     topics: tuple[TopicStatistics, ...] = ()
-    """On ``memory://`` and ``file://``: what the log holds."""
+    """On ``memory://`` and ``file://``: the contents of the log, by topic."""
     log: LogStatistics | None = None
     """On ``memory://`` and ``file://``: the log as a whole."""
     parts: tuple[Sample, ...] = ()
-    """Of what lives with the bus: an outbox's relay, say."""
+    """Metrics of the bus's parts, such as an outbox's relay."""
 
     def samples(self) -> Iterator[Sample]:
-        """All of it, number by number. Names begin with ``eventbus_``."""
+        """Yield all metrics as samples. Names begin with ``eventbus_``."""
         for handler in self.handlers:
             yield from _of_handler(handler)
         for client in self.clients:
@@ -95,13 +97,13 @@ class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bus_metrics(handlers: tuple[HandlerMetrics, ...], log: Statistics, parts: Iterable[object] = ()) -> BusMetrics:
-    """All in one. ``parts``: of the bus; those that `HasSamples` are asked for them."""
+    """Combine all metrics of a bus, including those of parts that implement `HasSamples`."""
     samples = [sample for part in parts if isinstance(part, HasSamples) for sample in part.samples()]
     return BusMetrics(handlers=handlers, clients=log.clients, topics=log.topics, log=log.log, parts=tuple(samples))
 
 
 def histogram_samples(name: str, labels: dict[str, str], one: Histogram, help: str = "") -> Iterator[Sample]:
-    """A histogram as Prometheus has it: cumulative buckets, the sum, the count."""
+    """Yield a histogram in Prometheus' form: cumulative buckets, sum, and count."""
     count = 0
     for bound, seen in zip((*one.bounds, None), one.counts, strict=True):
         count += seen
@@ -114,7 +116,7 @@ def histogram_samples(name: str, labels: dict[str, str], one: Histogram, help: s
 _COUNTS = {
     "handled": "Records whose calls returned.",
     "failed": "Calls that raised or took too long, and values that cannot be read.",
-    "skipped": "Records that failed and were passed over.",
+    "skipped": "Records that failed and were skipped.",
     "timed_out": "Calls that took longer than timeout=.",
     "filtered": "Records that filter= kept from the handler.",
     "retried": "Records that failed and were set aside for a later try.",
@@ -234,7 +236,7 @@ def _of_client(one: ClientStatistics) -> Iterator[Sample]:
 def _each(
     prefix: str, labels: dict[str, str], one: object, gauges: Mapping[str, str], counters: Mapping[str, str] = {}
 ) -> Iterator[Sample]:
-    """Attributes of ``one``, each with what it means."""
+    """Yield the attributes of ``one`` that are listed, with their help texts."""
     for name, help in gauges.items():
         yield Sample(f"{prefix}_{name}", labels, _value(one, name), "gauge", help)
     for name, help in counters.items():

@@ -1,4 +1,4 @@
-"""Which partition a record goes to."""
+"""Choose the partition of a record."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from eventbus.records.murmur2 import murmur2, to_positive
 from eventbus.suggest import nearest
 
 PartitionFunction = Callable[[str, bytes | None, Any, int], int]
-"""A partitioner of one's own: (topic, key bytes, value as given, number of partitions) -> partition."""
+"""A custom partitioner: (topic, key bytes, value as given, number of partitions) -> partition."""
 
 NAMES = ("murmur2", "murmur3", "round_robin")
 
 
 class Partitioner(Protocol):
-    """Chooses partitions for one topic of one producer."""
+    """Chooses partitions for a topic and a producer."""
 
     by_key: bool
-    """Equal keys always get the same partition, so the choice may be remembered."""
+    """True if equal keys always get the same partition, so that it may be cached."""
 
     def partition(self, key: bytes | None, value: Any, data: bytes | None, count: int) -> int:
-        """``key`` and ``data`` as they will be stored, ``value`` as the caller gave it; 0 to ``count - 1``."""
+        """Return a partition from 0 to ``count - 1``. ``key`` and ``data`` are serialized, ``value`` is as given."""
         ...
 
 
 class _Hashed:
-    """Hash of the key; without a key, sticky: one partition until it got ``sticky_bytes``, then the next (KIP-794).
+    """Hashes the key. Records without a key stick to a partition until it got ``sticky_bytes`` (KIP-794).
 
-    Compared with one record here and one there, sticky makes few large batches instead of many small ones.
+    Unlike distributing single records, that makes few large batches instead of many small ones.
     """
 
     def __init__(self, hash_key: Callable[[bytes], int], sticky_bytes: int) -> None:
@@ -81,12 +81,12 @@ def _imported(name: str) -> Any:
 
 
 def make_partitioner(choice: str | PartitionFunction, topic: str, batch_size: int) -> Partitioner:
-    """The partitioner of a topic.
+    """Return the partitioner of a topic.
 
-    ``murmur2`` is the default and byte-exact with Kafka's Java client, ``murmur3`` a faster hash no Kafka client
-    shares; both are sticky for records without a key. ``round_robin`` gives each record without a key the next
-    partition. A function decides alone, and so does an object of a class (an own one per topic) that can be called;
-    ``"module:name"`` imports either, as ``partitioner.class`` does. Raises ConfigError.
+    ``murmur2`` is the default and byte-exact with Kafka's Java client; ``murmur3`` is faster, but no Kafka client uses
+    it. Both are sticky for records without a key. ``round_robin`` gives each record without a key the next partition. A
+    function, or a class of callable objects (one object per topic), decides alone; ``"module:name"`` imports either, as
+    ``partitioner.class`` does. Raises ConfigError.
     """
     found: Any = _imported(choice) if isinstance(choice, str) and ":" in choice else choice
     if isinstance(found, type):

@@ -1,4 +1,4 @@
-"""Hop 1: a value becomes a record, and the partitioner picks its partition."""
+"""The producer: serializes values, and chooses partitions."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ logger = logging.getLogger("eventbus.producer")
 
 
 class HasGroup(Protocol):
-    """A consumer of a group."""
+    """A consumer with a group."""
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation it is now."""
+        """Return its current member and generation."""
         ...
 
 
 GroupLike = HasGroup | GroupMetadata | str
-"""Whose offsets: a consumer, what it says of itself, or a group without members by its name."""
+"""The group of offsets: a consumer, its `GroupMetadata`, or the name of a group without members."""
 
 AddReady = Callable[[bytes | None, bytes | None, Headers, int, int | None], BatchDelivery]
-"""(key, value, headers, timestamp_ms, partition) -> the outcome of the batch it went into; see `Producer.adder`."""
+"""Takes (key, value, headers, timestamp_ms, partition) and returns the outcome of the batch; see `Producer.adder`."""
 
 _KEYS_REMEMBERED = 65_536
 _LAST_MS = (1 << 63) - 1
 _SLICE = 1_000
-"""Records of a `send_many` between two looks at the rest of the world: about a millisecond."""
+"""Records of a `send_many` after which other tasks get a turn, about every millisecond."""
 
 
 class _Topic:
-    """What a producer remembers of a topic: so that a send looks things up once."""
+    """Cached facts about a topic, so that a send needs no further look-ups."""
 
     __slots__ = (
         "adders", "appenders", "count", "encoders", "has_named", "key_encoders", "name", "partitioner", "partitions",
@@ -85,14 +85,14 @@ class _Topic:
         self.count = count
         self.partitioner = partitioner
         self.partitions: dict[bytes | None, int] = {}
-        """Key to partition, where the partitioner goes by key: hashing in Python costs thirty times the look-up."""
+        """Cached partitions by key. Hashing in Python costs thirty times as much as the look-up."""
         self.appenders: list[Append] = [backend.appender(name, partition) for partition in range(count)]
         self.senders: list[Send] = [backend.sender(name, partition) for partition in range(count)]
         self.adders: list[Add] = [backend.adder(name, partition) for partition in range(count)]
         self.encoders: dict[type, Encode] = {type(None): lambda value: None}
         self.key_encoders: dict[type, Encode] = {}
         self.has_named = False
-        """Some encode to `Named` bytes: the schema's name goes into a header."""
+        """True if a type is encoded to `Named` bytes, whose schema name goes into a header."""
 
     def check_each(self, check: Callable[[], object]) -> None:
         """Call ``check`` before each record."""
@@ -109,7 +109,7 @@ class _Topic:
         self.adders = list(map(checked, self.adders))
 
     def choose(self, key: bytes | None, value: Any, data: bytes | None) -> int:
-        """The partition of a record, remembered by its key."""
+        """Return the partition of a record, and cache it by key."""
         partition = self.partitioner.partition(key, value, data, self.count)
         if key is not None and self.partitioner.by_key:
             if len(self.partitions) >= _KEYS_REMEMBERED:
@@ -119,11 +119,7 @@ class _Topic:
 
 
 class Producer:
-    """Publishes records. One per application is right: it may be shared by all tasks of the event loop.
-
-    ``send`` waits for the ack, ``send_nowait`` returns a handle at once, ``flush`` waits for all handles. In another
-    thread they raise ConfigError: see `EventBus.blocking`.
-    """
+    """Publishes records. An application needs only one, which all tasks of the event loop may share."""
 
     def __init__(
         self,
@@ -135,18 +131,18 @@ class Producer:
         last_words: LastWords,
     ) -> None:
         self.last_words = last_words
-        """What is seen through although all is cancelled runs inside of its shield."""
+        """Its shield lets shutdown work finish although the surrounding task is cancelled."""
         self.schedules: Schedules | None = None
-        """Of its bus: where records for later are put by."""
+        """The schedules of its bus, which store delayed records."""
         self.family: object = None
         """Equal for all producers of one running bus."""
         self.joins = False
-        """It sends for the bus itself, so in an exactly-once handler its records join the handler's transaction."""
+        """True if it sends for the bus itself, so that in an exactly-once handler its records join the transaction."""
         self.is_in_block = False
-        """An ``async with`` holds a transaction of it, and its records are sent with that on purpose."""
+        """True while an ``async with`` block holds its transaction, which its records belong to on purpose."""
         self._twins: list[Producer] = []
         self._check: Callable[[], object] | None = None
-        """Called before each record; raises when it must not be sent here any more."""
+        """Called before each record. Raises if it must no longer be sent here."""
         self._backend = backend
         self._settings = settings
         self._clock = clock
@@ -155,7 +151,7 @@ class Producer:
         backend.on_topics_changed = self._topics.clear
         self._look_ups = LookUps(backend, self._send_parked)
         self._nowhere: _Topic | None = None
-        """The topic that was last looked up, as long as only its name is known."""
+        """The topic last looked up, while only its name is known."""
         self._on_close = on_close
         self._closed = False
         self._scope = anyio.CancelScope()
@@ -181,13 +177,13 @@ class Producer:
         timestamp_ms: int | None = None,
         transactional: bool = True,
     ) -> Coroutine[Any, Any, RecordMetadata]:
-        """Publish one record and wait for its ack: await what this returns.
+        """Publish one record and wait for its ack, by awaiting the result.
 
-        ``value`` and ``key``: bytes, str, int (64-bit big-endian), None, or anything JSON can express.
-        ``partition_key`` picks the partition in place of ``key``; ``partition`` names it.
-        ``transactional=False``: in an exactly-once handler, send outside of the handler's transaction on purpose. A
-        producer of `EventBus.new_producer` cannot join that, and raises ConfigError there without it.
-        Raises SerializationError, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, StorageError.
+        ``value`` and ``key`` may be bytes, str, int (64-bit big-endian), None, or anything that JSON can express.
+        ``partition_key`` chooses the partition instead of ``key``; ``partition`` sets it. ``transactional=False`` sends
+        outside of the transaction of an exactly-once handler on purpose. A producer of `EventBus.new_producer` cannot
+        join that transaction, and raises ConfigError in such a handler without it. Raises SerializationError,
+        UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, StorageError.
         """
         if get_ident() != self._thread:
             raise self._home.elsewhere("send")
@@ -207,7 +203,7 @@ class Producer:
             else:
                 try:
                     data = entry.encoders[type(value)](value)
-                except Exception:  # the first value of its class, or one that cannot be written
+                except Exception:  # the first value of its class, or one that cannot be serialized
                     data = self._bytes_of(entry, value, "value")
             if key is not None and type(key) is not bytes:
                 key = self._bytes_of(entry, key, "key")
@@ -226,7 +222,7 @@ class Producer:
                 partition = entry.choose(chosen_by, value, data)
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
-        # The coroutine itself, not one more around it: an awaited publish costs 5 us, a coroutine a quarter of one.
+        # Return the coroutine without wrapping it: an awaited publish takes 5 us, a quarter of that for each coroutine.
         return entry.senders[partition](key, data, packed, timestamp_ms)
 
     def send_nowait(
@@ -242,10 +238,10 @@ class Producer:
         on_delivery: OnDelivery | None = None,
         transactional: bool = True,
     ) -> Delivery:
-        """Put one record into its batch and return its handle: await it, or give ``on_delivery(metadata, error)``.
+        """Add one record to its batch and return a handle: await it, or pass ``on_delivery(metadata, error)``.
 
-        Raises what `send` raises before the record is accepted, BufferExhausted instead of waiting for room. What a
-        cluster says of a topic that this program had not heard of comes with the handle.
+        Raises what `send` raises before the record is accepted, and BufferExhausted instead of waiting for space. For a
+        topic that this producer has not used yet, a cluster's errors arrive with the handle.
         """
         if get_ident() != self._thread:
             raise self._home.elsewhere("send_nowait")
@@ -264,14 +260,14 @@ class Producer:
             if on_delivery is not None:
                 delivery.add_callback(on_delivery)
             return delivery
-        # Bytes are the common case and this is the hottest path of all: nothing is called for them, and for others only
-        # what encodes their class.
+        # Bytes are the common case and this is the hottest path of all. For bytes nothing is called, for other values
+        # only the encoder of their class.
         if type(value) is bytes:
             data = value
         else:
             try:
                 data = entry.encoders[type(value)](value)
-            except Exception:  # the first value of its class, or one that cannot be written
+            except Exception:  # the first value of its class, or one that cannot be serialized
                 data = self._bytes_of(entry, value, "value")
         if key is not None and type(key) is not bytes:
             key = self._bytes_of(entry, key, "key")
@@ -301,12 +297,12 @@ class Producer:
         timestamp_ms: int | None = None,
         transactional: bool = True,
     ) -> None:
-        """Publish many records and wait until all are stored: the fastest way in.
+        """Publish many records and wait until all are stored: the fastest way to publish.
 
-        ``key`` computes each record's key from its value; ``headers``, ``partition`` and ``timestamp_ms`` hold for all.
-        Raises the first error; a batch fails or is stored as a whole, so records in other batches may be stored then.
-        Waits for room in the buffer as it goes: ``values`` may be as long as you like, a generator too. What ``key`` or
-        a serde raises has a note of how many values before it are sent.
+        ``key`` computes each record's key from its value; ``headers``, ``partition`` and ``timestamp_ms`` apply to all.
+        Raises the first error. A batch is stored or fails as a whole, so records in other batches may be stored then.
+        It waits for buffer space, so ``values`` may be of any length, also a generator. Exceptions of ``key`` or a
+        serde get a note with the number of values sent before.
         """
         check_values(topic, values, key, partition=partition)
         self._home.check("send_many")
@@ -339,7 +335,7 @@ class Producer:
                 else:
                     try:
                         data = entry.encoders[type(value)](value)
-                    except Exception:  # the first value of its class, or one that cannot be written
+                    except Exception:  # the first value of its class, or one that cannot be serialized
                         data = self._bytes_of(entry, value, "value")
                 if key is not None:
                     key_bytes = key(value)
@@ -365,7 +361,7 @@ class Producer:
                 latest[chosen] = batch
                 batches.append(batch)
             if not number % _SLICE:
-                # Other tasks get their turn, the sender among them; a failure ends it; the clock is read again.
+                # Let other tasks run, including the sender; stop at a failure; read the clock again.
                 await anyio.lowlevel.checkpoint()
                 batches = await _unstored(batches, wait=False)
                 entry = await self._topic_when_known(topic)
@@ -375,12 +371,12 @@ class Producer:
         await _unstored(batches, wait=True)
 
     async def adder(self, topic: str) -> AddReady:
-        """The function that puts ready-made records of ``topic`` into batches: for what was serialised long before.
+        """Return a function that adds serialized records of ``topic`` to batches.
 
-        ``add(key, value, headers, timestamp_ms, partition)``: bytes, as they go into the log; partition None is the
-        partitioner's choice. It gives the outcome of the batch, and raises RecordTooLarge, UnknownTopicOrPartition,
-        and BufferExhausted (`wait_for_room`, and again). Ask for it anew for each transaction: topics change. Raises
-        UnknownTopicOrPartition.
+        ``add(key, value, headers, timestamp_ms, partition)`` takes bytes as stored in the log; the partitioner chooses
+        if partition is None. It returns the outcome of the batch, and raises RecordTooLarge, UnknownTopicOrPartition,
+        and BufferExhausted (call `wait_for_room` and retry). Get a new function for each transaction, because topics
+        change. Raises UnknownTopicOrPartition.
         """
         self._home.check("adder")
         entry = await self._topic_when_known(topic)
@@ -400,7 +396,7 @@ class Producer:
         return add
 
     async def ready(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Unplaced:
-        """The record as `send` would write it, for who writes it later; its partition None: as its key says then.
+        """Return the record as `send` would write it, to be written later. Without a partition, its key decides then.
 
         Raises what `send` raises before a record is accepted.
         """
@@ -430,7 +426,7 @@ class Producer:
         partition_key: Any,
         timestamp_ms: int,
     ) -> Unplaced:
-        """The record as it is now: its sender may change the value while it waits."""
+        """Serialize the record now, because its sender may change the value while the record waits."""
         entry = self._nowhere
         if entry is None or entry.name != topic:
             entry = self._nowhere = _Topic(topic, 0, make_partitioner("murmur2", topic, 1), self._backend)
@@ -440,7 +436,7 @@ class Producer:
         return Unplaced(value, data, key_bytes, packed, partition, chosen_by, timestamp_ms)
 
     def _place(self, entry: _Topic, record: Unplaced) -> int:
-        """Its partition, now that the topic is known."""
+        """Return the partition of a record whose topic is now known."""
         if record.partition is None:
             known = entry.partitions.get(record.chosen_by)
             return entry.choose(record.chosen_by, record.value, record.data) if known is None else known
@@ -468,9 +464,9 @@ class Producer:
         return entry
 
     async def wait_for_room(self, *, transactional: bool = True) -> None:
-        """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``.
+        """Return when the buffer has space for more `send_nowait`. Raises BufferExhausted after ``max_block_ms``.
 
-        ``transactional``: as of those sends, because a handler's transaction has a buffer of its own.
+        ``transactional`` is that of the sends, because a handler's transaction has a separate buffer.
         """
         self._home.check("wait_for_room")
         one = joined(self, "wait_for_room") if transactional else self
@@ -478,7 +474,7 @@ class Producer:
         await one._backend.wait_for_room()
 
     async def flush(self) -> None:
-        """Return when every record given so far is stored or has failed."""
+        """Return when every record sent so far is stored or has failed."""
         self._home.check("flush")
         await self._all_known()
         await self._backend.flush()
@@ -486,19 +482,19 @@ class Producer:
     # transactions ----------------------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Take over the transactional id: producers before this one are fenced, what they left open is aborted.
+        """Take over the transactional id: fence earlier producers, and abort their open transaction.
 
-        `begin` does it when nobody else has. After an interrupted commit or abort it sees that through. Raises
+        `begin` calls it if necessary. After an interrupted commit or abort it completes that. Raises
         InvalidTransactionTimeout, ProducerFenced, StorageError.
         """
         self._home.check("a transaction")
         await self._backend.init_transactions()
 
     async def begin(self) -> None:
-        """Open a transaction: what is sent from here on becomes visible with `commit`, or never.
+        """Begin a transaction: records sent from now on become visible with `commit`, or never.
 
-        Raises InvalidTxnState when one is open or the producer has no transactional id, ProducerFenced, and ConfigError
-        in an exactly-once handler, see `EventBus.transaction`.
+        Raises InvalidTxnState if one is open or the producer has no transactional id, ProducerFenced, and ConfigError
+        in an exactly-once handler; see `EventBus.transaction`.
         """
         self._home.check("a transaction")
         refuse_transaction(self._settings.config.transactional_id)
@@ -508,8 +504,8 @@ class Producer:
     async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupLike) -> None:
         """Commit a group's *next* offsets with the transaction (KIP-98, KIP-447).
 
-        ``group``: the consumer that read the records, so that a member that has lost its place is refused; its
-        `GroupMetadata`; or the name of a group without members. Raises IllegalGeneration, UnknownMemberId,
+        ``group`` is the consumer that read the records, or its `GroupMetadata`, so that a member that was removed is
+        refused. It may also be the name of a group without members. Raises IllegalGeneration, UnknownMemberId,
         RebalanceInProgress, FencedInstanceId: abort then.
         """
         self._home.check("send_offsets")
@@ -526,18 +522,18 @@ class Producer:
         )
 
     async def commit(self) -> None:
-        """On return every record and offset of the transaction is durable and visible to read-committed readers.
+        """Commit. When it returns, all records and offsets are durable, and visible to read_committed consumers.
 
-        Raises TransactionAborted (nothing is visible: something was not stored, or the transaction timed out),
-        ProducerFenced, TransactionOutcomeUnknown, and StorageError when nothing has happened yet: commit again, or
-        abort. A commit that was cancelled may have happened: commit again and it tells.
+        Raises TransactionAborted (nothing is visible: a record could not be stored, or the transaction timed out),
+        ProducerFenced, TransactionOutcomeUnknown, and StorageError if nothing has happened yet: then commit again, or
+        abort. A cancelled commit may have happened; calling commit again returns its outcome.
         """
         self._home.check("commit")
         await self._all_known()
         await self._backend.commit_transaction()
 
     async def abort(self) -> None:
-        """On return nothing of the transaction is visible to read-committed readers, nor ever will be."""
+        """Abort. When it returns, nothing of the transaction is or ever becomes visible to read_committed consumers."""
         self._home.check("abort")
         await self._all_known()
         await self._backend.abort_transaction()
@@ -550,10 +546,10 @@ class Producer:
         twin = copy.copy(self)
         twin._backend = backend = other._backend
         twin._topics, twin._nowhere, twin._twins = {}, None, []
-        # Not checked again: commit and abort wait until nothing is parked.
+        # Parked records are not checked again, because commit and abort wait until none is parked.
         twin._look_ups = LookUps(backend, outside_of_calls(twin._send_parked))
-        # A send may wait, for a schema say. The call that made it may be over when the record is ready: then the
-        # transaction that is open by then is another one, so each record is checked as it enters.
+        # A send may wait, for example for a schema. By the time the record is ready, the call that made it may be over
+        # and another transaction open, so each record is checked when it enters.
         twin._check = check_current
         forget = backend.on_topics_changed
 
@@ -567,7 +563,7 @@ class Producer:
         return twin
 
     async def _all_known(self) -> None:
-        """Return when no record waits for what the log says of its topic."""
+        """Return when no record waits for its topic's metadata."""
         for one in (self, *self._twins):
             await one._look_ups.all_known()
 
@@ -576,7 +572,7 @@ class Producer:
         return Transaction(self._settings.config.transactional_id or "", OwnProducer(self))
 
     def _time(self, timestamp_ms: int | None) -> int:
-        """The record's time: that of the clock if the caller gives none."""
+        """Return the record's timestamp, by default the current time."""
         if timestamp_ms is None:
             return self._clock()
         if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
@@ -612,7 +608,7 @@ class Producer:
     async def _send_when_ready(
         self, error: SchemaNotReady, send: Callable[[], Awaitable[RecordMetadata]]
     ) -> RecordMetadata:
-        """A schema is registered at its first record, in a worker thread: the loop does not wait for a registry."""
+        """Send after a schema was registered in a worker thread, so that the loop does not wait for a registry."""
         await fetched(error)
         return await send()
 
@@ -627,7 +623,7 @@ class Producer:
                 error = another
 
     def _topic(self, topic: str) -> _Topic | None:
-        """None: the log has to be asked first."""
+        """Return the topic, or None if its metadata must be looked up first."""
         count = None if self._look_ups.is_open(topic) else self._backend.partition_count(topic)
         if count is None:
             return None
@@ -647,10 +643,11 @@ class Producer:
             f"topic {entry.name!r} has partitions 0 to {entry.count - 1}; there is no partition {partition}"
         )
 
-    # life ------------------------------------------------------------------------------------------------------------
+    # start and stop
+    # -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """The sender's loop; the bus runs it."""
+        """Run the sender's loop. Called by the bus."""
         with self._scope:
             await self._backend.run()
 
@@ -661,9 +658,10 @@ class Producer:
         return "a producer" if transactional_id is None else f"the producer of {transactional_id!r}"
 
     async def aclose(self) -> None:
-        """Flush, then refuse further records. A transaction that is open is aborted.
+        """Flush, then refuse further records. An open transaction is aborted.
 
-        Within the bus's ``drain_timeout_ms``: what the log has not answered for by then is given up, and said.
+        It takes at most the bus's ``drain_timeout_ms``. Records that the log has not acknowledged by then are given up,
+        and logged.
         """
         if not self._closed:
             self._home.check("closing a producer")
@@ -679,7 +677,7 @@ class Producer:
                 self._on_close(self)
 
     def give_up(self) -> None:
-        """The log has not answered in time: fail what has no outcome, and say so."""
+        """Fail and log all records without an outcome, because the log has not answered in time."""
         error = RequestTimedOut("the producer was closed before the log answered: the record may be stored, or not")
         parked = sum(one._look_ups.give_up(error) for one in (self, *self._twins))
         count = parked + self._backend.give_up(error)
@@ -705,7 +703,7 @@ class Producer:
 
 
 async def _unstored(batches: list[BatchDelivery], *, wait: bool) -> list[BatchDelivery]:
-    """Those whose outcome is open; raises the error of one that failed."""
+    """Return the batches without an outcome yet. Raises the error of one that failed."""
     for batch in batches:
         if wait:
             await batch.wait()
@@ -715,7 +713,7 @@ async def _unstored(batches: list[BatchDelivery], *, wait: bool) -> list[BatchDe
 
 
 def _no_time(timestamp_ms: Any) -> ConfigError:
-    """Said before the record is in a batch: all that share it would fail."""
+    """Return the error for an invalid timestamp, raised before the record can fail the batch that it would share."""
     return ConfigError(
         f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it out "
         "for now"

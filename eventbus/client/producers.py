@@ -1,4 +1,4 @@
-"""The producers of a running bus: the one it sends with, those of producer functions, and those it was asked for."""
+"""The producers of a running bus: its own, those of producer functions, and those opened by the user."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from eventbus.client.scheduling.schedules import Schedules
 
 _MOVER_MAX_BYTES = 100 * 1_048_576
-"""What came from a topic goes to another, with headers added; how large it may be is for the topics to say."""
+"""High enough for every forwarded record, which gets further headers. The topics limit the size.
+"""
 _MOVER_TIMEOUT_MS = 20_000
-"""Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
+"""Its transactions are short. The open transaction of a killed process must not delay the partition's next owner."""
 _LEAST_SECONDS = 1.0
-"""For closing, where handlers have no time at all to finish. A log that answers needs a fraction of it."""
+"""Minimum time for closing, even if handlers get no time to finish. A log that answers needs a fraction of it."""
 
 _REPORT_AFTER_SECONDS = 5.0
 
@@ -40,7 +41,7 @@ logger = logging.getLogger("eventbus.producer")
 
 
 class Producers:
-    """Opens them when they are needed, with the bus's settings, and closes what is left."""
+    """Opens producers on demand with the bus's settings, and closes those left open."""
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class Producers:
         drain_seconds: float,
         schedules: Schedules,
     ) -> None:
-        """``config`` and ``interceptors``: what each producer has unless it says otherwise. ``spawn`` starts a task.
-        ``schedules``: of the bus, where records for later are put by."""
+        """``config`` and ``interceptors`` apply to each producer unless it overrides them. ``spawn`` starts a task.
+
+        ``schedules`` are those of the bus, which store delayed records.
+        """
         self._backend = backend
         self._clock = clock
         self._serdes = serdes
@@ -64,9 +67,9 @@ class Producers:
         self.last_words = LastWords(backend.timers, drain_seconds)
         self._home = Home()
         self._own: dict[int | None, Producer] = {}
-        """By the identity of their partitioner; None: the bus's."""
+        """Producers by identity of their partitioner; None is the bus's own."""
         self._of_functions: dict[ProducerFunction[..., Any, Any], Producer] = {}
-        """Of those with settings, or serdes, of their own."""
+        """Producers of functions with separate settings or serdes."""
         self._open: list[Producer] = []
         self._schedules = schedules
 
@@ -76,9 +79,10 @@ class Producers:
         interceptors: Sequence[ProducerInterceptor] = (),
         serdes: Mapping[type, Serde] | None = None,
     ) -> Producer:
-        """One more producer. Raises ConfigError, also in another thread than the bus's, where a first send ends up.
+        """Open a producer. Raises ConfigError, also if the first send of a function is in another thread than the
+        bus's.
 
-        ``serdes``: those that go before the bus's.
+        ``serdes`` take precedence over those of the bus.
         """
         self._home.check("sending")
         settings = producer_settings({**self._config, **config})
@@ -98,11 +102,11 @@ class Producers:
 
     @property
     def main(self) -> Producer:
-        """What the bus itself sends with."""
+        """The producer that the bus itself sends with."""
         return self._own.get(None) or self._with_partitioner(None)
 
     def of(self, function: ProducerFunction[..., Any, Any]) -> Producer:
-        """Whom a producer function sends with: one for all of a partitioner with nothing else of their own."""
+        """Return the producer of a function. Functions that only set a partitioner share one per partitioner."""
         if function.spec.config or function.serdes:
             return self._of_functions.get(function) or self._of_its_own(function)
         partitioner = function.spec.partitioner
@@ -120,11 +124,11 @@ class Producers:
         return one
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return the number of open producers."""
         return len(self._open)
 
     def transactional(self, handler: Handler[Any, Any], transactional_id: str) -> Producer:
-        """The producer of one partition of an exactly-once handler."""
+        """Open the producer of one partition of an exactly-once handler."""
         return self.open(
             {
                 **({} if handler.producer is None else _config_of(handler.producer)),
@@ -137,7 +141,7 @@ class Producers:
         )
 
     def mover(self, transactional_id: str) -> Producer:
-        """The producer of what becomes of one partition's failed records: bytes, as they were."""
+        """Open the producer that forwards one partition's failed records, as unchanged bytes."""
         return self.open(
             {
                 "transactional_id": transactional_id,
@@ -150,7 +154,7 @@ class Producers:
         )
 
     async def enqueue(self, function: ProducerFunction[..., Any, Any], value: Any) -> Delivery | None:
-        """Send an output of a handler; nothing for None. Its ack is awaited per fetch, not per record."""
+        """Send an output of a handler, unless it is None. Acks are awaited per fetch, not per record."""
         if value is None:
             return None
         spec = function.spec
@@ -168,15 +172,15 @@ class Producers:
                 await fetched(error)
 
     async def flush(self) -> None:
-        """Return when everything that was sent so far is stored or has failed."""
+        """Return when everything sent so far is stored or has failed."""
         for one in list(self._open):
             await one.flush()
 
     @contextmanager
     def within(self, seconds: float) -> Generator[None]:
-        """Closing, of producers and of what sends with them: they are given up when it takes longer, in real time.
+        """Limit the time for closing producers and what sends with them. After that, in real time, they are given up.
 
-        A transaction's end shields itself from being cancelled, for minutes where no broker answers.
+        The end of a transaction is shielded from cancellation, and could take minutes if no broker answers.
         """
 
         async def give_up() -> None:
@@ -202,13 +206,14 @@ class Producers:
             in_time.cancel()
 
     async def aclose(self) -> None:
-        """Flush and close all of them."""
-        async with anyio.create_task_group() as tasks:  # one that has to wait takes no time from the others
+        """Flush and close all producers."""
+        # concurrently, so that a slow producer does not delay the others
+        async with anyio.create_task_group() as tasks:
             for one in self._open:
                 tasks.start_soon(one.aclose)
 
 
 def _config_of(function: ProducerFunction[..., Any, Any]) -> dict[str, Any]:
-    """What its producer has that the bus's has not."""
+    """Return the settings in which a function's producer differs from the bus's."""
     spec = function.spec
     return {**spec.config, **({} if spec.partitioner is None else {"partitioner": spec.partitioner})}

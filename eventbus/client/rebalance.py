@@ -1,4 +1,4 @@
-"""Who is told when a group moves partitions."""
+"""Listeners for rebalances of a group."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import msgspec
 from eventbus.types import TopicPartition
 
 Listener = Callable[[list[TopicPartition]], object]
-"""Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
+"""Called with the partitions of a rebalance: a plain function, or an ``async def``, which is awaited."""
 
 
 class RebalanceListener(msgspec.Struct, frozen=True, kw_only=True):
-    """What to call when the group moves partitions; all from inside `Consumer.poll`, which waits for it.
+    """Callbacks for moved partitions. `Consumer.poll` calls them and waits for them.
 
-    ``on_revoked`` is called before they are given up: the place for a last commit. ``on_assigned`` is called before
-    their first record is returned: the place for a seek. ``on_lost`` is called when they are gone already (the group
-    gave this member up), so that nothing can be committed; without it ``on_revoked`` is called, as Java's client does.
+    ``on_revoked`` is called before partitions are given up, for a last commit. ``on_assigned`` is called before the
+    first record of a partition is returned, for a seek. ``on_lost`` is called after partitions were taken away because
+    the group removed this member, so nothing can be committed; without it ``on_revoked`` is called, as in Java's
+    client.
     """
 
     on_assigned: Listener | None = None
@@ -27,8 +28,8 @@ class RebalanceListener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
-    """Call it, and wait for it if it is to be waited for."""
+    """Call a listener, and await the result if it is awaitable."""
     if listener is not None:
-        told = listener(partitions)
-        if inspect.isawaitable(told):
-            await told
+        result = listener(partitions)
+        if inspect.isawaitable(result):
+            await result

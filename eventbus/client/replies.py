@@ -79,7 +79,7 @@ class Replies:
             self._log(record, problem, level)
 
     def _topic_of(self, record: ConsumerRecord) -> str:
-        """Raises UnicodeDecodeError, and InvalidTopic for a topic of the handler's own: it would handle its replies."""
+        """Return the reply topic. Raises UnicodeDecodeError, and InvalidTopic for one that the handler itself reads."""
         to = (record.header(REPLY_TO) or b"").decode()
         if self._handler.spec.reads(to):
             raise InvalidTopic(f"its {REPLY_TO} {to!r} is a topic that the handler itself reads")
@@ -96,9 +96,9 @@ class Replies:
 
 
 def _writer(annotation: Any, serdes: Mapping[type, Serde]) -> Callable[[str, Any], Any]:
-    """Return what turns a topic and a result into what is sent: the result as the type that the handler declares.
+    """Return a function that serializes a result as the type that the handler declares.
 
-    By the class of the value, a handler that returns ``float`` would answer 3 in another format than 3.5.
+    By the class of the value alone, a handler that returns ``float`` would encode 3 differently from 3.5.
     """
     serde = None if annotation is None else serde_for(annotation, serdes, only_writes=True)
     if serde is None or isinstance(serde, SchemaSerde):

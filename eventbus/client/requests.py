@@ -1,7 +1,7 @@
-"""Requests: a record that says where its answer goes, and who waits for it. What answers is in `replies`.
+"""Requests: records that name a topic for the reply, and callers that wait for it. `replies` is the other side.
 
-The headers are those that others use too: ``reply_to``, a topic, and ``correlation_id``. The replies to a bus go to one
-topic; each of its processes reads that from its end on, and knows its own by their ids.
+Other systems use the headers too: ``reply_to``, a topic, and ``correlation_id``. All replies to a bus go to one topic.
+Each of its processes reads that topic from the end, and recognizes its own replies by their ids.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 REPLIES_CONFIG = {"retention.ms": "600000"}
-"""Who waits for a reply reads it at once."""
+"""Short retention: callers read their reply at once."""
 
 
 def replies_topic(service_name: str) -> str:
@@ -61,7 +61,7 @@ _CREATE_SECONDS = 5.0
 
 
 class Waiting:
-    """For one reply, or for replies to be read at all."""
+    """Waits for one reply, or until replies are being read."""
 
     def __init__(self) -> None:
         self._over = anyio.Event()
@@ -69,7 +69,7 @@ class Waiting:
         self._error: Exception | None = None
 
     def end(self, reply: ConsumerRecord | None = None, error: Exception | None = None) -> None:
-        """The first end counts."""
+        """Set the result. Only the first call counts."""
         if not self._over.is_set():
             self.reply, self._error = reply, error
             self._over.set()
@@ -92,8 +92,9 @@ class Requests:
         serdes: Mapping[type, Serde],
         timers: Timers,
     ) -> None:
-        """``create`` returns True if the topic did not exist; ``read`` gives a consumer of the replies to come, to be
-        entered; ``spawn`` has a function run meanwhile."""
+        """``create`` returns True if the topic did not exist. ``read`` returns a consumer of new replies, not entered
+        yet. ``spawn`` starts a background task.
+        """
         self._topic = topic
         self._create = create
         self._read = read
@@ -112,10 +113,10 @@ class Requests:
         timeout: float,
         options: SendOptions,
     ) -> Any:
-        """Send, and wait for the reply.
+        """Send a request and wait for the reply.
 
         Raises RequestFailed for an error reply, RequestTimedOut, what sending raises, and SerializationError for a
-        reply that is none of ``returns``.
+        reply that cannot be read as ``returns``.
         """
         decode = self._decoder(returns)
         correlation_id = uuid4().hex.encode()
@@ -184,7 +185,7 @@ class Requests:
         return read
 
     async def _listen(self) -> None:
-        """Return when a reply that is sent from now on will be read. Raises what keeps it from that."""
+        """Return when replies to requests sent from now on will be read. Raises the error that prevents it."""
         if self._reading is None:
             self._reading = Waiting()
             self._spawn(partial(self._run, self._reading))
@@ -194,13 +195,13 @@ class Requests:
         try:
             await self._create()
             async with self._read() as replies:
-                await replies.positions()  # the ends, before anything is asked
+                await replies.positions()  # the end offsets, before any request is sent
                 reading.end()
                 async for record in replies:
                     waiting = self._waiting.get(record.header(CORRELATION_ID) or b"")
                     if waiting is not None:
                         waiting.end(record)
-        except Exception as error:  # whatever it is, those who wait are told, and the next request begins anew
+        except Exception as error:  # fail all waiting requests; the next request starts again
             self._end(reading, error)
         finally:
             self._end(reading, ConfigError("the bus was closed while a request waited for its reply"))
@@ -212,7 +213,7 @@ class Requests:
 
 
 def requests_of(bus: Host, spawn: Spawn) -> Requests:
-    """Those of a bus, as long as its tasks run."""
+    """Return the requests of a bus, usable while its tasks run."""
     topic = replies_topic(bus.context.service_name)
 
     async def create() -> bool:
@@ -229,7 +230,7 @@ def requests_of(bus: Host, spawn: Spawn) -> Requests:
 
 
 class Asking(ABC):
-    """`request`, for whoever can send, and read, as long as it runs."""
+    """Adds `request` to a class that can send and read while it runs."""
 
     @abstractmethod
     async def send(
@@ -286,18 +287,18 @@ class Asking(ABC):
         timeout: Duration = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any:
-        """Send a record to a handler with ``replies=True``, and wait for what it returns.
+        """Send a record to a handler with ``replies=True``, and return the handler's result.
 
-        ``returns``: the type to read the reply as; without it the reply is the `ConsumerRecord`. ``timeout``: seconds,
-        ``"5s"``, or a timedelta.
-        Replies go to the topic ``<service>.replies`` (without ``service=`` ``<client_id>.replies``), created at the
-        first request. Every process of the service reads it. Raises RequestTimedOut when there is none in time (the
-        handler may still come to its end), RequestFailed when the handler has ended in failure, SerializationError for
-        a reply that is none of ``returns``, and what `send` raises.
+        ``returns`` is the type of the reply; without it the reply is the `ConsumerRecord`. ``timeout`` is in seconds,
+        or ``"5s"``, or a timedelta.
 
-        In a handler with ``exactly_once=True`` it raises ConfigError: the request would be read when the handler's
-        transaction is committed, and the handler would wait for the reply before that. ``transactional=False`` sends
-        the request at once, outside of the transaction.
+        Replies go to the topic ``<service>.replies`` (without ``service=`` ``<client_id>.replies``), which is created
+        by the first request and read by every process of the service. Raises RequestTimedOut without a reply in time (the handler may still finish), RequestFailed if the handler has failed, SerializationError for a reply
+        that cannot be read as ``returns``, and what `send` raises.
+
+        In a handler with ``exactly_once=True`` it raises ConfigError: the request would become visible when the
+        handler's transaction commits, but the handler would wait for the reply before that. ``transactional=False``
+        sends the request at once, outside of the transaction.
         """
         if options.get("transactional", True):
             refuse_waiting(f"request({topic!r}, ...)")

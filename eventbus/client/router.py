@@ -1,4 +1,4 @@
-"""Routers: handlers and producer functions that belong together, to be included under a prefix."""
+"""Routers: groups of handlers and producer functions, included in a bus under a prefix."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Placed(NamedTuple):
     handlers: list[AnyHandler]
     functions: list[AnyFunction]
     topics: dict[str, tuple[TopicSpec, bool]]
-    """Each with whether it is temporary."""
+    """Each with True if it is temporary."""
     hooks: list[tuple[When, Callable[..., Any]]]
     others: list[Any]
     """Included objects that a prefix does not change: parts."""
@@ -56,18 +56,18 @@ class Placed(NamedTuple):
 
 
 class Router(Declares):
-    """Handlers and producer functions, declared as on a bus, that a bus includes: ``bus.include(router)``.
+    """A group of handlers and producer functions, declared as on a bus and added with ``bus.include(router)``.
 
-    ``prefix`` stands before the names of their topics: of those read (also by pattern) and published to, of those
-    declared, and of retry and dead-letter topics. ``group_prefix`` stands before their groups, and so before the retry
-    and dead-letter topics that are named after groups; it is ``prefix`` unless it is said: a second environment on one
-    cluster shares no group with the first. The group of a handler without one is the service, the prefix and its name.
-    ``middleware`` goes around its handlers, inside the bus's and outside their own. Further keywords are defaults of
-    its ``consumer``. What is sent by name (``bus.send``, ``tx.send``) has the name that is given.
+    ``prefix`` is put before the names of its topics: those read (also by pattern), published to and declared, and its
+    retry and dead-letter topics. ``group_prefix``, by default the same, is put before its groups, and so before retry
+    and dead-letter topics named after groups. A second environment on the same cluster therefore shares no group with
+    the first. A handler without a group gets one named after the service, the prefix and itself. ``middleware`` runs
+    inside the bus's and outside the handlers' own. Further keywords are defaults of its ``consumer``. Names passed to
+    ``bus.send`` or ``tx.send`` get no prefix.
 
-    A router includes others, and functions and modules as a bus does; prefixes add up, the outer one first, and so does
-    middleware. One that is included in several places has handlers in each; a producer function is then called by its
-    handlers alone, because a call of its own does not say which place is meant.
+    A router may include routers, functions and modules, as a bus does. Prefixes and middleware are combined, outer
+    first. A router included in several places has handlers in each. Its producer functions can then only be called by
+    its handlers, because a direct call would not determine the place.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Router(Declares):
         middleware: Sequence[Middleware] = (),
         **defaults: Unpack[HandlerDefaults],
     ) -> None:
-        """Raises ConfigError for a prefix that cannot be in a topic name, and for unknown options."""
+        """Raise ConfigError for a prefix that is invalid in a topic name, and for unknown options."""
         self._placement = placement(prefix, group_prefix, middleware, f"Router(prefix={prefix!r})")
         for name in ("topics", *rows("decorator")):
             if name in defaults:
@@ -102,7 +102,7 @@ class Router(Declares):
     # declaring -------------------------------------------------------------------------------------------------------
 
     def include(self, *items: object, prefix: str = "", group_prefix: str | None = None) -> None:
-        """Add what a bus includes: routers, marked functions, modules, parts. ``prefix`` as of a router."""
+        """Add routers, marked functions, modules or parts, as in a bus. The prefixes are as in a router."""
         self._check_open("include")
         where = placement(prefix, group_prefix, (), f"include(prefix={prefix!r})")
         for item in items:
@@ -143,7 +143,7 @@ class Router(Declares):
     # placing ---------------------------------------------------------------------------------------------------------
 
     def placed(self, outer: Placement) -> Placed:
-        """Return what it brings to a bus. Raises ConfigError for routers that include each other."""
+        """Return the declarations to add to a bus. Raises ConfigError for routers that include each other."""
         return self._placed(outer, ())
 
     def _placed(self, outer: Placement, inside: tuple[Router, ...]) -> Placed:
@@ -208,8 +208,11 @@ class Router(Declares):
 
 
 def _first_or_copy(declared: Any, where: Placement) -> Any:
-    """What stands for it in that place. What is declared on a router is itself in the first one: what a program holds
-    is then what its bus runs. What others may include too stays as it is."""
+    """Return the object for this place.
+
+    The first place of a router's declaration gets the object itself, so that the program's reference is what the bus
+    runs. Objects that other buses may include too are copied.
+    """
     if declared.router is None:
         return declared if where == Placement() else copy.copy(declared)
     if declared.is_placed:
@@ -221,7 +224,7 @@ def _first_or_copy(declared: Any, where: Placement) -> Any:
 
 
 class _Elsewhere:
-    """The publisher of a producer function of which the buses have copies."""
+    """The publisher of a producer function that was copied for several buses."""
 
     def __init__(self, name: str, only: AnyFunction | None) -> None:
         self._name = name
@@ -237,7 +240,7 @@ class _Elsewhere:
 
 
 def placement(prefix: str, group_prefix: str | None, middleware: Sequence[Middleware], where: str) -> Placement:
-    """Checked. Raises ConfigError."""
+    """Validate the arguments and return the placement. Raises ConfigError."""
     for what, given in (("prefix", prefix), ("group_prefix", group_prefix or "")):
         if not isinstance(cast(Any, given), str) or not _NAME.fullmatch(given):
             raise ConfigError(f"{where}: {what}={given!r}: letters, digits, dots, dashes and underscores: 'shop.'")
@@ -245,7 +248,7 @@ def placement(prefix: str, group_prefix: str | None, middleware: Sequence[Middle
 
 
 def placed_spec(spec: ConsumerSpec, where: Placement) -> ConsumerSpec:
-    """A handler's options in that place."""
+    """Return a handler's options for its place."""
     return msgspec.structs.replace(
         spec,
         topics=tuple(where.prefix + topic for topic in spec.topics),
@@ -258,7 +261,7 @@ def placed_spec(spec: ConsumerSpec, where: Placement) -> ConsumerSpec:
 
 
 def _members(item: Any) -> Iterator[Any]:
-    """It, or what is declared in a module: routers too, and of their handlers none twice."""
+    """Yield the item, or the declarations of a module, each once."""
     if not isinstance(item, ModuleType):
         yield item
         return
@@ -269,7 +272,7 @@ def _members(item: Any) -> Iterator[Any]:
 
 
 def declared_in(module: ModuleType) -> Iterable[Any]:
-    """Marked functions, and routers, of a module; what is declared on a router comes with that."""
+    """Return the marked functions and routers of a module. Declarations of a router come with the router."""
     for value in list(vars(module).values()):
         is_marked = isinstance(value, (Handler, ProducerFunction)) and cast("AnyHandler", value).router is None
         if is_marked or isinstance(value, Router):
@@ -277,7 +280,7 @@ def declared_in(module: ModuleType) -> Iterable[Any]:
 
 
 def check_owner(item: Any) -> None:
-    """Raises ConfigError for what was declared on a router: without it, it would lose its prefix."""
+    """Raise ConfigError for an object that was declared on a router, without which it would lose its prefix."""
     if isinstance(item, (Handler, ProducerFunction)):
         owner = cast("AnyHandler", item).router
         if owner is not None:

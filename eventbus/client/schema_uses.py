@@ -1,4 +1,4 @@
-"""Which types a bus reads and writes, and that their schemas are in order before its handlers start."""
+"""Collect the types that a bus reads and writes, and prepare their schemas before its handlers start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SchemaUse(msgspec.Struct, frozen=True):
     """A type that a bus reads or writes, where, and with which serde."""
 
     topic: str | None
-    """None: topics that a pattern matches, or whatever it is sent to."""
+    """None for topics that match a pattern, or for any topic it is sent to."""
     part: str
     """The part of the record: "key" or "value"."""
     direction: str
@@ -76,7 +76,7 @@ def uses_of(
 
 
 def uses_of_types(topic: str, types: Sequence[Any], key: Any, serdes: Mapping[type, Serde]) -> list[SchemaUse]:
-    """Values of these types, and keys of that one, written to ``topic``."""
+    """Return the uses for writing values and keys of these types to ``topic``."""
     found: list[SchemaUse] = []
     for part, annotation in (*(("value", one) for one in types), *([] if key is None else [("key", key)])):
         for kind in arms_of(annotation):
@@ -93,10 +93,10 @@ def _bound(where: str, bind: Callable[..., Serde], *arguments: Any) -> Serde:
 
 
 async def prepare(uses: Sequence[SchemaUse]) -> None:
-    """Resolve and check the schemas of all of them. Raises ConfigError naming the use, SchemaUnavailable."""
-    # What is written first: then what is read is checked against that, too.
-    in_order = sorted(uses, key=lambda one: one.direction, reverse=True)
-    wanted = [(one, one.serde) for one in in_order if isinstance(one.serde, SchemaSerde)]
+    """Resolve and check all schemas. Raises ConfigError that names the use, or SchemaUnavailable."""
+    # Writes first, so that types that are read are checked against them too.
+    in_order = sorted(uses, key=lambda use: use.direction, reverse=True)
+    wanted = [(use, use.serde) for use in in_order if isinstance(use.serde, SchemaSerde)]
     if wanted:
         await anyio.to_thread.run_sync(_prepare, wanted, abandon_on_cancel=True)
 

@@ -1,4 +1,4 @@
-"""Schemas that a registry has to be asked for: in worker threads, because the event loop waits for no registry."""
+"""Fetch schemas from a registry in worker threads, so that the event loop does not wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_SECONDS = 5.0
 
 
 async def fetched(needed: SchemaNeeded | SchemaNotReady) -> None:
-    """On return it is here. Raises SchemaUnavailable within five seconds, SerializationError for what was refused."""
+    """Fetch a schema. Raises SchemaUnavailable within five seconds, SerializationError if the registry refuses it."""
     problem = await _asked(needed)
     if isinstance(problem, SchemaRegistryError) and problem.is_retriable:
         raise SchemaUnavailable(f"{needed}: {problem}") from problem
@@ -27,7 +27,8 @@ async def fetched(needed: SchemaNeeded | SchemaNotReady) -> None:
 async def _asked(needed: SchemaNeeded | SchemaNotReady) -> Exception | None:
     """Fetch the schema in a thread. Return the error, or None. Raises SchemaUnavailable without an answer."""
     problem: Exception | None = None
-    with RealTimers().move_on_after(_LONGEST_SECONDS) as scope:  # it passes for threads, whatever the clock
+    # real time, because threads do not follow a test's clock
+    with RealTimers().move_on_after(_LONGEST_SECONDS) as scope:
         problem = await anyio.to_thread.run_sync(_problem_of, needed.fetch, abandon_on_cancel=True)
     if scope.cancelled_caught:
         raise SchemaUnavailable(f"{needed}: the registry did not answer within {_LONGEST_SECONDS:g} s")
@@ -43,9 +44,9 @@ def _problem_of(fetch: Callable[[], None]) -> Exception | None:
 
 
 async def all_fetched(needed: Callable[[], SchemaNeeded | None]) -> None:
-    """Fetch what ``needed`` returns until that is nothing. What is missing is left to decoding, which tells of it.
+    """Fetch schemas until ``needed`` returns None. Decoding reports those that the registry does not have.
 
-    Raises SchemaUnavailable: for any other trouble, because a record that comes alone with an error is passed over.
+    All other errors raise SchemaUnavailable, because a record with its own error would be skipped.
     """
     missing: set[str] = set()
     while (one := needed()) is not None and str(one) not in missing:

@@ -84,7 +84,7 @@ class Sending(ABC):
 
     @abstractmethod
     def _sending_producer(self, transactional: bool = True) -> Producer:
-        """The producer to send with; raises when nothing may be sent now, or not with ``transactional=False``."""
+        """Return the producer to send with. Raises if nothing may be sent now, or not with ``transactional=False``."""
 
     @overload
     async def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
@@ -129,21 +129,21 @@ class Sending(ABC):
         """Publish one record and wait for its ack; see `Producer.send`.
 
         With ``deliver_at`` (a datetime with a time zone, or milliseconds since the epoch) or ``delay`` (seconds, a text
-        such as "3s", or a timedelta) it is put by, safely, and published when its time has come, once, by whichever
-        process of this client_id runs then; a time that is over means now. It gives a `Scheduled`. ``schedule_id``: a
-        later one of the same id takes its place; `EventBus.cancel_scheduled` takes it back. Raises ConfigError for what
-        is no time.
+        such as "3s", or a timedelta) the record is stored durably, and published once when it is due, by any running
+        process with this client_id. A time in the past means now. The result is then a `Scheduled`. A later record with
+        an equal ``schedule_id`` replaces it, and `EventBus.cancel_scheduled` cancels it. Raises ConfigError for an
+        invalid time.
 
-        In a handler with ``exactly_once=True`` the record is part of the handler's transaction. Then "stored" is not
-        "committed": other readers have the record when the handler's records are committed, or never.
-        ``transactional=False`` sends it outside of that transaction: it stays, and a retry of the handler sends it
-        again. Raises ConfigError in a task that the handler has left behind.
+        In a handler with ``exactly_once=True`` the record is part of the handler's transaction. "Stored" does not mean
+        "committed" then: other consumers see it when the handler's records are committed, or never.
+        ``transactional=False`` sends it outside of that transaction, so it stays, and a retry of the handler sends it
+        again. Raises ConfigError in a task that has outlived its handler's call.
         """
         producer = self._sending_producer(transactional)
         if deliver_at is not None or delay is not None or schedule_id is not None:
             producer = joined(producer, "send") if transactional else producer
             if producer.schedules is None:
-                raise ConfigError(f"send({topic!r}, ...): this producer belongs to no bus, and cannot put records by")
+                raise ConfigError(f"send({topic!r}, ...): this producer belongs to no bus, and cannot delay records")
             return await producer.schedules.add(
                 producer,
                 topic,
@@ -172,10 +172,10 @@ class Sending(ABC):
                 transactional=transactional,
             )
         except TypeError as error:
-            told = explained(error, topic, partition)
-            if told is error:
-                raise  # as it is, with its cause
-            raise told from None
+            wrong = explained(error, topic, partition)
+            if wrong is error:
+                raise  # unchanged, with its cause
+            raise wrong from None
 
     def send_nowait(
         self,
@@ -204,10 +204,10 @@ class Sending(ABC):
                 transactional=transactional,
             )
         except TypeError as error:
-            told = explained(error, topic, partition)
-            if told is error:
-                raise  # as it is, with its cause
-            raise told from None
+            wrong = explained(error, topic, partition)
+            if wrong is error:
+                raise  # unchanged, with its cause
+            raise wrong from None
 
     async def send_many(self, topic: str, values: Iterable[Any], **options: Unpack[SendManyOptions]) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`, and `send`."""

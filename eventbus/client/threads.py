@@ -26,15 +26,15 @@ _LOOK_SECONDS = 1.0
 
 
 _NO_THREAD = 0
-"""The identity of no thread."""
+"""Thread identity that matches no thread."""
 
 
 class Home:
-    """The thread and event loop of a bus. Its methods must not be called from another one."""
+    """The thread and event loop of a bus. Its methods check that they are called there."""
 
     def __init__(self) -> None:
         self.thread = get_ident()
-        """`_NO_THREAD` in a forked child, so that the checks of a thread that every call makes find a fork too."""
+        """`_NO_THREAD` in a forked child, so that the thread check of every call also detects a fork."""
         self._process = os.getpid()
         self._loop = this_loop()
         self._task = None if self._loop is None else anyio.get_current_task().id
@@ -50,21 +50,22 @@ class Home:
         return self.thread == _NO_THREAD
 
     def check_fork(self, what: str) -> None:
-        """Raises ConfigError in a forked child."""
+        """Raise ConfigError in a forked child."""
         if self.is_forked:
             raise self.elsewhere(what)
 
     def is_here(self) -> bool:
-        """This is a task of that thread and event loop."""
+        """True in a task of that thread and event loop."""
         return get_ident() == self.thread and this_loop() is self._loop
 
     def check(self, what: str) -> None:
-        """Raises ConfigError in any other thread or event loop."""
-        if get_ident() != self.thread or this_loop() is not self._loop:  # `is_here`, without a call: each send asks
+        """Raise ConfigError in any other thread or event loop."""
+        # inlined `is_here`, because every send checks this
+        if get_ident() != self.thread or this_loop() is not self._loop:
             raise self.elsewhere(what)
 
     def check_task(self, what: str) -> None:
-        """Raises ConfigError in any other task: what a task group began ends in the task that entered it."""
+        """Raise ConfigError in any other task. A task group must be left by the task that entered it."""
         self.check_fork(what)
         if not self.is_here() or anyio.get_current_task().id != self._task:
             raise ConfigError(
@@ -74,7 +75,9 @@ class Home:
             )
 
     def check_thread(self, what: str) -> None:
-        """The same for what may be called outside of a task: in a callback, or while the loop is ending."""
+        """Raise ConfigError in any other thread. It may be called outside of a task: in a callback, or while the loop
+        ends.
+        """
         if get_ident() != self.thread:
             raise self.elsewhere(what)
 
@@ -89,13 +92,15 @@ class Home:
             )
         where = "another event loop" if this_loop() is not None else "no task of an event loop"
         return ConfigError(
-            f"{what} was called in {where}: call it in a task of the loop that started the bus, which is another one "
+            f"{what} was called in {where}: call it in a task of the loop that started the bus, a different loop "
             "of this thread (under pytest-asyncio, give the fixture and its tests one loop_scope)"
         )
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call it here, or have the loop call it soon, from wherever this is; not at all when the loop is closed, and
-        in a forked child."""
+        """Call the function here, or schedule it in the loop from any thread.
+
+        Does nothing if the loop is closed, or in a forked child.
+        """
         if self.is_here():
             function()
             return
@@ -103,41 +108,41 @@ class Home:
             self.call_soon(function)
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Have the loop call ``function``, from any thread. Raises RuntimeError when the loop is closed."""
+        """Schedule ``function`` in the loop, from any thread. Raises RuntimeError if the loop is closed."""
         self.check_fork("a call of the bus's event loop")
         loop = self._loop
-        # What asyncio and trio call it; anyio's own way waits for the answer.
+        # The methods of asyncio and trio. anyio's equivalent waits for the result.
         soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
         soon(function)
 
 
 def _result_of(future: Future[T]) -> T:
-    """Wait for it, and wake now and then: a Ctrl-C that came just before the wait began is heard only then."""
+    """Wait for the result, waking regularly: a Ctrl-C just before the wait would otherwise not be noticed."""
     while True:
         try:
             return future.result(_LOOK_SECONDS)
         except TimeoutError:
-            if future.done():  # the call's own, or it came in this instant
+            if future.done():  # raised by the call itself, or done at this instant
                 return future.result()
 
 
 class Bridge:
-    """Calls of other threads into a running bus. `close` raises ConfigError in the threads that still wait."""
+    """Runs calls from other threads in a running bus. `close` raises ConfigError in the threads that still wait."""
 
     def __init__(self, tasks: ContainedTasks) -> None:
-        """``tasks``: what the calls run in, and `serve`; when it is cancelled, so are they."""
+        """``tasks`` runs the calls and `serve`. If it is cancelled, so are they."""
         self.home = Home()
         self._tasks = tasks
         self._lock = threading.Lock()
         self._asked: deque[Callable[[], object]] = deque()
-        """Calls the loop has not seen; while there are any, it has been woken."""
+        """Calls that the loop has not seen yet. It has been woken if there are any."""
         self._open: set[Future[Any]] = set()
         self._closed = False
         self._wake = anyio.Event()
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        """Fail what is open: the loop that would answer runs in the parent. The lock may be held by a thread there."""
+        """Fail open calls, whose loop runs in the parent. The lock may be held by a thread there, so replace it."""
         self.home.after_fork_in_child()
         self._lock = threading.Lock()
         self._closed = True
@@ -147,7 +152,7 @@ class Bridge:
             settle(future, error=self._gone("a call from another thread"))
 
     def _gone(self, what: str) -> ConfigError:
-        """The error for a call that is not answered any more."""
+        """Return the error for a call that will not be answered."""
         return self.home.elsewhere(what) if self.home.is_forked else _closed(what)
 
     @property
@@ -155,23 +160,24 @@ class Bridge:
         return self._closed
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-        """Run it as a task of the loop, and wait. Raises what it raises; ConfigError when the bus closes meanwhile."""
+        """Run it as a task in the loop, and wait. Raises what it raises, or ConfigError if the bus closes meanwhile."""
         future = self.start(function, what)
         try:
             return _result_of(future)
         except BaseException:
-            future.cancel()  # Ctrl-C while waiting: the task ends too; nothing to cancel when it is what raised
+            # Ctrl-C during the wait: end the task too. If the task itself has raised, there is nothing to cancel.
+            future.cancel()
             raise
 
     def start(self, function: Callable[[], Coroutine[Any, Any, T]], what: str) -> Future[T]:
-        """Run it as a task of the loop, in the caller's context variables."""
+        """Start it as a task in the loop, with the caller's context variables."""
         future: Future[T] = Future()
         context = contextvars.copy_context()
 
         def begin() -> None:
             try:
                 context.run(self._tasks.start_soon, self._run, function, future, what)
-            except RuntimeError:  # the task group is over: nothing runs in it any more
+            except RuntimeError:  # the task group has ended, so nothing runs in it any more
                 settle(future, error=_closed(what))
 
         self._ask(begin, future, what)
@@ -185,7 +191,7 @@ class Bridge:
         return _result_of(future)
 
     def promise(self, what: str) -> Future[Any]:
-        """Return a future that the caller settles, or `close`. Raises ConfigError when the bus is closed."""
+        """Return a future that the caller or `close` settles. Raises ConfigError if the bus is closed."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
@@ -218,7 +224,7 @@ class Bridge:
             self._open.discard(future)
 
     async def serve(self) -> None:
-        """Everything that is asked for, in a task: a bare callback knows of no event loop. One wake serves a burst."""
+        """Run all calls in a task, because a bare callback has no current task. A single wake serves a burst."""
         try:
             while True:
                 wake = self._wake = anyio.Event()
@@ -228,7 +234,7 @@ class Bridge:
                     one()
                 await wake.wait()
         finally:
-            # Cancelled: nobody serves what is asked from here on, and the bus waits for the threads that ask.
+            # Cancelled: no further calls are served, and the bus waits for the threads that wait for them.
             self.close()
 
     async def _run(self, function: Callable[[], Coroutine[Any, Any, T]], future: Future[T], what: str) -> None:
@@ -272,7 +278,7 @@ class Bridge:
 
 
 def settle(future: Future[T], result: Any = None, error: BaseException | None = None) -> None:
-    """Its outcome, unless it has one: who waits may have given up, or the bus may have closed."""
+    """Set the outcome of a future, unless it has one because its waiter gave up or the bus has closed."""
     try:
         if error is not None:
             future.set_exception(error)

@@ -52,10 +52,10 @@ class Transaction(Sending):
             await tx.send("orders", order, key="o-1")
             await tx.send_offsets({partition: next_offset}, consumer)
 
-    Leaving the block commits; an exception in it aborts, and propagates. The commit waits for everything that was sent:
-    inside, `send_nowait` is enough. Committing raises TransactionAborted (run the block again), ProducerFenced
+    Leaving the block commits; an exception in it aborts, and propagates. The commit waits for everything that was sent,
+    so `send_nowait` is enough inside. Committing raises TransactionAborted (run the block again), ProducerFenced
     (another producer took the id over: stop), TransactionOutcomeUnknown (read what it wrote before running it again).
-    `outcome` has the result.
+    `outcome` holds the result.
     """
 
     def __init__(self, transactional_id: str, turn: Turn, *, independent: bool = False) -> None:
@@ -66,7 +66,7 @@ class Transaction(Sending):
         self._entered = False
         self._left = False
         self._reusable = False
-        """The producer can go on with another transaction."""
+        """True if the producer can be used for another transaction."""
         self._outcome: Outcome = "open"
 
     def __repr__(self) -> str:
@@ -74,10 +74,10 @@ class Transaction(Sending):
 
     @property
     def outcome(self) -> Outcome:
-        """ "open", "committed" or "aborted"; "unknown" when the commit was asked for and not answered.
+        """ "open", "committed" or "aborted"; "unknown" if the commit was requested but not answered.
 
-        A cancelled block has finished what was decided and aborted what was not, so it knows; unless it was cancelled
-        twice. Then `settle` asks again.
+        If the block is cancelled, it still completes a decision that was made, and aborts otherwise, so the outcome is
+        known. After a second cancellation it may be unknown; call `settle` then.
         """
         return self._outcome
 
@@ -137,7 +137,9 @@ class Transaction(Sending):
         self._reusable = True
 
     async def _abort(self, producer: Producer, reason: BaseException) -> None:
-        """Abort, written down or not: no producer is left that could commit. ``reason`` is raised to the caller."""
+        """Abort, even if that cannot be written: no producer is left that could commit. ``reason`` is raised to the
+        caller.
+        """
         self._outcome = "aborted"
         try:
             with producer.last_words.shield() as scope:
@@ -156,14 +158,14 @@ class Transaction(Sending):
             logger.warning("the abort of a transaction of %r was not written: %s", self.transactional_id, error)
 
     async def settle(self) -> Outcome:
-        """Ask again for the outcome of a commit that was interrupted: what was decided is finished, else aborted."""
+        """Determine the outcome of an interrupted commit: complete it if it was decided, else abort."""
         producer = self._producer
         if self._outcome == "unknown" and producer is not None:
             try:
                 try:
                     await producer.abort()
                     self._outcome = "aborted"
-                except InvalidTxnState:  # it was asked to commit, and that cannot be taken back
+                except InvalidTxnState:  # the commit was requested, and cannot be taken back
                     await producer.commit()
                     self._outcome = "committed"
             except EventBusError as error:
@@ -199,18 +201,18 @@ class OwnProducer:
         return self._producer
 
     async def give_back(self, *, usable: bool) -> None:
-        """It stays where it is."""
+        """Keep the producer open."""
 
 
 class _Shared:
-    """The producer of one transactional id, and whose turn it is."""
+    """The producer of one transactional id, and the task that holds it."""
 
     def __init__(self) -> None:
         self.turn = anyio.Semaphore(1, fast_acquire=True)
         self.wanted = 0
-        """Tasks that hold it or wait for it."""
+        """Number of tasks that hold it or wait for it."""
         self.holder: int | None = None
-        """The task whose turn it is."""
+        """Id of the task that holds it."""
         self.last: Transaction | None = None
         self.timeout_ms: int | None = None
         self.producer: Producer | None = None
@@ -222,7 +224,7 @@ class _Shared:
 
 
 class Transactions:
-    """The transactions of one bus: a producer per transactional id, with one open transaction at a time."""
+    """The transactions of a bus. Each transactional id has its own producer, and at most one open transaction."""
 
     def __init__(self, open_producer: Callable[..., Producer], timers: Timers) -> None:
         self._open_producer = open_producer
@@ -260,7 +262,7 @@ class Transactions:
         return shared
 
     async def _prepare(self, shared: _Shared, transactional_id: str, timeout_ms: int | None) -> None:
-        """See to it that the producer can begin."""
+        """Make sure that the producer can begin a transaction."""
         last, shared.last = shared.last, None
         asks_again = last is not None and last.outcome == "unknown"
         if last is not None and asks_again and await last.settle() == "unknown":
@@ -291,13 +293,13 @@ class Transactions:
 
 
 async def _acquire(turn: anyio.Semaphore, transactional_id: str, timers: Timers) -> None:
-    """Wait, but not in silence: two tasks may wait for each other, or a task for one that it waits for itself."""
+    """Wait, but warn if it takes long: two tasks may wait for each other, or a task for one that waits for it."""
     with timers.move_on_after(_PATIENCE_SECONDS) as scope:
         await turn.acquire()
     if scope.cancelled_caught:
         logger.warning(
-            "a transaction of %r has waited %d s for the one of this id that is open in another task. It waits on: end "
-            "the other one, open no two ids in different orders, and none in a task that an open one waits for",
+            "a transaction of %r has waited %d s for an open transaction of this id in another task. It waits on: end "
+            "that one, always open several ids in one order, and none in a task that an open transaction waits for",
             transactional_id, _PATIENCE_SECONDS,
         )  # fmt: skip
         await turn.acquire()

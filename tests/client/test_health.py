@@ -47,7 +47,7 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
         {"rebalancing_ms": 5, "since_last_assignment_ms": None, "assignment": (), "lag": {}},
         "starting", "starting", "joining the group 'billing'",
     ),
-    ("rebalancing", {"rebalancing_ms": LIMIT_MS}, "rebalancing", "ok", "shares its partitions anew"),
+    ("rebalancing", {"rebalancing_ms": LIMIT_MS}, "rebalancing", "ok", "is reassigning its partitions"),
     (
         "rebalancing for ever", {"rebalancing_ms": LONG_MS},
         "wedged", "failed", "the group 'billing' has been rebalancing for 60 s.*eventbus groups describe billing",
@@ -83,13 +83,13 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
     ("a long record", {"lag": {A: 9, B: 0}, "at_work": at_work(LIMIT_MS)}, "running", "ok", ""),
     (
         "a record too long", {"lag": {A: 9, B: 0}, "at_work": at_work(95_000)},
-        "wedged", "failed", "t-0 offset 17 has been at work for 95 s, and 8 records wait behind it.*timeout=",
+        "wedged", "failed", "t-0 offset 17 has been in flight for 95 s, and 8 records wait for it.*timeout=",
     ),
     ("a long record that keeps nobody waiting", {"lag": {A: 1, B: 0}, "at_work": at_work(95_000)}, "running", "ok", ""),
     ("lag elsewhere", {"lag": {A: 1, B: 50}, "at_work": at_work(95_000)}, "running", "ok", ""),
     (
         "two of them", {"lag": {A: 9, B: 5}, "at_work": [*at_work(95_000), *at_work(99_000, B)]},
-        "wedged", "failed", r"t-1 offset 17 has been at work for 99 s \(and 1 more\), and 4 records",
+        "wedged", "failed", r"t-1 offset 17 has been in flight for 99 s \(and 1 more\), and 4 records",
     ),
     (
         "a partition stopped", {"stopped": (A,), "error": "t-0 offset 3: boom"},

@@ -131,11 +131,11 @@ async def test_a_record_that_never_ends_is_told_once_and_so_is_its_end(
         await bus.clock.advance(seconds=15)
         failed = await bus.health()
         assert failed.status == "failed" and not failed.is_healthy
-        assert failed.reason.startswith("handler 'handle': t-0 offset 0 has been at work for")
-        assert failed.handlers[0].status == "wedged" and "records wait behind it" in failed.reason
+        assert failed.reason.startswith("handler 'handle': t-0 offset 0 has been in flight for")
+        assert failed.handlers[0].status == "wedged" and "records wait for it" in failed.reason
         await bus.clock.advance(seconds=600)
         [warning] = warnings_of(caplog)
-        assert warning.startswith("handler 'handle' is wedged: t-0 offset 0 has been at work for 6")
+        assert warning.startswith("handler 'handle' is wedged: t-0 offset 0 has been in flight for 6")
         gate.set()
         await bus.log.drain()
         await bus.clock.advance(seconds=5)

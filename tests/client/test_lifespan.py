@@ -143,7 +143,7 @@ async def test_mistakes_are_told_at_decoration() -> None:
     mistakes: list[tuple[Callable[[Any], Any], Any, str]] = [
         (bus.on_startup, two, r"@bus.on_startup two: it is called without arguments, or with the bus alone"),
         (bus.on_startup, None, r"without parentheses"),
-        (bus.on_shutdown, stream, r"decorate it with @bus.on_startup, and what stands behind the yield"),
+        (bus.on_shutdown, stream, r"decorate it with @bus.on_startup, and the code after the yield"),
     ]
     for decorate, function, says in mistakes:
         with pytest.raises(ConfigError, match=says):

@@ -48,7 +48,7 @@ def test_what_passes_and_why(case: str) -> None:
 
 def test_each_handler_and_part_has_its_reason() -> None:
     handler = HandlerHealth(
-        handler="bill", group="billing", status="wedged", reason="orders-0 offset 7 has been at work for 61.0 s",
+        handler="bill", group="billing", status="wedged", reason="orders-0 offset 7 has been in flight for 61.0 s",
         since_last_poll_ms=1, since_last_commit_ms=None, since_last_assignment_ms=5, member_id="m", generation_id=1,
         assignment=(), paused=(), lag=12, lag_by_partition={}, lag_trend=None, at_work=(), counts=Counts(),
     )  # fmt: skip

@@ -133,7 +133,7 @@ async def test_letters_that_may_not_go_where_they_say(bus: TestBus) -> None:
         done = await letters.redrive(Selection(), whole_topic=True, allow=[TOPIC])
         assert done.topics == {TOPIC: 1}
         for to, message in [
-            ("absent", "no such topic"),
+            ("absent", "does not exist"),
             (TOPIC, "allow="),
             ("__consumer_offsets", "own"),
             ("_dlq_state", "own"),
