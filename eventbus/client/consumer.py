@@ -56,8 +56,9 @@ class Consumer(Generic[KeyT, ValueT]):
     """Reads records in a loop of the caller.
 
     Offsets are committed only by `commit`, unless ``enable_auto_commit`` is set; uncommitted records are read again
-    after a restart. Use it in a single task: a `poll` or a change of subscription during another is refused, and so is any use in another thread (`EventBus.blocking` provides a consumer for threads). To stop a loop, cancel or
-    leave it: a cancelled `poll` loses no records.
+    after a restart. Use it in a single task: a `poll` or a change of subscription during another is refused, and so is
+    any use in another thread (`EventBus.blocking` provides a consumer for threads). To stop a loop, cancel or leave it:
+    a cancelled `poll` loses no records.
     """
 
     def __init__(

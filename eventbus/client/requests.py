@@ -293,8 +293,9 @@ class Asking(ABC):
         or ``"5s"``, or a timedelta.
 
         Replies go to the topic ``<service>.replies`` (without ``service=`` ``<client_id>.replies``), which is created
-        by the first request and read by every process of the service. Raises RequestTimedOut without a reply in time (the handler may still finish), RequestFailed if the handler has failed, SerializationError for a reply
-        that cannot be read as ``returns``, and what `send` raises.
+        by the first request and read by every process of the service. Raises RequestTimedOut without a reply in time
+        (the handler may still finish), RequestFailed if the handler has failed, SerializationError for a reply that
+        cannot be read as ``returns``, and what `send` raises.
 
         In a handler with ``exactly_once=True`` it raises ConfigError: the request would become visible when the
         handler's transaction commits, but the handler would wait for the reply before that. ``transactional=False``

@@ -181,7 +181,7 @@ async def test_what_is_said_outside_reaches_the_clients(monkeypatch: pytest.Monk
         (
             "EVENTBUS_SESSION_TIMEOUT_MS",
             "2000",
-            r"must be below session_timeout_ms=2000.*\(session_timeout_ms stands in EVENTBUS_SESSION_TIMEOUT_MS\)",
+            r"must be below session_timeout_ms=2000.*\(session_timeout_ms is set in EVENTBUS_SESSION_TIMEOUT_MS\)",
         ),
     ],
 )
@@ -428,16 +428,16 @@ def test_a_properties_file_of_a_java_client(monkeypatch: pytest.MonkeyPatch) -> 
             r"unknown table \[log_default\]; did you mean 'log_defaults'\?",
         ),
         ("b.toml", "[handlers]\nbill = 5\n", r"a handler has a table of options, \[handlers.NAME\]"),
-        ("b.toml", 'linger_ms = 5\n"linger.ms" = 6\n', r"line 1 and b.toml, line 2 say linger_ms twice, differently"),
+        ("b.toml", 'linger_ms = 5\n"linger.ms" = 6\n', r"line 1 and b.toml, line 2 set linger_ms to different values"),
         (
             "b.toml",
             'group_id = "g"\n',
-            r"line 1: group_id is no setting of a bus: the key is group: each",
+            r"line 1: group_id is not a setting of a bus: the key is group: each",
         ),
         (
             "b.toml",
             "auto.commit.offset = false\n",
-            r"auto.commit.offset is no setting of a bus: the key is enable_auto",
+            r"auto.commit.offset is not a setting of a bus: the key is enable_auto",
         ),
         ("b.toml", 'sasl.password_file = "none"\n', r"line 1: sasl_password_path='none': there is no such file"),
         ("b.properties", "linger.ms=5\nlinger.ms=6\n", r"b.properties, line 1 and line 2 say linger.ms twice"),
@@ -450,7 +450,7 @@ def test_a_properties_file_of_a_java_client(monkeypatch: pytest.MonkeyPatch) -> 
         (
             "b.properties",
             "key.serializer=x\n",
-            r"key.serializer is no setting of a bus: a type has a serde",
+            r"key.serializer is not a setting of a bus: a type has a serde",
         ),
         ("b.properties", "ssl.truststore.location=/x.jks\n", r"b.properties: ssl.truststore.location: a JKS store"),
         ("b.yaml", "", r"the name of a settings file ends in .toml or .properties"),

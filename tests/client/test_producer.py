@@ -185,7 +185,7 @@ async def test_headers_must_be_headers(make_bus: Any) -> None:
 @pytest.mark.parametrize("headers", ["abc", ["abc"], [("a", b"1", b"2")], [5]])
 async def test_headers_are_pairs(make_bus: Any, headers: Any) -> None:
     async with make_bus(auto_create_topics=True) as bus:
-        with pytest.raises(ConfigError, match="is no pair"):
+        with pytest.raises(ConfigError, match="is not a pair"):
             await bus.send("t", b"x", headers=headers)
 
 

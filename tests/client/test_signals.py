@@ -170,7 +170,7 @@ def committed(directory: Path) -> int:
 def test_the_first_signal_lets_the_record_at_work_finish(tmp_path: Path, backend: str, number: signal.Signals) -> None:
     with started(tmp_path, WAITS, backend=backend) as service:
         service.signal(number)
-        service.wait_for(f"{number.name}: stopping; records at work have up to 30 s to finish (drain_timeout_ms)")
+        service.wait_for(f"{number.name}: stopping; records in flight have up to 30 s to finish (drain_timeout_ms)")
         service.go_on()
         assert service.end() == 0, service.said
     assert "finished one" in service.said and service.said[-1] == "closed"
@@ -247,7 +247,7 @@ def test_a_second_signal_interrupts_code_that_blocks_the_loop(tmp_path: Path, ba
 def test_the_command_drains_too(tmp_path: Path) -> None:
     with started(tmp_path, WAITS, command=True) as service:
         service.signal(signal.SIGTERM)
-        service.wait_for("SIGTERM: stopping; records at work have up to 30 s")
+        service.wait_for("SIGTERM: stopping; records in flight have up to 30 s")
         service.go_on()
         assert service.end() == 0, service.said
     assert "stopped" in service.said and "finished one" in service.said

@@ -1,1 +1,1 @@
-"""Settings from outside of the program: environment variables and a file, beside keywords (docs/configuration.md)."""
+"""Settings from environment variables and a file, in addition to keyword arguments (docs/configuration.md)."""

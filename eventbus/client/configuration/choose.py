@@ -1,4 +1,4 @@
-"""Which of several sources a bus goes by: keyword, the URL's own query, environment, file, default, in this order."""
+"""Combine settings from several sources, in this order: keyword, query of the URL, environment, file, default."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.config")
 
 SERVICE_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
-"""Two services whose names differ must not get one topic, so no character is replaced."""
+"""Services with different names must not share a topic, so invalid characters are refused, not replaced."""
 _warned: set[str] = set()
-"""Variables that were warned of in this process: it may make many buses."""
+"""Variables that were already warned of in this process, which may create many buses."""
 
 
 class Outside(msgspec.Struct, frozen=True):
-    """What stands outside of the program."""
+    """The settings from outside of the program."""
 
     said: dict[str, Said]
-    """By canonical name; the environment before the file."""
+    """Settings by canonical name; the environment takes precedence over the file."""
     file: str | None
     handlers: dict[str, dict[str, Said]]
     unknown: dict[str, str]
-    """Variables that mean nothing, with what to say about each."""
+    """Unknown variables, each with a message."""
 
 
 def outside(config_file: str | None = None, environ: Mapping[str, str] | None = None) -> Outside:
-    """Read the environment, and the file that it or ``config_file`` names. Raises ConfigError for what is wrong."""
+    """Read the environment, and the file named by it or by ``config_file``. Raises ConfigError for errors in either."""
     environ = os.environ if environ is None else environ
     named = file_named(environ, config_file)
     from_file: FileSettings | None = None
     if named is not None:
-        from eventbus.client.configuration.files import read_file  # few programs have one
+        from eventbus.client.configuration.files import read_file  # rarely used
 
         from_file = read_file(*named)
     said, unknown = read_environment(environ)
@@ -57,7 +57,7 @@ def outside(config_file: str | None = None, environ: Mapping[str, str] | None = 
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """What a bus goes by, and where each part of it stands."""
+    """The settings of a bus, and their sources."""
 
     url: str
     service: str | None
@@ -67,25 +67,25 @@ class Configuration(msgspec.Struct, frozen=True):
     slow_loop_ms: int | None
     settings: BusSettings
     keywords: dict[str, Any]
-    """What the program said, by canonical name."""
+    """Settings from keyword arguments, by canonical name."""
     outside: Outside
 
     def __repr__(self) -> str:
         return f"Configuration({shown_url(self.url)!r}, {self.settings!r})"
 
     def in_force(self) -> dict[str, Said]:
-        """What was said outside of the program and is gone by: neither the program nor the URL say otherwise."""
+        """Return the settings from outside that apply, because neither the program nor the URL overrides them."""
         return _not_said(self.outside.said, self.keywords, self.url)
 
     def tuned(self, handler: str) -> dict[str, Said]:
-        """What the file says of one handler, by its options."""
+        """Return the file's options for a handler."""
         return self.outside.handlers.get(handler, {})
 
 
 def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Configuration:
-    """Return what the keyword arguments of a bus, its URL, the environment and the file amount to.
+    """Combine a bus's keyword arguments, its URL, the environment and the file.
 
-    Raises ConfigError for a wrong key or value, naming where it stands.
+    Raises ConfigError for a wrong key or value, with its source.
     """
     found = outside(config_file)
     for variable, problem in found.unknown.items():
@@ -112,7 +112,7 @@ def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Co
         for name, row in of_the_bus.items()
     }
     for name, row in of_the_bus.items():
-        if name in own and name not in ("url", "service"):  # wrong ones are explained elsewhere
+        if name in own and name not in ("url", "service"):  # wrong values of these are reported elsewhere
             chosen[name] = read_value(row, name, chosen[name], "bus setting")
     _check_service(chosen["service"], given)
     if "client_id" not in own and "client_id" not in given:
@@ -126,7 +126,7 @@ def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Co
 
 
 def query_of(url: Any) -> dict[str, str]:
-    """What a URL says of its own log, by canonical name."""
+    """Return the settings in the query of a URL, by canonical name."""
     query = url.partition("?")[2] if isinstance(url, str) else ""
     return {canonical(key): value for key, value in parse_qsl(query, keep_blank_values=True)} if query else {}
 
@@ -146,23 +146,23 @@ def _check_service(service: Any, given: Mapping[str, Said]) -> None:
 
 
 def _with_places(error: ConfigError, given: Mapping[str, Said]) -> ConfigError:
-    """The same with the places of those settings it names that stand outside of the program."""
+    """Append the sources of settings that the message mentions, if they are outside of the program."""
     text = str(error)
-    there = [one for one in given.values() if re.search(rf"\b{one.name}\b", text)]
+    there = [setting for setting in given.values() if re.search(rf"\b{setting.name}\b", text)]
     if not there:
         return error
-    places = "; ".join(f"{one.name} stands in {one.source.place}" for one in there)
+    places = "; ".join(f"{setting.name} is set in {setting.source.place}" for setting in there)
     return type(error)(f"{text} ({places})")
 
 
 def url_outside() -> str | None:
-    """The log's URL as the environment or the file has it."""
+    """Return the log's URL from the environment or the file."""
     entry = outside().said.get("url")
     return None if entry is None else entry.value
 
 
 def about_handlers(tables: Mapping[str, object], handlers: list[str]) -> list[str]:
-    """What is to be said of tables of handlers that a bus does not have."""
+    """Return a message for each table of the file that names an unknown handler."""
     return [
         f"[handlers.{name}]: the bus has no handler {name!r}{nearest(name, handlers)}"
         for name in tables

@@ -1,4 +1,4 @@
-"""``EVENTBUS_LINGER_MS=5``: settings of the environment, and what else begins with EVENTBUS_."""
+"""Read ``EVENTBUS_LINGER_MS=5`` and other settings from the environment."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PREFIX = "EVENTBUS_"
 CONFIG_VARIABLE = "EVENTBUS_CONFIG"
 _OTHERS = re.compile(
     r"EVENTBUS_(CONFIG|DATABASE|KAFKA_HOME|REGISTRY|REGISTRY_TOKEN|SPARK_JARS|SUPERVISOR|WORKER|TEST_.*|HOSTILE_.*"
-    # What Kubernetes and Docker say of a service or a container that is called "eventbus".
+    # Set by Kubernetes and Docker for a service or container named "eventbus".
     r"|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?|NAME|ENV_.*)"
 )
-"""Not settings of a bus, and no mistakes."""
+"""Variables with the prefix that are not settings of a bus, and no mistakes either."""
 
 
 def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[str, str]]:
-    """Settings by canonical name; and variables that mean nothing, with what to say about each.
+    """Return settings by canonical name, and unknown variables, each with a message.
 
-    An empty variable says nothing, as one that a compose file passes on from nowhere. ``EVENTBUS_X_FILE`` names a file
-    that holds the value. Raises ConfigError for a wrong value, and for a setting that is said twice, differently.
+    An empty variable is ignored, because compose files pass on unset variables like that. ``EVENTBUS_X_FILE`` names a
+    file that contains the value. Raises ConfigError for a wrong value, and for conflicting values of a setting.
     """
     given = [name for name in environ if name.startswith(PREFIX)]
     if not given:
@@ -50,7 +50,7 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[
 
 def _twice(one: Said, other: Said) -> str:
     return (
-        f"environment variables {one.source.place} and {other.source.place} say {one.key} twice, differently: "
+        f"environment variables {one.source.place} and {other.source.place} set {one.key} to different values: "
         "unset one of them"
     )
 
@@ -60,15 +60,15 @@ def _unknown(variable: str, name: str) -> str:
         return f"environment variable {variable} means nothing here: EVENTBUS_URL=kafka://host:9092"
     hint = advice(name, known(*OF_A_BUS))
     if hint:
-        return f"environment variable {variable} is no setting of a bus: {hint}"
+        return f"environment variable {variable} is not a setting of a bus: {hint}"
     near = nearest(
         variable, {f"{PREFIX}{one.upper()}" for one in known(*OF_A_BUS)} | {CONFIG_VARIABLE, "EVENTBUS_REGISTRY"}
     )
-    return f"environment variable {variable} is no setting{near or '; eventbus config list shows what there is'}"
+    return f"environment variable {variable} is not a setting{near or '; eventbus config list shows what there is'}"
 
 
 def file_named(environ: Mapping[str, str], keyword: str | None) -> tuple[str, str] | None:
-    """The configuration file, and who named it; None: nobody did, and none is looked for."""
+    """Return the configuration file and the source that names it, or None. No file is searched for."""
     if keyword is not None:
         if not keyword:
             raise ConfigError("config_file='': the path of a .toml or .properties file")

@@ -1,4 +1,4 @@
-"""Settings of a file: ``eventbus.toml``, ``[tool.eventbus]`` of a pyproject.toml, or Java's ``.properties``."""
+"""Read settings from ``eventbus.toml``, ``[tool.eventbus]`` of a pyproject.toml, or Java's ``.properties``."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _SERVERS = "bootstrap_servers"
 
 
 class Entry(NamedTuple):
-    """A key as it is written, its value, and its line; 0: not known."""
+    """A key as spelled in the file, its value, and its line, or 0 if that is not known."""
 
     key: str
     value: Any
     line: int
     handler: str = ""
-    """Whose table it stands in: then the key is that of an option."""
+    """The handler whose table contains it. The key is then the name of an option."""
 
 
 class FileSettings(msgspec.Struct, frozen=True):
-    """What a file says."""
+    """The contents of a settings file."""
 
     path: str
     settings: dict[str, Said]
-    """By canonical name."""
+    """Settings by canonical name."""
     handlers: dict[str, dict[str, Said]]
-    """``[handlers.NAME]``: options of one handler, by their name there."""
+    """Options in ``[handlers.NAME]`` by handler, under the names used there."""
 
 
 def read_file(path: str, named_by: str) -> FileSettings:
-    """Raises ConfigError: not there, not readable, not of its format, an unknown key, a wrong value."""
+    """Read a settings file. Raises ConfigError if it is missing, unreadable, or has an unknown key or a wrong value."""
     file = Path(path).expanduser()
     text = _text(file, named_by)
     try:
@@ -72,7 +72,7 @@ def _text(file: Path, named_by: str) -> str:
         where = "" if file.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{named_by}: {reason}{where}") from None
     if len(data) > MOST_BYTES:
-        raise ConfigError(f"{named_by}: the file has more than {MOST_BYTES:,} bytes; that is no settings file")
+        raise ConfigError(f"{named_by}: the file has more than {MOST_BYTES:,} bytes, so it cannot be a settings file")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -109,7 +109,7 @@ def _setting(entry: Entry, source: Source) -> Said:
         return checked(name, content_of(str(entry.value), source, f"{name}_path"), source, entry.key)
     hint = advice(name, names)
     if hint:
-        raise ConfigError(f"{source.place}: {entry.key} is no setting of a bus: {hint}")
+        raise ConfigError(f"{source.place}: {entry.key} is not a setting of a bus: {hint}")
     table, dot, _ = entry.key.partition(".")
     near = nearest_setting(entry.key, names)
     near_table = nearest(table, (HANDLERS, *_TABLES))
@@ -122,7 +122,7 @@ def _setting(entry: Entry, source: Source) -> Said:
 
 
 def _twice(one: Said, other: Said) -> str:
-    return f"{one.source.place} and {other.source.place} say {one.key} twice, differently: leave one of them out"
+    return f"{one.source.place} and {other.source.place} set {one.key} to different values: leave one of them out"
 
 
 # TOML ----------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _toml_entries(text: str, in_pyproject: bool, path: str) -> Iterator[Entry]:
 
 
 def _leaves(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """``linger.ms = 5`` is a table in TOML, and a dotted key here."""
+    """Yield dotted keys and values: ``linger.ms = 5`` is a nested table in TOML."""
     for key, value in table.items():
         parts = (*path, key)
         if isinstance(value, dict) and (path or as_keyword(key) not in _TABLES):
@@ -165,7 +165,7 @@ _ASSIGNMENT = re.compile(rf"[ \t]*({_KEYS})[ \t]*=")
 
 
 def toml_lines(text: str) -> dict[tuple[str, ...], int]:
-    """In which line each key stands, as far as it is told without parsing: for messages. Tables: their header's."""
+    """Map keys and tables to their line numbers for messages, without a full parse."""
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     inside = ""
@@ -176,7 +176,7 @@ def toml_lines(text: str) -> dict[tuple[str, ...], int]:
                 found.setdefault(table, number)
             elif assignment := _ASSIGNMENT.match(line):
                 found.setdefault((*table, *_parts(assignment[1])), number)
-        for quotes in re.findall(r'"""|' + "'''", line):  # a text of several lines holds no keys
+        for quotes in re.findall(r'"""|' + "'''", line):  # a multi-line string contains no keys
             inside = quotes if not inside else "" if quotes == inside else inside
     return found
 
@@ -199,7 +199,7 @@ def _java_entries(text: str, path: str) -> list[Entry]:
         again = next((one for one in entries if last[one.key].value != one.value), None)
         if again is not None:
             raise ConfigError(
-                f"{path}, line {again.line} and line {last[again.key].line} say {again.key} twice, differently: leave "
+                f"{path}, line {again.line} and line {last[again.key].line} set {again.key} to different values: leave "
                 "one of them out"
             )
     try:
@@ -216,7 +216,7 @@ def _java_entries(text: str, path: str) -> list[Entry]:
 
 
 def _of_a_handler(entry: Entry) -> Entry:
-    """``handlers.bill.concurrency``: here a handler's name has no dots."""
+    """Split ``handlers.bill.concurrency`` into handler and option. Handler names contain no dots here."""
     table, _, rest = entry.key.partition(".")
     handler, _, option = rest.partition(".")
     return entry._replace(key=option, handler=handler) if table == HANDLERS and option else entry

@@ -1,4 +1,4 @@
-"""``[handlers.bill]`` of a configuration file: how much and how often, over what the decorator says."""
+"""Apply ``[handlers.bill]`` of a configuration file, which overrides settings of the decorator."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ logger = logging.getLogger("eventbus.config")
 def tuned_handlers(
     handlers: Sequence[Handler[Any, Any]], tables: Mapping[str, Mapping[str, Said]]
 ) -> list[Handler[Any, Any]]:
-    """The handlers as they are to run: those that the file speaks of are copies. Raises ConfigError with the place."""
+    """Return the handlers to run; those with a table in the file are copies. Raises ConfigError with the source."""
     if not tables:
         return list(handlers)
     for problem in about_handlers(tables, [handler.__name__ for handler in handlers]):
-        # Several services, or buses, may share a file: only what looks like a slip is worth a warning.
+        # Several services or buses may share a file, so only a likely typo is worth a warning.
         logger.log(logging.WARNING if "did you mean" in problem else logging.DEBUG, "%s", problem)
     return [_tuned(handler, tables.get(handler.__name__, {})) for handler in handlers]
 

@@ -1,4 +1,4 @@
-"""What Kafka's Java clients say otherwise than librdkafka does."""
+"""Translate settings of Kafka's Java clients to those of librdkafka."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from eventbus.errors import ConfigError
 
 
 def java_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Kafka's Java clients under the names that librdkafka has for them; those they share stay.
+    """Rename settings of Kafka's Java clients to librdkafka's names. Shared names are kept.
 
-    A login module's line becomes user and password; PEM stores become the files they are. Raises ConfigError for
-    stores of Java's own formats.
+    The line of a login module becomes user and password, and PEM stores become files. Raises ConfigError for stores in
+    Java's own formats.
     """
     result: dict[str, str] = {}
     for key, value in properties.items():

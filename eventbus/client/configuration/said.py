@@ -1,4 +1,4 @@
-"""One setting that was said outside of the program: its value, and where it stands."""
+"""A setting from outside of the program: its value and its source."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from eventbus.settings.table import OF_A_BUS, canonical, rows
 
 Kind = Literal["environment", "file"]
 MOST_SECRET_BYTES = 65_536
-"""Of a file that holds one value: a certificate with its chain is a few thousand."""
+"""Maximum size of a file with a single value. A certificate with its chain has a few thousand bytes."""
 
 
 class Source(NamedTuple):
-    """Where a value stands."""
+    """The source of a value."""
 
     kind: Kind
     place: str
     """``EVENTBUS_LINGER_MS``, or ``eventbus.toml, line 7``."""
 
     def of(self, key: str, value: Any) -> str:
-        """The beginning of a message about it, without what is secret."""
+        """Return the beginning of a message about the value, which hides secrets."""
         shown = shown_value(key, value)
         if self.kind == "environment":
             return f"environment variable {self.place}={shown!r}"
@@ -34,10 +34,10 @@ class Source(NamedTuple):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A setting, its value checked and in its type."""
+    """A setting whose value was checked and converted."""
 
     name: str
-    """As a keyword; which of several names of one setting is left as it was said."""
+    """The name as a keyword. If a setting has several names, it is the one that was used."""
     value: Any
     source: Source
 
@@ -50,7 +50,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def checked(name: str, value: Any, source: Source, said_as: str) -> Said:
-    """The value in the setting's type. ``said_as``: the key as it was written. Raises ConfigError naming the source."""
+    """Convert and check a value; ``said_as`` is the key as it was spelled. Raises ConfigError with the source."""
     key = canonical(name)
     try:
         value = rows(*OF_A_BUS)[key].read(value)
@@ -63,9 +63,9 @@ def checked(name: str, value: Any, source: Source, said_as: str) -> Said:
 
 
 def content_of(path: str, source: Source, said_as: str) -> str:
-    """The value that stands alone in a file, as a secret of Docker or Kubernetes; a last line feed is not part of it.
+    """Return the value in a file, such as a secret of Docker or Kubernetes, without a trailing newline.
 
-    Raises ConfigError for a file that is not there, not text, empty, or larger than any value.
+    Raises ConfigError for a file that is missing, not text, empty, or too large.
     """
     where = f"{source.of(said_as, path)}"
     file = Path(path).expanduser()
@@ -87,7 +87,7 @@ def content_of(path: str, source: Source, said_as: str) -> str:
 
 
 def unite(entries: list[Said], on_twice: Callable[[Said, Said], str]) -> dict[str, Said]:
-    """By canonical name. Raises ConfigError for one that is said twice, differently."""
+    """Return settings by canonical name. Raises ConfigError for conflicting values of a setting."""
     found: dict[str, Said] = {}
     for entry in entries:
         before = found.setdefault(entry.key, entry)

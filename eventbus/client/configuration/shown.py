@@ -1,4 +1,4 @@
-"""A configuration as rows: each setting with its value, and where that stands. Nothing secret is in them."""
+"""Show a configuration as rows: each setting with its value and source, without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventbus.settings.table import OF_A_BUS, rows
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One setting, or one option of a handler."""
+    """A setting, or an option of a handler."""
 
     setting: str
     value: Any
@@ -24,7 +24,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows_of(configuration: Configuration) -> list[Row]:
-    """What a bus goes by, librdkafka's settings as far as any are said; then the options of handlers."""
+    """Return the settings of a bus (librdkafka's only if they are set), and the options of handlers."""
     query, given = query_of(configuration.url), configuration.in_force()
     found: list[Row] = []
     for name, setting in rows(*OF_A_BUS).items():
@@ -37,7 +37,7 @@ def rows_of(configuration: Configuration) -> list[Row]:
 
 
 def rows_outside(outside: Outside) -> list[Row]:
-    """What stands in the environment and the file, whatever the program says."""
+    """Return the settings in the environment and the file, whether or not they apply."""
     found = [_said(one.key, one) for one in outside.said.values()]
     order = list(rows(*OF_A_BUS))
     return sorted(found, key=lambda row: order.index(row.setting)) + _of_handlers(outside)
@@ -68,7 +68,7 @@ def _of_handlers(outside: Outside) -> list[Row]:
 
 
 def plain(name: str, value: Any) -> Any:
-    """A value as one types it, without what is secret."""
+    """Return a value as a user would type it, without secrets."""
     if isinstance(value, dict) or value is None or isinstance(value, (bool, int, float)):
         return shown_value(name, value)
     if isinstance(value, (tuple, list)):

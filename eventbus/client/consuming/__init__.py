@@ -1,1 +1,1 @@
-"""The parts of a consumer: its fetch buffer, its commits, and what is undone before a record is read."""
+"""The parts of a consumer: the fetch buffer, commits, and undoing interceptors' changes."""

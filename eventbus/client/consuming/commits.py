@@ -17,13 +17,13 @@ logger = logging.getLogger("eventbus.consumer")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, EventBusError | None], object]
-"""Called with the offsets and what kept them from being stored, or None."""
+"""Called with the offsets, and the error that kept them from being stored, or None."""
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 """Runs a task concurrently with the caller."""
 
 _ATTEMPTS = 10
 _RETRY_SECONDS = 0.1
-"""Kafka's ``retry.backoff.ms``."""
+"""Kafka's default of ``retry.backoff.ms``."""
 
 
 class _Commit(msgspec.Struct, frozen=True):
@@ -33,9 +33,10 @@ class _Commit(msgspec.Struct, frozen=True):
 
 
 class BackgroundCommits:
-    """One commit at a time is under way; what is asked for meanwhile goes with the next, as one.
+    """Commits in the background, one at a time. Requests made meanwhile are combined into the next commit.
 
-    Every commit has a number, and per partition the newest counts: a retry that has become stale is dropped.
+    Every commit has a number. For each partition only the newest commit counts, so a retry that has become stale is
+    dropped.
     """
 
     def __init__(
@@ -48,12 +49,12 @@ class BackgroundCommits:
         self._count = 0
         self._newest: dict[TopicPartition, int] = {}
         self._turn = anyio.Lock(fast_acquire=True)
-        """Held by the commit under way: one that overtook another would be undone by it."""
+        """Held by the commit in flight. A later commit that overtook it would be undone by it."""
         self._idle: anyio.Event | None = None
-        """Set when nothing is under way any more; None while nothing is."""
+        """Set when the background task is idle again; None while it is idle."""
 
     def number(self, offsets: Offsets) -> int:
-        """A commit begins: those before it are stale for its partitions from here on."""
+        """Number a commit. Earlier commits are stale for its partitions from now on."""
         self._count += 1
         for topic_partition in offsets:
             self._newest[topic_partition] = self._count
@@ -98,7 +99,7 @@ class BackgroundCommits:
                         for topic_partition, offset in commit.offsets.items()
                         if self._newest[topic_partition] == commit.number
                     }
-                    if offsets:  # else newer ones are on their way
+                    if offsets:  # otherwise newer commits are waiting
                         await self._commit(offsets)
                 return None
             except EventBusError as error:
@@ -115,5 +116,5 @@ class BackgroundCommits:
             return
         try:
             commit.callback(commit.offsets, error)
-        except Exception:  # the user's code: it must not prevent the commits after it
+        except Exception:  # the user's code: it must not prevent later commits
             logger.exception("a commit callback raised")

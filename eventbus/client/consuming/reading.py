@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from eventbus.client.consuming.restoring import Restoring
 
 _MOST_RESTORED_BYTES = 64 << 20
-"""Of values that are restored for one `poll`: those in the records themselves are small."""
+"""Maximum size of values restored for one `poll`. The records themselves only hold small references."""
 
 
 def partition_of(given: Any) -> TopicPartition:
-    """A partition, also when it was given as a pair. Raises ConfigError."""
+    """Return a partition that may be given as a pair. Raises ConfigError."""
     if isinstance(given, TopicPartition):
         return given
     if isinstance(given, tuple) and len(cast("tuple[Any, ...]", given)) == 2:
         return TopicPartition(*cast("tuple[str, int]", given))
     if isinstance(given, (list, set, tuple)):
-        raise ConfigError(f"{given!r} is no partition: give several one by one, pause(*partitions)")
-    raise ConfigError(f"{given!r} is no partition: write TopicPartition({given!r}, 0)")
+        raise ConfigError(f"{given!r} is not a partition: pass several as separate arguments, pause(*partitions)")
+    raise ConfigError(f"{given!r} is not a partition: write TopicPartition({given!r}, 0)")
 
 
 class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT]):
@@ -37,11 +37,11 @@ class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT])
     __slots__ = ()
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that records are of."""
+        """Return the partitions of the records."""
         return sorted({record.topic_partition for record in self})
 
     def by_partition(self) -> dict[TopicPartition, list[ConsumerRecord[KeyT, ValueT]]]:
-        """The records of each partition, in order."""
+        """Return the records of each partition, in order."""
         found: dict[TopicPartition, list[ConsumerRecord[KeyT, ValueT]]] = {}
         for record in self:
             found.setdefault(record.topic_partition, []).append(record)
@@ -53,7 +53,7 @@ class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT])
 
 
 class Decoding:
-    """Keys and values as the types a consumer was asked to read."""
+    """Decodes keys and values as the consumer's types."""
 
     def __init__(self, key: Any, value: Any, serdes: Mapping[type, Serde] | None) -> None:
         self._key_serde = None if key is bytes else for_keys(serde_for(key, serdes))
@@ -61,11 +61,11 @@ class Decoding:
         self._key_schemas = self._key_serde if isinstance(self._key_serde, SchemaSerde) else None
         self._value_schemas = self._value_serde if isinstance(self._value_serde, SchemaSerde) else None
         self.waits = self._key_schemas is not None or self._value_schemas is not None
-        """Schemas may have to be fetched first."""
+        """True if schemas may have to be fetched first."""
         self._decoders: dict[tuple[str, bool], Decode] = {}
 
     def decode(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record, with key and value read. Raises SerializationError."""
+        """Return the record with decoded key and value. Raises SerializationError."""
         if self.waits:
             self._take_names(record)
         if self._key_serde is not None and record.key is not None:
@@ -75,7 +75,7 @@ class Decoding:
         return record
 
     def _take_names(self, record: ConsumerRecord) -> None:
-        """Put what headers say of the schemas before key and value."""
+        """Prepend the schema ids from headers to key and value."""
         key, value = self._key_schemas, self._value_schemas
         if key is not None and key.header is not None and record.key is not None:
             record.key = with_prefix(record.key, record.headers, key.header)
@@ -104,7 +104,7 @@ class Decoding:
             decode = self._decoders[(record.topic, is_key)] = bind_decoder(serde, record.topic)
         try:
             return decode(data)
-        except Exception as error:  # a serde is the user's code: whatever it raises, the record cannot be read
+        except Exception as error:  # a serde is the user's code: whatever it raises, the record is unreadable
             cause = likely_cause(serde, data)
             raise SerializationError(
                 f"the {'key' if is_key else 'value'} of {record.topic}-{record.partition} offset {record.offset} "
@@ -113,9 +113,9 @@ class Decoding:
 
 
 class _Chunk:
-    """Records of one fetch, and how many of them were returned.
+    """The records of one fetch, and the number returned so far.
 
-    The position belongs to the fetch: nothing remembered of a partition can hide records of a newer one.
+    The position is part of the fetch, so that stale state of a partition cannot hide records of a newer fetch.
     """
 
     __slots__ = ("index", "marked", "records", "restored", "topic_partition")
@@ -124,24 +124,24 @@ class _Chunk:
         self.records = records
         self.index = 0
         self.marked = marked
-        """The indexes of records that are to be restored before they are returned."""
+        """Indexes of records to restore before they are returned."""
         self.restored: dict[int, ConsumerRecord | Exception] = {}
         """Maps the index of a record to the restored record, or to the error of restoring it."""
         self.topic_partition = TopicPartition(records.topic, records.partition)
 
     @property
     def position(self) -> int:
-        """The next offset to return; beyond the last record, where the next fetch goes on."""
+        """The next offset to return, or after the last record the offset of the next fetch."""
         offsets = self.records.offsets
         return offsets[self.index] if self.index < len(offsets) else self.records.next_offset
 
     @property
     def fails(self) -> bool:
-        """The next record could not be restored."""
+        """True if the next record could not be restored."""
         return isinstance(self.restored.get(self.index), Exception)
 
     def take_restored(self) -> ConsumerRecord:
-        """The next record. Raises what kept it from being restored; then it may be tried again."""
+        """Return the next record. Raises the error of restoring it, which may be retried."""
         found = self.restored.pop(self.index)
         if isinstance(found, Exception):
             raise found
@@ -149,28 +149,28 @@ class _Chunk:
 
 
 def _is_permanent(error: Exception) -> bool:
-    """True if trying again does not help: the value is gone or damaged, not its store away for a while."""
+    """True if a retry cannot help: the value is gone or damaged, not just its store unavailable."""
     return isinstance(error, EventBusError) and not error.retriable
 
 
 class Prefetched:
-    """Records fetched ahead of `poll`, and what it has returned of each partition."""
+    """Records fetched ahead of `poll`, and the offsets of those it has returned."""
 
     def __init__(self, decoding: Decoding, restoring: Restoring) -> None:
         self._decoding = decoding
         self._restoring = restoring
         self._chunks: deque[_Chunk] = deque()
-        """Holds no fetch that is used up, so that the first fetch always has a record to return."""
+        """Fetches with records left. Used-up ones are removed, so that the first always has a record to return."""
         self.unchecked = False
-        """Some of it may need schemas that are not here: see `needed`."""
+        """True if records may need schemas that were not fetched yet; see `needed`."""
         self.returned: dict[TopicPartition, int] = {}
-        """Next offset per partition after what `poll` has returned: what a commit stores, and nothing else."""
+        """The next offset after the records that `poll` has returned, by partition. A commit stores exactly this."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
 
     def add(self, fetched: Iterable[FetchedRecords]) -> None:
-        """Records of a fetch, to be returned after those that are here."""
+        """Add the records of a fetch after those that are buffered."""
         for records in fetched:
             chunk = _Chunk(records, self._restoring.marked(records))
             # The backend moved the position (a reset, or a topic created again), so the old offset means nothing.
@@ -191,13 +191,15 @@ class Prefetched:
 
     @property
     def is_marked(self) -> bool:
-        """The next record has to be restored first: see `restore`."""
+        """True if the next record must be restored first; see `restore`."""
         chunks = self._chunks
         return bool(chunks) and chunks[0].index in chunks[0].marked and chunks[0].index not in chunks[0].restored
 
     async def restore(self, max_records: int) -> None:
-        """Restore what `take` may return next: that stops before a marked record that is not restored, and raises for
-        one that cannot be, when it is the first.
+        """Restore the records that `take` may return next.
+
+        `take` stops before a marked record that is not restored. If such a record is the first and cannot be restored,
+        it raises.
         """
         size, left = 0, max_records
         for chunk in tuple(self._chunks):
@@ -230,9 +232,9 @@ class Prefetched:
         return None
 
     def take(self, max_records: int) -> ConsumerRecords:
-        """Up to ``max_records`` of what is here; the positions move with each record taken, never before.
+        """Return up to ``max_records`` buffered records. Positions move with each record taken.
 
-        Raises SerializationError, which comes alone: the records before the one at fault are returned first.
+        Raises SerializationError separately: records before the unreadable one are returned first.
         """
         records = ConsumerRecords()
         chunks = self._chunks
@@ -246,7 +248,7 @@ class Prefetched:
                 record = self._decoding.decode(read)
             except Exception as error:  # a serde may raise anything
                 if records:
-                    break  # these first: the next poll comes upon the same record and raises
+                    break  # return these first; the next poll reaches the record again and raises
                 if isinstance(error, SerializationError) or (is_marked and _is_permanent(error)):
                     self._step(chunk)
                 raise
@@ -261,20 +263,21 @@ class Prefetched:
             self._chunks.popleft()
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to return of a partition, if a record of it is here."""
+        """Return the next offset of a partition, if a record of it is buffered."""
         for chunk in self._chunks:
             if chunk.topic_partition == partition:
                 return chunk.position
         return None
 
     def give_back(self, partitions: Collection[TopicPartition], seek: Callable[[TopicPartition, int], object]) -> None:
-        """Have what is here of these partitions fetched again: dropping it alone would lose it."""
+        """Drop the buffered records of these partitions and seek back, so that they are fetched again."""
         for chunk in [chunk for chunk in reversed(self._chunks) if chunk.topic_partition in partitions]:
-            seek(chunk.topic_partition, chunk.position)  # of several of a partition the first counts
+            # among several chunks of a partition, the first one is sought last and counts
+            seek(chunk.topic_partition, chunk.position)
             self._chunks.remove(chunk)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop what is here of a partition, and what was returned of it."""
+        """Drop the buffered records and the returned offset of a partition."""
         self._chunks = deque(chunk for chunk in self._chunks if chunk.topic_partition != partition)
         self.returned.pop(partition, None)
 
@@ -283,6 +286,6 @@ class Prefetched:
         self.returned = dict(returned)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all buffered records and returned offsets."""
         self._chunks.clear()
         self.returned.clear()

@@ -1,7 +1,7 @@
-"""Undo, where records are read, what interceptors did to their values as they were sent.
+"""Undo, when records are read, the changes that interceptors made to values when they were sent.
 
-Handlers, consumers, tables, replies and connectors all call the steps here. So no reader takes a value as it is that a
-claim check, an encryption or a compression has changed.
+Handlers, consumers, tables, replies and connectors all use these steps, so that no reader receives a value changed by a
+claim check, encryption or compression.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, FetchedRecords, Headers
 
 CLAIM_CHECK = "claim-check"
-"""The mark of `eventbus.middleware.ClaimCheck`, for tools that have a log without the bus of its application."""
+"""The mark of `eventbus.middleware.ClaimCheck`, for tools that read a log without the application's bus."""
 
 
 @runtime_checkable
 class Restores(Protocol):
-    """A `ProducerInterceptor` that changes values so that every reader has to change them back.
+    """A `ProducerInterceptor` that changes values, which every reader has to change back.
 
-    It marks each record that it changes with a header. A record with that header is sent on as it is: retry topics and
-    redrives pass changed values on. Readers call `restored` for marked records only. A bus knows
-    interceptors that it was given (``EventBus(interceptors=[...])``) or that a part included in it has.
+    It marks each changed record with a header. A record that already has the header is sent unchanged, because retry
+    topics and redrives forward changed values. Readers call `restored` only for marked records. A bus knows the
+    interceptors it was given (``EventBus(interceptors=[...])``) and those of included parts.
     """
 
     @property
@@ -38,15 +38,15 @@ class Restores(Protocol):
     async def restored(self, record: ConsumerRecord) -> ConsumerRecord:
         """Return a record with the value that was sent. ``record`` has the header and bytes as its value.
 
-        Do not change ``record``: retry and dead-letter topics get it as it is. A value that cannot be restored raises
-        an EventBusError that is not ``retriable``; a consumer goes on after that record. Any other error, such as a
-        store that does not answer, leaves the consumer at the record.
+        Do not change ``record``, which retry and dead-letter topics receive in this form. For a value that cannot be
+        restored, raise an EventBusError that is not ``retriable``; a consumer continues after that record. After any
+        other error, for example if a store does not answer, the consumer stays at the record.
         """
         ...
 
 
 class Restoring:
-    """The restoring steps of one bus, in the reverse order of sending."""
+    """The restoring steps of a bus, in the reverse order of sending."""
 
     def __init__(self, interceptors: Iterable[ProducerInterceptor] = ()) -> None:
         self._steps: list[Restores] = [one for one in reversed([*interceptors]) if isinstance(one, Restores)]
@@ -57,7 +57,9 @@ class Restoring:
         return bool(self._steps)
 
     def check_known(self, interceptors: Iterable[ProducerInterceptor]) -> None:
-        """Raise ConfigError for an interceptor of one producer that changes values, and that no reader knows."""
+        """Raise ConfigError for an interceptor of a single producer that changes values, because no reader would
+        restore them.
+        """
         for one in interceptors:
             if isinstance(one, Restores) and one not in self._steps:
                 raise ConfigError(
@@ -71,23 +73,23 @@ class Restoring:
         return any(name in self.marks for name, _ in headers)
 
     def marked(self, chunk: FetchedRecords) -> set[int]:
-        """The indexes of the records that were changed."""
+        """Return the indexes of the records that were changed."""
         if not self._steps or chunk.headers is None:
             return set()
         needed = self.is_needed
         return {index for index, headers in enumerate(chunk.headers) if headers and needed(headers)}
 
     async def restored(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record as it was sent, without the marks: who sends it on, sends a record that is not changed yet."""
+        """Return the record as it was sent, without the marks, so that it counts as unchanged if it is forwarded."""
         for step in self._steps:
             if record.value is None or record.header(step.header) is None:
                 continue
-            record = copy.copy(await step.restored(record))  # a record of ack="manual" stays one
+            record = copy.copy(await step.restored(record))  # a record with ack="manual" keeps its type
             record.headers = tuple(header for header in record.headers if header[0] != step.header)
         return record
 
     async def around_call(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
-        """The middleware of every handler. The record itself stays as it was read, for retries and dead letters."""
+        """Middleware of every handler. The original record is unchanged, for retries and dead letters."""
         if isinstance(record, list):
             if not any(self.is_needed(one.headers) for one in record):
                 return await call_next(record)
@@ -95,7 +97,7 @@ class Restoring:
         return await call_next(await self.restored(record) if self.is_needed(record.headers) else record)
 
     async def columns(self, chunk: FetchedRecords) -> tuple[FetchedRecords, dict[int, Exception]]:
-        """All of a fetch restored, and by index what could not be restored."""
+        """Restore all records of a fetch. Return it with the errors by index."""
         broken: dict[int, Exception] = {}
         marked = self.marked(chunk)
         if not marked:

@@ -1,8 +1,8 @@
-"""Which transaction a send joins: that of the handler's call that it is made in.
+"""Determine the transaction that a send joins: that of the handler's call in which it is made.
 
-A context variable holds the call. Tasks that the call starts inherit it, so do threads of `anyio.to_thread` and
-`asyncio.to_thread`, and what such a thread has the event loop do. Outside of calls of exactly-once handlers and of
-handlers with ``tx=`` it is None, and a send costs one look at it.
+A context variable holds the call. It is inherited by tasks that the call starts, by threads of `anyio.to_thread` and
+`asyncio.to_thread`, and by what such a thread runs in the event loop. It is None outside of calls of exactly-once
+handlers and of handlers with ``tx=``, so that a send costs only this check.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _CALLS_WATCHED = 1_000
 
 
 class SendingCall(Protocol):
-    """A call of a handler whose sends are not the business of the producer alone."""
+    """A handler's call that affects how records are sent."""
 
     def producer_for(self, producer: Producer, what: str) -> Producer:
         """Return the producer to send with in place of ``producer``. Raises ConfigError."""
         ...
 
     def check_current(self, what: str) -> None:
-        """Raises ConfigError when the call is over and its transaction is not to be added to."""
+        """Raise ConfigError if the call is over and its transaction must not be extended."""
         ...
 
     def refuse_transaction(self, transactional_id: str | None) -> None:
-        """Raises ConfigError when another transaction must not begin here."""
+        """Raise ConfigError if another transaction must not begin here."""
         ...
 
     def refuse_waiting(self, what: str, *, for_own: bool) -> None:
-        """Raises ConfigError when ``what`` would wait for the end of the call's own transaction.
+        """Raise ConfigError if ``what`` would wait for the end of the call's own transaction.
 
-        ``for_own``: it waits for a record of this call, if this call has sent one.
+        With ``for_own`` it waits for a record that this call sent, if it has sent one.
         """
         ...
 
 
 sending_call: ContextVar[SendingCall | None] = ContextVar("eventbus_sending_call", default=None)
-"""The call that this code runs in; None for most code."""
+"""The call in which this code runs; None for most code."""
 call_here = sending_call.get
 """Return the call that this code runs in."""
 
@@ -67,9 +67,9 @@ def joined(producer: Producer, what: str) -> Producer:
 
 
 def refuse_waiting(what: str, *, for_own: bool = False) -> None:
-    """Raises ConfigError in an exactly-once handler when ``what`` waits for a reader of a record that it sends.
+    """Raise ConfigError in an exactly-once handler if ``what`` waits for a reader of a record that it sends.
 
-    ``for_own``: it waits for a record that was sent before, maybe by the handler.
+    With ``for_own`` it waits for a record sent before, perhaps by the handler.
     """
     call = call_here()
     if call is not None:
@@ -77,14 +77,14 @@ def refuse_waiting(what: str, *, for_own: bool = False) -> None:
 
 
 def refuse_transaction(transactional_id: str | None) -> None:
-    """Raises ConfigError in an exactly-once handler, where a second transaction would begin."""
+    """Raise ConfigError in an exactly-once handler, where a second transaction would begin."""
     call = call_here()
     if call is not None:
         call.refuse_transaction(transactional_id)
 
 
 def check_current() -> None:
-    """Raises ConfigError in a task or thread that a handler left behind. See `Producer.joined_to`."""
+    """Raise ConfigError in a task or thread that has outlived its handler's call. See `Producer.joined_to`."""
     call = call_here()
     if call is not None:
         call.check_current("send")
@@ -92,10 +92,10 @@ def check_current() -> None:
 
 @contextmanager
 def outside_calls() -> Generator[None]:
-    """Run the bus's own work in the caller's context, but not as a part of the call. Tasks begun inside inherit that.
+    """Run the bus's own work in the caller's context, but not as a part of the call. Tasks started inside inherit that.
 
-    A task of the bus that an exactly-once handler happens to start, as the first to need it, outlives the call and
-    works for all callers.
+    The first exactly-once handler to need a task of the bus starts it, but the task outlives the call and serves all
+    callers.
     """
     token = sending_call.set(None)
     try:
@@ -105,7 +105,7 @@ def outside_calls() -> Generator[None]:
 
 
 def outside_of_calls(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function such that it runs outside of calls."""
+    """Wrap a function so that it runs outside of calls."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with outside_calls():
@@ -115,13 +115,13 @@ def outside_of_calls(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def called_here(callback: OnDelivery) -> OnDelivery:
-    """Return the callback such that what it sends counts as sent here. Its own call is made by the producer's task."""
+    """Wrap a callback, which the producer's task calls, so that its sends count as sent here."""
     context = copy_context()
     return lambda metadata, error: context.run(callback, metadata, error)
 
 
 class _Scope:
-    """The calls of one transaction, or one of them: code that runs in it may add to the transaction."""
+    """Marks code that may add to a transaction: one call, or all calls of the transaction."""
 
     __slots__ = ("_transaction",)
 
@@ -164,31 +164,31 @@ class _Scope:
 class CallTransaction:
     """The open transaction of an exactly-once handler for one partition, and the code that may add to it now.
 
-    A transaction holds many calls. Each has a separate scope, so that a task that outlives its call is not taken for a
-    part of the next call. A scope costs as much as a tenth of an empty call. So after many calls of which none has sent
-    from another task or thread than its own, those of a transaction share one. Then what such a task sends for the
-    first time may still join the transaction of a later call; it is never outside of one.
+    A transaction holds many calls. Each has a separate scope, so that a task that outlives its call is not considered
+    part of the next. A scope costs a tenth of an empty call. If none of many calls has sent from a task or thread other
+    than its own, the calls of a transaction share a scope from then on. A task that outlives its call and then sends
+    for the first time may join the transaction of a later call, but it is never outside of a transaction.
     """
 
     def __init__(self, handler: str, call_number: Callable[[], object]) -> None:
-        """``call_number``: of the call that is made now; another one for each call of a transaction."""
+        """``call_number`` returns the number of the current call, which differs for each call of a transaction."""
         self.handler = handler
         self.scope: _Scope | None = None
-        """The scope of the last call that began; None between two transactions."""
+        """The scope of the last call that began; None between transactions."""
         self._call_number = call_number
         self._sent_by: object = None
-        """The number of the call that has sent something last."""
+        """The number of the last call that has sent something."""
         self._task_id = 0
         """The task that makes the calls."""
         self._left = _CALLS_WATCHED
-        """The number of calls, from now on, that get separate scopes."""
+        """How many further calls get separate scopes."""
         self._producer: Producer | None = None
         self._twins: dict[Producer, Producer] = {}
-        """The key is a producer of the bus, the value the producer that sends in its place in the transaction."""
+        """Maps producers of the bus to the producers that send in their place in the transaction."""
 
     @contextmanager
     def calls_of(self, producer: Producer) -> Generator[None]:
-        """Calls are made inside while a transaction of ``producer`` is open."""
+        """Calls are made inside, while a transaction of ``producer`` is open."""
         if producer is not self._producer:
             self._producer = producer
             self._twins = {producer: producer}
@@ -198,22 +198,22 @@ class CallTransaction:
             yield
         finally:
             self.scope = None
-            sending_call.set(None)  # in the task that makes the calls, whose next steps are the bus's own
+            sending_call.set(None)  # this task continues with the bus's own work
 
     def _enter(self) -> None:
         self.scope = scope = _Scope(self)
         sending_call.set(scope)
 
     def begins(self) -> None:
-        """A call begins here."""
+        """Note that a call begins here."""
         if self._left > 0:
             self._left -= 1
             self._enter()
-        else:  # the context of a call is a fresh copy of the one in which the transaction began, with its first scope
+        else:  # the call's context is a fresh copy of that in which the transaction began, with its first scope
             sending_call.set(self.scope)
 
     def beginning(self, begin: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Return ``begin``, which begins the call of the record with an index, as a part of the transaction."""
+        """Wrap ``begin``, which begins the call of a record by its index, so that the call is in the transaction."""
         if self._left <= 0:
             return begin
 
@@ -259,7 +259,7 @@ class CallTransaction:
 
 
 class DatabaseCalls:
-    """The calls of a handler with ``tx=``: what they send is not part of the database's transaction."""
+    """The calls of a handler with ``tx=``. Records that they send are not part of the database's transaction."""
 
     def __init__(self, handler: str) -> None:
         self._handler = handler
@@ -283,7 +283,7 @@ class DatabaseCalls:
     def refuse_waiting(self, what: str, *, for_own: bool) -> None: ...
 
     def inside(self, function: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-        """Return the handler's function, such that what it sends is noticed."""
+        """Wrap the handler's function so that its sends are noticed."""
 
         def call(**arguments: Any) -> Any:
             token = sending_call.set(self)

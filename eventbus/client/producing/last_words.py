@@ -1,4 +1,4 @@
-"""What is seen through although all is cancelled: a producer's last flush, an abort. It has a time of its own."""
+"""Run shutdown work (the final flush, an abort) even when the surrounding task is cancelled, under its own deadline."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import anyio
 from eventbus.backends.clock import RealTimers, Timers
 
 _AT_ONCE_SECONDS = 1.0
-"""After a second signal. A log that answers needs a fraction of it."""
+"""Time for shutdown work after a second signal. A log that answers needs a fraction of it."""
 _LEAST_SECONDS = 0.25
-"""For what only begins when the time is over."""
+"""Minimum time for work that begins only after the deadline."""
 
 
 class LastWords:
-    """Of one bus. A log that does not answer must not keep it from closing."""
+    """The shutdown deadlines of one bus, so that a log that does not answer cannot keep it from closing."""
 
     def __init__(self, timers: Timers, seconds: float) -> None:
-        """``seconds``: what each of them has, by the backend's timers."""
+        """``seconds`` is the time for each piece of work, by the backend's timers."""
         self._timers = timers
         self._seconds = seconds or _AT_ONCE_SECONDS
         self._ends_at: float | None = None
-        """In real time, once all is to end: nobody may be left to move a test's clock."""
+        """The common deadline once everything must end. In real time, because a test's clock may no longer move.
+        """
         self._scopes: set[anyio.CancelScope] = set()
 
     @contextmanager
     def shield(self) -> Generator[anyio.CancelScope]:
-        """A scope that nobody cancels but the time; `anyio.CancelScope.cancelled_caught` says whether it did."""
+        """Return a scope that only its deadline cancels, as `anyio.CancelScope.cancelled_caught` shows."""
         timers, seconds = self._timers, self._seconds
         if self._ends_at is not None:
             timers, seconds = RealTimers(), max(self._ends_at - RealTimers().current_time(), _LEAST_SECONDS)
@@ -40,11 +41,11 @@ class LastWords:
                 self._scopes.discard(scope)
 
     def within(self, seconds: float) -> None:
-        """Each of those that begin from now on has no more than so long, and a moment at least."""
+        """Limit the time of work that begins from now on, but allow it a moment."""
         self._seconds = min(self._seconds, max(seconds, _AT_ONCE_SECONDS))
 
     def end(self, seconds: float | None = None) -> None:
-        """All of them together have so long from now, in real time; None: a moment."""
+        """Set a common deadline for all work: ``seconds`` from now in real time, or a moment."""
         ends_at = RealTimers().current_time() + (_AT_ONCE_SECONDS if seconds is None else seconds)
         self._ends_at = ends_at if self._ends_at is None else min(self._ends_at, ends_at)
         for scope in self._scopes:

@@ -1,4 +1,4 @@
-"""Records for topics that the log has to be asked about first: they wait here in order, the event loop does not."""
+"""Records for topics whose metadata is being looked up. They wait here in order, without blocking the loop."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from eventbus.errors import BufferExhausted, ConfigError, EventBusError
 from eventbus.types import Headers, RecordMetadata
 
 _PARKED = 100_000
-"""Records that wait for one look-up at most."""
+"""Maximum number of records that wait for a topic."""
 
 
 class Unplaced(msgspec.Struct, frozen=True, gc=False):
-    """A record as it was when it was given: only its partition is open."""
+    """A serialized record whose partition is not chosen yet."""
 
     value: Any
-    """As the caller gave it, for a partitioner of one's own."""
+    """The value as the caller passed it, for custom partitioners."""
     data: bytes | None
     key: bytes | None
     headers: Headers
     partition: int | None
     chosen_by: bytes | None
-    """What picks the partition when none is named."""
+    """The key that chooses the partition if none is given."""
     timestamp_ms: int
 
 
@@ -36,7 +36,7 @@ SendParked = Callable[[str, Unplaced], Delivery]
 
 
 class _LookUp:
-    """One topic that is asked about, and who waits for it."""
+    """A topic that is being looked up, and the records that wait for it."""
 
     __slots__ = ("error", "is_over", "parked")
 
@@ -47,7 +47,7 @@ class _LookUp:
 
 
 class LookUps:
-    """One producer's topics that it asks about."""
+    """The topic look-ups of one producer."""
 
     def __init__(self, backend: BackendProducer, send: SendParked) -> None:
         self._backend = backend
@@ -62,23 +62,23 @@ class LookUps:
         return found
 
     def is_open(self, topic: str) -> bool:
-        """Records of the topic may be parked: none goes before them."""
+        """True if records of the topic may be waiting, which no other record may overtake."""
         return topic in self._open
 
     async def known(self, topic: str) -> None:
-        """Return when the log knows the topic. Raises what it says instead, UnknownTopicOrPartition for one."""
+        """Return when the topic's metadata is known. Raises the look-up's error, such as UnknownTopicOrPartition."""
         found = self._of(topic)
         await found.is_over.wait()
         if found.error is not None:
             raise found.error
 
     async def all_known(self) -> None:
-        """Return when nothing is parked any more."""
+        """Return when no record is waiting."""
         while self._open:
             await next(iter(self._open.values())).is_over.wait()
 
     def park(self, topic: str, record: Unplaced) -> Delivery:
-        """Have a record wait for the look-up. Raises BufferExhausted."""
+        """Let a record wait for the look-up. Raises BufferExhausted."""
         found = self._of(topic)
         if len(found.parked) >= _PARKED:
             raise BufferExhausted(
@@ -91,9 +91,9 @@ class LookUps:
         return Delivery(batch, 0, record.timestamp_ms)
 
     def _end(self, topic: str, one: _LookUp, error: EventBusError | None) -> None:
-        """The log has answered."""
+        """Send the waiting records after the look-up, or fail them."""
         if self._open.pop(topic, None) is not one:
-            return  # given up
+            return  # given up meanwhile
         one.error = error
         for batch, record in one.parked:
             try:
@@ -102,12 +102,12 @@ class LookUps:
                 self._send(topic, record).add_callback(partial(_settle, batch))
             except EventBusError as problem:
                 batch.fail(problem)
-            except Exception as problem:  # a partitioner of the user's own: those behind it must not wait for ever
+            except Exception as problem:  # a custom partitioner: records after this one must not wait forever
                 batch.fail(ConfigError(f"a record for topic {topic!r} was not sent: {problem!r}"))
         one.is_over.set()
 
     def give_up(self, error: EventBusError) -> int:
-        """What is parked is not sent; how many records that is."""
+        """Fail all waiting records. Return how many there were."""
         parked = [batch for one in self._open.values() for batch, _ in one.parked]
         for batch in parked:
             batch.discard(error)
@@ -121,7 +121,7 @@ class LookUps:
 def _settle(batch: BatchDelivery, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
     if metadata is None:
         assert error is not None, "a record has metadata or an error"
-        batch.discard(error)  # who sent it has logged it
+        batch.discard(error)  # the sender has logged it
         return
     batch.partition = metadata.partition
     batch.resolve(metadata.offset, metadata.timestamp_ms)

@@ -1,4 +1,4 @@
-"""Keys, values and headers as they are stored, and which serde makes them."""
+"""Serialize keys, values and headers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from serdes.framing import header_name, prefix_size
 
 
 def pack_headers(headers: HeadersLike) -> Headers:
-    """Headers as stored: pairs in order; text becomes UTF-8. Raises ConfigError for anything else."""
+    """Return headers as stored: pairs in order, with text as UTF-8. Raises ConfigError for anything else."""
     pairs = cast("Iterable[Any]", headers.items() if isinstance(headers, Mapping) else headers)
     packed: list[Header] = []
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(cast("tuple[Any, ...]", pair)) != 2:
-            raise ConfigError(f"headers: {pair!r} is no pair: {{'trace': b'1'}}, or [('trace', b'1'), ...]")
+            raise ConfigError(f"headers: {pair!r} is not a pair: {{'trace': b'1'}}, or [('trace', b'1'), ...]")
         name, value = cast("tuple[Any, Any]", pair)
         if not isinstance(name, str):
             raise ConfigError(f"header names are text: {name!r} is {type(name).__name__}")
@@ -33,11 +33,11 @@ def pack_headers(headers: HeadersLike) -> Headers:
 
 
 class Named(bytes):
-    """A message that begins with the name of its schema, which belongs into a header."""
+    """A message that begins with the name of its schema, which must move to a header."""
 
 
 def packer_of(kind: type, topic: str, serdes: Mapping[type, Serde], *, is_key: bool) -> tuple[Encode, bool]:
-    """How values of a type become bytes for a topic, and whether these are `Named`."""
+    """Return the encoder of a type for a topic, and whether it returns `Named` bytes."""
     serde = for_keys(serde_of_values(kind, serdes)) if is_key else serde_of_topic(kind, topic, serdes)
     encode = bind_encoder(serde, topic, kind)
     if not (isinstance(serde, SchemaSerde) and serde.writes_header):
@@ -51,7 +51,7 @@ def packer_of(kind: type, topic: str, serdes: Mapping[type, Serde], *, is_key: b
 
 
 def unnamed(key: bytes | None, data: bytes | None, headers: Headers) -> tuple[bytes | None, bytes | None, Headers]:
-    """The same with what is `Named` named in headers."""
+    """Move the schema names of `Named` bytes to headers."""
     if type(key) is Named:
         at = prefix_size(key)
         key, headers = key[at:], (*headers, (header_name(True), key[:at]))

@@ -1,1 +1,1 @@
-"""The parts of a run of a bus: checks at its start, signals, the watch over its health, and how it reports errors."""
+"""The parts of a run of a bus: start checks, signals, health monitoring, and error reporting."""

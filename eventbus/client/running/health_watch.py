@@ -1,4 +1,4 @@
-"""Looks at the handlers of a running bus every few seconds: lag over time, what does not move, who is wedged."""
+"""Check the handlers of a running bus every few seconds: lag over time, and partitions that do not move."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from eventbus.types import TopicPartition
 logger = logging.getLogger("eventbus.health")
 
 _LOOK_SECONDS = 5.0
-"""How often it looks, at most."""
+"""Maximum interval between checks."""
 _ANSWER_SECONDS = 2.0
-"""How long the log may take to tell the ends of partitions."""
+"""How long the log may take to return the ends of partitions."""
 _DELETED_SECONDS = 600.0
-"""A handler that has lost records is degraded for so long."""
+"""How long a handler that has lost records counts as degraded."""
 _TREND_SECONDS = 60.0
-"""How far back the trend of the lag goes."""
+"""The period of the lag's trend."""
 
 
 class HealthWatch:
@@ -49,8 +49,9 @@ class HealthWatch:
         wedged_after_ms: int,
         blocked: Callable[[float], str] | None = None,
     ) -> None:
-        """``parts``: of the bus; those that `HasHealth` are asked for it. ``blocked``: what there is to say of an
-        event loop that was blocked within so many seconds, if anything."""
+        """``parts`` are those of the bus; only those that implement `HasHealth` count. ``blocked`` returns a remark if
+        the event loop was blocked within the given number of seconds, or "".
+        """
         self._runners = runners
         self._parts = parts
         self._backend = backend
@@ -60,13 +61,13 @@ class HealthWatch:
         self._tracks: dict[Runner, _Track] = {}
 
     async def run(self) -> None:
-        """Look at regular times; a task of the bus."""
+        """Check regularly. Runs as a task of the bus."""
         while True:
             await self._timers.sleep(min(_LOOK_SECONDS, self._limit_ms / 4000))
             await self.look()
 
     async def look(self) -> BusHealth:
-        """How the bus does now."""
+        """Check now, and return the health of the bus."""
         handlers: list[HandlerHealth] = []
         verdicts: list[Verdict] = []
         for runner in self._runners:
@@ -87,7 +88,7 @@ class HealthWatch:
         return [part.health() for part in self._parts if isinstance(part, HasHealth)]
 
     def metrics(self) -> tuple[HandlerMetrics, ...]:
-        """Return the current counters of the handlers, with the lags of the last look."""
+        """Return the current counters of the handlers, with the lags of the last check."""
         return tuple(
             HandlerMetrics(
                 handler=runner.handler.__name__,
@@ -106,27 +107,27 @@ class HealthWatch:
 
 
 class _Track:
-    """One runner, as it was seen so far."""
+    """The history of one runner."""
 
     def __init__(self, runner: Runner, transactions: OpenTransactions) -> None:
         self._runner = runner
         self._transactions = transactions
         self._lags: deque[tuple[float, int]] = deque()
         self._finished: dict[TopicPartition, tuple[int, float]] = {}
-        """Per partition with lag: how far it was finished, and since when."""
+        """How far each partition with lag was finished, and since when."""
         self._rebalancing_since: float | None = None
         self._polls_fail_since: float | None = None
         self._is_wedged = False
         self._lag: dict[TopicPartition, int] = {}
         self._missing = ""
         self._deleted_unread: tuple[Counter[TopicPartition], float] = Counter(), -_DELETED_SECONDS
-        """The counts at the last look, and the time at which they last grew."""
+        """The counts at the last check, and when they last grew."""
         self._group_moves = False
-        """The group waits for somebody; not this member, perhaps."""
+        """True while the group rebalances, even if it does not wait for this member."""
 
     @property
     def lag_by_partition(self) -> dict[str, int]:
-        return {str(one): behind for one, behind in self._lag.items()}
+        return {str(partition): lag for partition, lag in self._lag.items()}
 
     async def ask(self, backend: Backend) -> None:
         """Request the facts that only the log has. Keep the last ones if it does not answer now."""
@@ -139,7 +140,7 @@ class _Track:
                 [group] = await backend.describe_groups([self._runner.group])
                 self._group_moves = group.state in ("PreparingRebalance", "CompletingRebalance")
                 if is_starting:
-                    return  # all its topics were there a moment ago
+                    return  # all topics existed a moment ago
                 self._missing = await self._runner.missing_topics()
                 if self._runner.is_committed_only:
                     read = [partition for partition, behind in self._lag.items() if not behind]
@@ -189,7 +190,8 @@ class _Track:
 
     def _see_lag(self, lag: dict[TopicPartition, int], now: float) -> None:
         finished: dict[TopicPartition, tuple[int, float]] = {}
-        # Records that wait for the end of an outage may hold all workers: what stands then stands for that reason.
+        # Records that wait for the end of an outage may occupy all workers. Then that is the reason why other records
+        # wait.
         for one, behind in () if self._runner.waiting_for else lag.items():
             lane = self._runner.lanes.get(one)
             if behind > 0 and not (lane is not None and lane.waits):
@@ -208,7 +210,7 @@ class _Track:
         return round((lag - before) / (now - then), 1) if now > then else None
 
     def tell(self, verdict: Verdict) -> None:
-        """Say it once when the handler becomes wedged, and once when it goes on."""
+        """Log once when the handler becomes wedged, and once when it recovers."""
         wedged, name = verdict.status == "wedged", self._runner.handler.__name__
         if wedged and not self._is_wedged:
             logger.warning("handler %r is wedged: %s", name, verdict.reason)
@@ -244,7 +246,7 @@ class _Track:
 
 
 def _since(known: float | None, is_so: bool, now: float) -> float | None:
-    """Since when something has been so: seen now for the first time, or before."""
+    """Return since when the condition holds: now if it is new, None if it does not hold."""
     if not is_so:
         return None
     return now if known is None else known

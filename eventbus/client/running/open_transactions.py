@@ -1,4 +1,4 @@
-"""Partitions that a handler has read up to the start of a transaction that stays open: which transaction it is."""
+"""Find the open transaction that a handler waits for, because it has read up to the last stable offset."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from eventbus.coordinator.requests import TransactionDescription
 from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 _LONG_SECONDS = 10.0
-"""A transaction that holds a partition back for longer is reported. Most last for less than a second."""
+"""A transaction that blocks a partition for longer is reported. Most take less than a second."""
 _END = -1
 
 
 class OpenTransactions:
-    """Looks for transactions that hold a handler back: it reads up to the last stable offset, and waits there."""
+    """Finds transactions that block a handler, which reads up to the last stable offset and waits there."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._seen: dict[TopicPartition, tuple[int, float]] = {}
-        """The last stable offset of each partition that is held back, and since when it has not moved."""
+        """The last stable offset of each blocked partition, and since when it has not moved."""
         self.reasons: Mapping[TopicPartition, str] = {}
-        """The partitions that have been held back for long, and by which transaction."""
+        """Partitions that have been blocked for long, each with a description of the transaction."""
 
     async def look(self, read: Collection[TopicPartition], now: float) -> None:
-        """``read``: partitions of which everything that may be read was. Raises what the log answers."""
+        """Update `reasons`. ``read`` are partitions without readable records left. Raises the log's errors."""
         stable = {
             partition: found.offset
             for partition, found in (await self._offsets(read, IsolationLevel.READ_COMMITTED)).items()

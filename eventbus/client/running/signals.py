@@ -21,7 +21,7 @@ from eventbus.forks import watch_forks
 logger = logging.getLogger("eventbus.life")
 
 RUNNING = "running until SIGTERM or SIGINT (Ctrl-C)"
-"""Said as soon as signals are heard."""
+"""Logged once signals are handled."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_SECONDS = 1.0
@@ -35,17 +35,17 @@ async def hear_signals(
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call ``on_first`` with the first signal, ``on_second`` with the second one; a third one kills the process.
+    """Call ``on_first`` after the first signal and ``on_second`` after the second; a third one kills the process.
 
-    Outside of the main thread, where signals are somebody else's, it hears none. ``drain_seconds`` is how long the bus
-    takes to close, for the log.
+    Outside of the main thread, where Python does not deliver signals, it does nothing. ``drain_seconds`` is how long
+    the bus may take to close, for the log message.
     """
     listener = _Listener()
     try:
         _everybody.add(listener)
     except ValueError:
         listener.close()
-        logger.info("running until stop() is called: signals are heard in the main thread alone")
+        logger.info("running until stop() is called: signals are handled only in the main thread")
         task_status.started()
         return
     try:
@@ -55,14 +55,14 @@ async def hear_signals(
             listener.count += 1
             if listener.count == 1:
                 logger.info(
-                    "%s: stopping; records at work have up to %g s to finish (drain_timeout_ms), a second signal stops "
-                    "at once", number.name, drain_seconds,
+                    "%s: stopping; records in flight have up to %g s to finish (drain_timeout_ms), a second signal "
+                    "stops at once", number.name, drain_seconds,
                 )  # fmt: skip
                 on_first()
             elif listener.count == 2:
                 logger.warning(
                     "%s again: stopping at once; what is unfinished is not committed, and handled again after the next "
-                    "start (a plain function is left behind in its thread; a third signal kills)", number.name,
+                    "start (a plain function continues in its thread; a third signal kills)", number.name,
                 )  # fmt: skip
                 on_second(number)
             else:
@@ -73,18 +73,18 @@ async def hear_signals(
 
 
 class _Listener:
-    """A bus that handles signals, in the loop in which it runs."""
+    """A bus that handles signals in its event loop."""
 
     def __init__(self) -> None:
         self._home = Home()
         self._say, self.heard = anyio.create_memory_object_stream[signal.Signals](math.inf)
         self.count = 0
-        """Signals that the loop has taken."""
+        """Number of signals that the loop has handled."""
         self._arrived = 0
         self._waits_since = 0.0
 
     def arrive(self, number: signal.Signals) -> bool:
-        """Called in the middle of anything. True: the loop has not heard of the last one, and has had its time."""
+        """Take a signal at any point of the program. Return True if the loop has not handled the last in time."""
         now = time.monotonic()
         if self._arrived <= self.count:
             self._waits_since = now
@@ -94,11 +94,11 @@ class _Listener:
         try:
             self._home.call_soon(partial(self._pass_on, number))
         except RuntimeError:
-            logger.debug("%s: a loop that heard signals is closed", number.name)
+            logger.debug("%s: a loop that handled signals is closed", number.name)
         return False
 
     def _pass_on(self, number: signal.Signals) -> None:
-        with suppress(anyio.ClosedResourceError):  # it listens no more
+        with suppress(anyio.ClosedResourceError):  # it no longer listens
             self._say.send_nowait(number)
 
     def close(self) -> None:
@@ -107,11 +107,11 @@ class _Listener:
 
 
 class _Everybody:
-    """The process's handler of both signals while buses listen: each of them hears each signal.
+    """The process's handler of both signals while buses listen. Each bus gets each signal.
 
-    The interpreter calls it also in the middle of code that blocks the loop, which would hold every signal back. When
-    one comes that the loop cannot hear for a while, that code is interrupted, as a second Ctrl-C does it under
-    `asyncio.run`; and the one after that kills.
+    The interpreter also calls it in the middle of code that blocks the loop, which would delay every signal. If the
+    loop does not handle a signal for a while, the next signal interrupts that code, as a second Ctrl-C does under
+    `asyncio.run`, and another one kills the process.
     """
 
     def __init__(self) -> None:
@@ -121,12 +121,12 @@ class _Everybody:
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        """The buses that listen run in the parent: a SIGTERM must end the child."""
+        """Restore the default handlers in the child: the buses run in the parent, and a SIGTERM must end the child."""
         for listener in [*self._listeners]:
             self.remove(listener)
 
     def add(self, listener: _Listener) -> None:
-        """Raises ValueError outside of the main thread."""
+        """Add a bus. Raises ValueError outside of the main thread."""
         if not self._listeners:
             self._before = {number: signal.signal(number, self._arrive) for number in SIGNALS}
             self._interrupted = False
@@ -138,7 +138,7 @@ class _Everybody:
         self._listeners.remove(listener)
         if not self._listeners:
             for number, before in self._before.items():
-                if signal.getsignal(number) == self._arrive:  # or other code has replaced the handler
+                if signal.getsignal(number) == self._arrive:  # unless other code has replaced the handler
                     signal.signal(number, before)
 
     def _arrive(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""One error out of a task group: what was raised in the first place."""
+"""Raise a single error instead of a task group's ExceptionGroup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("eventbus")
 
 
 class SingleError:
-    """A task group raises its tasks' errors as a group; callers expect what was raised in the first place."""
+    """Unwraps the ExceptionGroup of a task group, because callers expect the original error."""
 
     async def __aenter__(self) -> None: ...
 
@@ -38,16 +38,16 @@ class SingleError:
                 logger.error("%s", other)
             raise handlers[0]
         if error is not None and len(nested) == 1:
-            if error.__context__ is None:  # raising makes the group its context, in place of what went wrong before it
+            if error.__context__ is None:  # raising makes the group its context, replacing the error that came before
                 error.__context__ = nested[0].__context__
             raise nested[0]
 
 
 def passing_on(leave: Exit) -> Exit:
-    """The same, but an error that it was given and raises again goes on by itself, as `contextlib` has it.
+    """Wrap an ``__aexit__``: if it raises the error it was given, return False instead, as `contextlib` does.
 
-    An AsyncExitStack takes what an exit raises for another error, and makes the one before it its context: the same
-    error would become its own, and whoever walks its contexts (anyio does, for a cancelled task) never comes to an end.
+    An AsyncExitStack treats what an exit raises as a new error, and makes the previous one its context. The error would
+    become its own context, and code that walks the contexts (as anyio does for a cancelled task) would never end.
     """
 
     async def leave_once(

@@ -1,4 +1,4 @@
-"""Checks and topics of a bus before its handlers start, so that a mistake raises at once."""
+"""Checks before the handlers of a bus start, so that a mistake raises at once; and creation of its topics."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ logger = logging.getLogger("eventbus.runner")
 
 
 def check_groups(members: Sequence[tuple[Handler[Any, Any], str]], topics: Collection[str]) -> None:
-    """Refuse two handlers that would share records by accident: one topic, one group, one bus.
+    """Refuse handlers of a bus that would share records by accident, because they read a topic in the same group.
 
-    ``members``: each handler and its group. ``topics``: those known so far; patterns are resolved against them.
-    Raises ConfigError naming both handlers and the topic.
+    ``members`` are handlers with their groups. ``topics`` are the known topics, which patterns are matched against.
+    Raises ConfigError that names both handlers and the topic.
     """
     for at, (handler, group) in enumerate(members):
         for other, other_group in members[:at]:
             shared = _shared_topic(handler, other, topics) if group == other_group else None
             if shared is not None:
                 raise ConfigError(
-                    f"{_named(other)} and {_named(handler)} both read {shared} as the group {group!r}: they would be "
-                    "two members of it, and each would get the records of half of the partitions only. Give each a "
-                    f"group of its own (group=...) if both are to see every record; to share the work, use "
+                    f"{_named(other)} and {_named(handler)} both read {shared} in the group {group!r}: they would be "
+                    "two members of it, and each would get only the records of half of the partitions. Give each a "
+                    f"separate group (group=...) if both must get every record; to share the work, use "
                     "concurrency=... in one handler, or run the service twice"
                 )
 
 
 def check_named_groups(handlers: Sequence[Handler[Any, Any]], client_id: str) -> None:
-    """Refuse handlers whose group only a default would name. Raises ConfigError naming all of them.
+    """Refuse handlers whose group would be named by default. Raises ConfigError that names all of them.
 
-    Two services that both have a function ``handle`` would be one group, each with a part of the records, and a renamed
-    function would begin its topic again. Functions of ``@bus.every`` are checked by `unnamed_service`.
+    Two services with a function ``handle`` would otherwise share a group, each with a part of the records, and a
+    renamed function would read its topic from the beginning. Functions of ``@bus.every`` are checked by
+    `unnamed_service`.
     """
     unnamed = [one for one in handlers if one.spec.group is None]
     if not unnamed:
@@ -71,7 +72,7 @@ def _name_the_service(client_id: str) -> str:
 
 
 def _stored_so_far(client_id: str, group: str | None = None) -> str:
-    """``group``: what the handler's was until now."""
+    """Return a hint on how to keep what the log holds. ``group`` is the handler's group until now."""
     if SERVICE_NAME.fullmatch(client_id):
         return f' What a log holds of it from before is found again with service="{client_id}"'
     # A client_id may have any characters.
@@ -79,7 +80,7 @@ def _stored_so_far(client_id: str, group: str | None = None) -> str:
 
 
 def _shared_topic(one: Handler[Any, Any], other: Handler[Any, Any], topics: Collection[str]) -> str | None:
-    """Return the topics that both handlers read, as far as they are known."""
+    """Return a topic that both handlers read, as far as topics are known."""
     if one.spec.pattern is not None and one.spec.pattern == other.spec.pattern:
         return f"what matches {one.spec.pattern!r}"
     known = {*topics, *one.spec.topics, *other.spec.topics}
@@ -92,7 +93,7 @@ def _reads(handler: Handler[Any, Any], topic: str) -> bool:
 
 
 def _named(handler: Handler[Any, Any]) -> str:
-    """A handler and where it is written: several may have one name."""
+    """Return a handler's name and source line, because several handlers may share a name."""
     code = getattr(handler.undecorated, "__code__", None)
     place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return f"handler {handler.__name__!r}{place}"
@@ -101,12 +102,10 @@ def _named(handler: Handler[Any, Any]) -> str:
 async def prepare_topics(
     backend: Backend, declared: Mapping[str, TopicSpec], members: Sequence[tuple[Handler[Any, Any], str]]
 ) -> dict[str, TopicDescription]:
-    """Create the declared topics that are missing, and refuse to start with handlers whose topics do not allow it.
+    """Create declared topics that are missing, and check that the handlers may read their topics. Return all topics.
 
-    Return the topics of the log.
-
-    Raises what the log says of a topic that it refuses to create; UnknownTopicOrPartition (with the nearest name) for
-    one that a handler names and nobody declared; ConfigError as `check_groups` and `check_global_order` do.
+    Raises the log's error for a topic that it refuses to create; UnknownTopicOrPartition (with the nearest name) for a
+    topic that neither exists nor is declared; ConfigError as `check_groups` and `check_global_order` do.
     """
     if not declared and not members:
         return {}
@@ -114,7 +113,7 @@ async def prepare_topics(
     handlers = [handler for handler, _ in members]
     missing = [spec for spec in _wanted(declared, handlers, backend) if spec.name not in topics]
     for name, result in (await backend.create_topics(missing)).items() if missing else ():
-        if isinstance(result, TopicAlreadyExists):  # by another bus, meanwhile
+        if isinstance(result, TopicAlreadyExists):  # another bus created it meanwhile
             topics |= {topic.name: topic for topic in await backend.describe_topics([name])}
         elif isinstance(result, KafkaError):
             raise result
@@ -141,7 +140,7 @@ def _wanted(
     wanted = dict(declared)
     for handler in handlers:
         if handler.spec.order == "global":
-            if backend.auto_creates_topics:  # at its first record it would get the log's default
+            if backend.auto_creates_topics:  # its first record would create it with the log's default
                 wanted = {name: TopicSpec(name, -1, 1, {}) for name in handler.spec.topics} | wanted
             for name, spec in wanted.items():
                 if spec.partitions == -1 and _reads(handler, name):
@@ -150,20 +149,20 @@ def _wanted(
 
 
 def tell_idle_patterns(handlers: Sequence[Handler[Any, Any]], topics: Collection[str]) -> None:
-    """Warn of a pattern that no topic matches: it may be wrong, or its topics are made later."""
+    """Warn of a pattern that matches no topic: it may be wrong, or its topics are created later."""
     for handler in handlers:
         pattern = handler.spec.pattern
         if pattern is None or any(_reads(handler, topic) for topic in topics):
             continue
         within = next((topic for topic in sorted(topics) if re.search(pattern, topic)), None)
-        hint = f"; it is to match whole names, {within!r} as well as its part" if within is not None else ""
-        logger.warning("%r: no topic matches %r%s. One that is made later is read then", handler, pattern, hint)
+        hint = f"; it must match whole names, {within!r} as well as its part" if within is not None else ""
+        logger.warning("%r: no topic matches %r%s. A topic that is created later is read then", handler, pattern, hint)
 
 
 def check_global_order(handlers: Sequence[Handler[Any, Any]], partitions: Mapping[str, int]) -> None:
-    """Refuse ``order="global"`` on a topic of several partitions: a log keeps an order within a partition only.
+    """Refuse ``order="global"`` on a topic with several partitions, because order exists only within a partition.
 
-    ``partitions``: how many each known topic has. Raises ConfigError.
+    ``partitions`` are the partition counts of known topics. Raises ConfigError.
     """
     for handler in handlers:
         if handler.spec.order != "global":

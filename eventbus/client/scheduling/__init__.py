@@ -1,1 +1,1 @@
-"""Records for later: ``send(..., delay=)``, `cancel_scheduled`, and functions that run at times (``@bus.every``)."""
+"""Scheduled records: ``send(..., delay=)``, `cancel_scheduled`, and functions called at times (``@bus.every``)."""

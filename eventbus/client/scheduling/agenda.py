@@ -1,8 +1,8 @@
-"""What waits in one partition of scheduled records, and what is to be written about it: a machine without a clock.
+"""The scheduled records of one partition, and the records to write about them. Pure: times are arguments.
 
-All that has a say reads the partition in its order, and so does whoever takes it over: a record counts as long as
-there is no tombstone of its key. Nothing is decided about what was `read` before `settle`, which its owner calls once
-everything is read that stood there when it took the partition over.
+All processes read the partition in order, including one that takes it over. A record counts until there is a tombstone
+of its key. Records that were `read` are only decided on by `settle`, which the partition's owner calls once it has read
+everything that the partition held when it was taken over.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from eventbus.delays.delay_queue import BLOCKED, PLAUSIBLE_MS, DelayQueue, Due, 
 from eventbus.types import Headers
 
 HELD_BYTES = 64 << 20
-"""Of records that wait, kept in memory; the others are read again when they are due."""
+"""Limit of the scheduled values kept in memory. Others are read again when they are due."""
 _NEVER_READ = 1 << 62
-"""Stands for the offset of what was written by ourselves, and was not read back."""
+"""Stands for the offset of an entry that we wrote and have not read back yet."""
 _MOST_ERROR_CHARS = 500
 
 
 class Pending(Due):
-    """Something that waits: a record, a request to cancel one, or the next firing of a function."""
+    """An entry that waits: a record, a request to cancel one, or the next firing of a function."""
 
     key: bytes
     id: str
     offset: int
     size: int  # pyright: ignore[reportIncompatibleMethodOverride]
-    """Of its value, in bytes."""
+    """Size of the value in bytes."""
     item: Item | None
-    """None: it is to be read again, at its offset."""
+    """None if it is not kept in memory, and must be read again at its offset."""
     is_dead: bool = False
 
     def corrected_ms(self, now_ms: int) -> int | None:
-        """A next time of a function before 2020 is wrong too: with ``missed="all"`` each second since would fire."""
+        """Return the corrected due time, or None if it is plausible.
+
+        For a function, a next time before 2020 is wrong too: with ``missed="all"`` it would fire for each second since.
+        """
         if not isinstance(self.item, Every):
             return super().corrected_ms(now_ms)
         table = self.item.timetable
@@ -46,22 +49,22 @@ class Pending(Due):
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
-    """One time of a function that is decorated with ``@bus.every``."""
+    """A scheduled call of a function decorated with ``@bus.every``."""
 
     name: str
-    """The function's."""
+    """The name of the function."""
     scheduled_ms: int
-    """The time it was meant for, in milliseconds since the epoch."""
+    """The scheduled time, in milliseconds since the epoch."""
     next_ms: int
-    """The time of the next one."""
+    """The next scheduled time."""
 
 
 Place = tuple[str, int | None]
-"""A topic, and the partition that a record names. None: the whole topic."""
+"""A topic, and the partition that a record names. None means the whole topic."""
 
 
 class Delivery(NamedTuple):
-    """A record to be written to its topic, with the time of its delivery or its own."""
+    """A record to write to its topic, with the time of its delivery or its own timestamp."""
 
     pending: Pending
     entry: Entry
@@ -74,38 +77,41 @@ class Delivery(NamedTuple):
 
 
 class Writes(NamedTuple):
-    """What is to be written in one transaction."""
+    """The records to write in one transaction."""
 
     due: Sequence[Pending]
     deliveries: list[Delivery]
     own: dict[bytes, tuple[bytes | None, Headers]]
-    """Into the partition itself, by key; None: a tombstone."""
+    """Records to write to the partition itself, by key. None is a tombstone."""
     following: list[Pending]
-    """The next firings, which are among ``own``."""
+    """The next firings, which are also in ``own``."""
 
 
 class Agenda:
-    """``new_token`` makes the keys of what it writes; ``held_bytes`` bounds what it keeps in memory of values."""
+    """The scheduled records of one partition.
+
+    ``new_token`` creates tokens for the keys of entries; ``held_bytes`` limits the values kept in memory.
+    """
 
     def __init__(self, new_token: Callable[[], str], *, held_bytes: int = HELD_BYTES) -> None:
         self._new_token = new_token
         self._most_held_bytes = held_bytes
         self.held_bytes = 0
         self._unread: dict[bytes, Pending] = {}
-        """Read, and not settled yet, in their order."""
+        """Entries that were read but not settled yet, in order."""
         self._by_id: dict[str, Pending] = {}
         self._queue = DelayQueue[Pending]()
         self._count = 0
-        """The number of the last entry. Entries that we write have no offset yet."""
+        """Number of the last entry. It orders entries that we write, which have no offset yet."""
         self._owed: dict[bytes, tuple[bytes | None, Headers]] = {}
-        """What is decided and not yet written, by key."""
+        """Decisions that are not written yet, by key."""
         self._behind: set[bytes] = set()
-        """Keys of ours that were written and are over, before either was read back."""
+        """Keys of entries that we wrote and completed before either record was read back."""
 
     # what is read ----------------------------------------------------------------------------------------------------
 
     def read(self, key: bytes | None, value: bytes | None, offset: int) -> None:
-        """A record of the partition. Those that are not ours are skipped."""
+        """Process a record of the partition. Records with foreign keys are skipped."""
         id = id_of(key)
         if key is None or id is None:
             return
@@ -116,7 +122,7 @@ class Agenda:
             if (known := self._known(id, key)) is not None:
                 self._forget(known)
         elif (known := self._known(id, key)) is not None:
-            known.offset = offset  # written by ourselves
+            known.offset = offset  # we wrote it
         elif key not in self._behind:
             item = decode(value)
             if item is None:
@@ -139,7 +145,7 @@ class Agenda:
         return known if known is not None and known.key == key else None
 
     def _held(self, item: Item, size: int) -> Item | None:
-        """It, or None for a record that is too much to be kept in memory."""
+        """Return the entry, or None if its value is too large to be kept in memory."""
         if not isinstance(item, Entry):
             return item
         if self.held_bytes + size > self._most_held_bytes:
@@ -153,7 +159,7 @@ class Agenda:
             self._release(one)
 
     def settle(self) -> None:
-        """Decide about all that was read."""
+        """Decide on all entries that were read."""
         unread, self._unread = self._unread, {}
         for one in unread.values():
             known = self._by_id.get(one.id)
@@ -169,16 +175,18 @@ class Agenda:
                 self._enter(one)
 
     def correct(self, now_ms: int, where: str = "") -> list[Pending]:
-        """See `DelayQueue.correct`. The new times are written, else each restart would put a firing off once more."""
+        """Correct implausible due times; see `DelayQueue.correct`. They are written, or each restart would delay them
+        again.
+        """
         corrected = self._queue.correct(now_ms, where)
         for one in corrected:
             if isinstance(one.item, Every):
                 one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms, armed=True)
             elif isinstance(one.item, Entry):
                 one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms)
-            if one.item is not None:  # else the next owner corrects it
+            if one.item is not None:  # otherwise the next owner corrects it
                 self._owed[one.key] = encode(one.item), ()
-                one.offset = _NEVER_READ  # delivered before it is read back, it must not be delivered again then
+                one.offset = _NEVER_READ  # if delivered before it is read back, it must not be delivered again
         return corrected
 
     def _enter(self, one: Pending) -> None:
@@ -205,16 +213,16 @@ class Agenda:
     # what is due -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How much waits, without what cannot be delivered."""
+        """Return the number of waiting entries that can be delivered."""
         return len(self._by_id) - self.dead
 
     def __iter__(self) -> Iterator[Pending]:
-        """All of it, also what cannot be delivered."""
+        """Iterate over all entries, including those that cannot be delivered."""
         return iter(self._by_id.values())
 
     @property
     def dead(self) -> int:
-        """Records that cannot be delivered."""
+        """Number of records that cannot be delivered."""
         return sum(one.is_dead for one in self)
 
     def next_due_ms(self) -> int | None:
@@ -222,27 +230,27 @@ class Agenda:
 
     @property
     def owes(self) -> bool:
-        """Something is decided and not yet written."""
+        """True if decisions are not written yet."""
         return bool(self._owed)
 
     def take(self, now_ms: int, most: int, most_bytes: int) -> list[Pending]:
-        """What is due, the earliest first; then `stored`, or `put_back`."""
+        """Take due entries, earliest first. Call `stored` or `put_back` afterwards."""
         return self._queue.take(now_ms, most, most_bytes)
 
     def put_back(self, due: Iterable[Pending]) -> None:
-        """They were not delivered, as far as one knows."""
+        """Return entries that were probably not delivered."""
         for one in due:
             self._queue.put_back(one)
 
     def die(self, one: Pending, item: Entry, error: str) -> None:
-        """It cannot be delivered, and is kept with its error."""
+        """Keep an entry that cannot be delivered, with its error."""
         self._release(one)
         one.is_dead, one.delay_ms = True, None
         self._queue.block(one)
         self._owed[one.key] = encode(msgspec.structs.replace(item, error=error[:_MOST_ERROR_CHARS])), ()
 
     def writes(self, due: Sequence[Pending], items: Sequence[Item], now_ms: int, most_owed: int) -> Writes:
-        """The transaction that delivers them, with what else is to be written. ``items``: theirs."""
+        """Return the transaction that delivers ``due``, with contents ``items``, plus decisions not written yet."""
         deliveries: list[Delivery] = []
         following: list[Pending] = []
         own = {key: self._owed[key] for key, _ in zip(self._owed, range(most_owed), strict=False)}
@@ -264,10 +272,11 @@ class Agenda:
         return Writes(due, deliveries, own, following)
 
     def stored(self, writes: Writes) -> None:
-        """The transaction is committed."""
+        """Apply a transaction that was committed."""
         for one in writes.due:
             self._forget(one)
-            if one.offset == _NEVER_READ:  # a firing followed sooner than it was read: read then, it would fire again
+            # The next firing came before this one was read back. Read later, it would fire again.
+            if one.offset == _NEVER_READ:
                 self._behind.add(one.key)
         for key in writes.own:
             self._owed.pop(key, None)
@@ -276,8 +285,11 @@ class Agenda:
 
 
 def _goes_before(new: Pending, known: Pending) -> bool:
-    """The later one, but for a function's times: there what its service has declared anew counts only if they differ,
-    and the next firing as it was written with the one before counts before an earlier declaration."""
+    """True if the new entry replaces the known one: the later one does, with an exception for functions.
+
+    A service's new declaration of a function counts only if its times differ, and the next firing that was written
+    along with the previous one takes precedence over an earlier declaration.
+    """
     if not isinstance(new.item, Every) or not isinstance(known.item, Every):
         return True
     if new.item.is_same(known.item):

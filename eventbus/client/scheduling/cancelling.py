@@ -1,4 +1,4 @@
-"""Giving up a scheduled record: who delivers it is asked, and says in the log what came of it."""
+"""Cancel a scheduled record by a request to the process that delivers it, which writes the outcome to the log."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from eventbus.records.murmur2 import murmur2, to_positive
 from eventbus.types import TopicPartition
 
 _ALL = 1 << 62
-"""Bytes to hold."""
+"""No limit on values kept in memory."""
 
 
 def partition_for(id: str, count: int) -> int:
-    """Where all that has this id stands."""
+    """Return the partition of all records with this id."""
     return to_positive(murmur2(id.encode())) % count
 
 
 async def ask_to_cancel(bus: Host, topic: str, partitions: int, id: str, timeout: float) -> bool:
-    """True: it is never delivered. False: it was, or there is none. Raises RequestTimedOut: one of the two, later."""
+    """Cancel a record. True means it is never delivered, False that it was delivered or does not exist.
+
+    Raises RequestTimedOut without an answer; one of the two happens later.
+    """
     partition = TopicPartition(topic, partition_for(id, partitions))
     async with bus.new_consumer(partitions=[partition], start="latest") as answers:
-        await answers.position(partition)  # its end, before anything is asked
+        await answers.position(partition)  # the end offset, before the request is sent
         with bus.context.backend.timers.move_on_after(timeout):
             key = await ask(bus, topic, partitions, id)
             async for record in answers:
@@ -39,17 +42,17 @@ async def ask_to_cancel(bus: Host, topic: str, partitions: int, id: str, timeout
 
 
 async def ask(bus: Host, topic: str, partitions: int, id: str) -> bytes:
-    """Ask for it; the key that the answer will have."""
+    """Send a request to cancel. Return the key of its answer."""
     key = key_of(id, uuid4().hex[:16])
     request = encode(Cancel(bus.context.now_ms()))
-    # No interceptor sees what is ours.
+    # Interceptors do not see internal records.
     partition = partition_for(id, partitions)
     await Producer.send(bus.context.main_producer(), topic, request, key=key, partition=partition, transactional=False)
     return key
 
 
 async def waiting(bus: Host, topic: str) -> Agenda:
-    """What stands in a topic of scheduled records."""
+    """Return the contents of a topic of scheduled records."""
     agenda = Agenda(lambda: "", held_bytes=_ALL)
     [described] = await bus.admin.describe_topics([topic])
     partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]

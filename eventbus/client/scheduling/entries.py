@@ -1,7 +1,7 @@
-"""What stands in a topic of scheduled records.
+"""The records in a topic of scheduled records.
 
-A record's key is the id, a zero byte and a token of its own, so that compaction never takes one for another: what is
-over gets a tombstone of exactly its key. Its value is an array in msgpack, whose first item says what it is.
+A key consists of the id, a zero byte and a unique token, so that compaction never confuses two entries: the tombstone
+of an entry has exactly its key. The value is an array in msgpack, whose first item is the type.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from eventbus.types import Header, Headers
 logger = logging.getLogger("eventbus.scheduling")
 
 OUTCOME = "eb-schedule-outcome"
-"""Of a tombstone: what became of the record whose key it has."""
+"""Header of a tombstone with the outcome of the entry."""
 Outcome = Literal["delivered", "cancelled", "gone", "replaced"]
-"""``gone``: of a request to cancel what is not (or no longer) there."""
+"""``gone`` is the outcome of a request to cancel an entry that does not (or no longer) exist."""
 
 EVERY = "every:"
-"""How the ids of ``@bus.every`` begin."""
+"""Prefix of the ids of ``@bus.every``."""
 _MOST_ID_CHARS = 200
 _NEVER_MS = 253_402_300_800_000
-"""The year 10000, which no date holds."""
+"""The year 10000, which datetime cannot represent."""
 _YEAR_1_MS = -62_135_596_800_000
-"""The earliest that a date holds: a time in the past may be given, and means now."""
+"""The earliest time that datetime can represent. A time in the past is allowed, and means now."""
 _MOST_TIMESTAMP_MS = (1 << 63) - 1
-"""The highest that the log's format holds."""
+"""The highest timestamp that the log's format can represent."""
 TOPIC_CONFIG = {  # what a producer sends by default, and room for what is put around it
     "cleanup.policy": "compact",
     "segment.bytes": "16777216",
@@ -42,27 +42,27 @@ TOPIC_CONFIG = {  # what a producer sends by default, and room for what is put a
 
 
 class Entry(msgspec.Struct, frozen=True, tag="record", array_like=True, gc=False):
-    """A record that waits."""
+    """A scheduled record that waits."""
 
     due_ms: int
     topic: str
     partition: int | None
-    """None: as its key says, when it is delivered."""
+    """None if its key chooses the partition at delivery."""
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
     timestamp_ms: int | None = None
-    """None: that of its delivery."""
+    """None for the time of delivery."""
     error: str = ""
-    """Why it cannot be delivered; it is kept until it is cancelled or replaced."""
+    """Why it cannot be delivered. It is kept until it is cancelled or replaced."""
     delay_ms: int | None = None
-    """The delay that was asked for; None where the caller gave a time, which is right whatever a clock shows."""
+    """The requested delay. None if the caller gave a time, which is right even if clocks are wrong."""
     topic_id: str = ""
     """The id of the topic at the time of the send. Empty if it was not known, and in entries of earlier releases."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True, gc=False):
-    """A request to give up what the id stands for; answered by a tombstone of its own key."""
+    """A request to cancel the entry with an id. It is answered by a tombstone of the request's own key."""
 
     asked_ms: int
 
@@ -75,10 +75,10 @@ class Every(msgspec.Struct, frozen=True, tag="every", array_like=True, gc=False)
     name: str
     timetable: Timetable
     armed: bool = False
-    """Written by who delivered the firing before it; else by a bus that declares it as it starts."""
+    """True if written along with the previous firing's delivery, False if by a bus that declares it at start."""
 
     def is_same(self, other: Every) -> bool:
-        """They fire at the same times into the same topic."""
+        """True if both fire at equal times into one topic."""
         return (self.topic, self.timetable) == (other.topic, other.timetable)
 
 
@@ -128,7 +128,7 @@ def _is_sound(item: Every) -> bool:
     try:
         item.timetable.after(item.due_ms)
         is_sound = item.timetable.interval_ms >= 0 and 0 <= item.due_ms < _NEVER_MS
-    except Exception as error:  # zoneinfo and cronsim raise many kinds; one of the machine's zones may be gone, too
+    except Exception as error:  # zoneinfo and cronsim raise many kinds of errors; this machine may also lack the zone
         logger.warning("The timetable of function %r is ignored. %s: %s", item.name, type(error).__name__, error)
         return False
     if not is_sound:
@@ -141,7 +141,7 @@ def key_of(id: str, token: str) -> bytes:
 
 
 def id_of(key: bytes | None) -> str | None:
-    """None for what is no key of ours."""
+    """Parse the id in a key. Returns None for a foreign key."""
     id, separator, _ = (key or b"").partition(b"\0")
     try:
         return id.decode() if separator else None
@@ -154,12 +154,12 @@ def outcome(what: Outcome) -> Headers:
 
 
 def topic_of(service_name: str) -> str:
-    """Where the scheduled records of a service wait."""
+    """Return the topic of a service's scheduled records."""
     return f"_scheduled.{_in_a_name(service_name)}"
 
 
 def firings_topic(service_name: str, name: str) -> str:
-    """Where the firings of a function go."""
+    """Return the topic of a function's firings."""
     return f"_every.{_in_a_name(service_name)}.{_in_a_name(name)}"
 
 
@@ -168,7 +168,7 @@ def _in_a_name(text: str) -> str:
 
 
 def check_id(id: Any) -> str:
-    """Raises ConfigError for what is no id of a scheduled record."""
+    """Check an id. Raises ConfigError if it is invalid."""
     if not isinstance(id, str) or not 0 < len(id) <= _MOST_ID_CHARS or not id.isprintable():
         raise ConfigError(f"schedule_id={id!r:.300}: 1 to {_MOST_ID_CHARS} printable characters, as f'reminder-{{id}}'")
     return id

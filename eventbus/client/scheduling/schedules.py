@@ -1,6 +1,6 @@
-"""The scheduled records of a bus: puts them by, cancels them, and delivers those of its partitions.
+"""The scheduled records of a bus: store them, cancel them, and deliver those in its partitions.
 
-All buses of one service on one log share a topic, and are a group over its partitions.
+All buses of a service on a log share a topic, and form a group that reads it.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ logger = logging.getLogger("eventbus.scheduling")
 
 _AGAIN_SECONDS = 1.0
 _LOOK_SECONDS = 15.0
-"""Between looks whether another process of the service has put something by, as long as nothing was here."""
+"""Interval of checks for records scheduled by another process, as long as this one has none."""
 _POLL_MS = 10_000
 _MOST_POLLED = 5_000
 _ID_SECONDS = 5.0
 """How long the id of a topic is used before it is looked up again."""
 _STUCK_MS = 60_000
-"""A record that is late by more is worth a word."""
+"""A record that is later than this makes the health degraded."""
 
 
 class Schedules:
-    """A part of its bus from the first scheduled record on, or from its start where some are there already."""
+    """A part of the bus that starts with the first scheduled record, or with the bus if there are any already."""
 
     def __init__(self, bus: Host) -> None:
         self._bus = bus
         self.functions: dict[str, Timetable] = {}
-        """Of ``@bus.every``, by name; with the topics of their firings in `firings`."""
+        """Functions of ``@bus.every`` by name. The topics of their firings are in `firings`."""
         self.firings: dict[str, str] = {}
         self.counts = Counts()
         self._tenures: dict[TopicPartition, Tenure] = {}
@@ -74,13 +74,13 @@ class Schedules:
         self._scope: anyio.CancelScope | None = None
         self._trouble = ""
         self._may_be_empty = False
-        """The topic may have been created again, so the next times of functions are to be written again."""
+        """True if the topic may have been recreated, so that the next times of functions must be written again."""
         self._topic_ids: dict[str, tuple[str, float]] = {}
-        """Ids of topics, and until when each is used."""
+        """Ids of topics, and until when each may be used."""
         self._topic_id = ""
         """The id of the topic of schedules."""
         self._drained = self.counts.records
-        """What was delivered when `drain` returned last."""
+        """Number of delivered records when `drain` last returned."""
         self._tenures.clear()
 
     @property
@@ -94,18 +94,19 @@ class Schedules:
     def topic(self) -> str:
         return topic_of(self._bus.context.service_name)
 
-    # life ------------------------------------------------------------------------------------------------------------
+    # start and stop
+    # -----------------------------------------------------------------------------------------------------
 
     async def start(self, bus: Host) -> None:
-        """Deliver from now on, if there is anything. The log need not answer yet."""
+        """Deliver from now on, if there is anything to deliver. The log need not answer yet."""
         self._forget()
         if self.functions or not (isinstance(self.backend, EmbeddedBackend) and self.backend.is_private):
             bus.context.start_soon(self._look)
         else:
-            self._looked.set()  # there is nothing, and nobody else puts anything by
+            self._looked.set()  # a private log has no records of other processes
 
     async def _look(self) -> None:
-        """Begin with the first function, or when the topic is there: another process may make it, and end."""
+        """Start with the first function, or once the topic exists, which another process may create before it ends."""
         try:
             while not self._is_closing and not self._partitions:
                 seconds = _LOOK_SECONDS
@@ -161,7 +162,7 @@ class Schedules:
         await self._put(self._bus.context.main_producer(), EVERY + name, item)
 
     async def begin(self) -> None:
-        """See to it that there is the topic, and that this bus is among those that deliver."""
+        """Make sure that the topic exists, and that this bus takes part in delivering."""
         if self._partitions:
             return
         async with self._beginning:
@@ -173,7 +174,7 @@ class Schedules:
                 self._bus.context.has_begun(self)
 
     async def aclose(self) -> None:
-        """Finish the transactions at work, and leave the partitions to others."""
+        """Finish the transactions in flight, and give up the partitions."""
         self._is_closing = True
         if self._scope is not None:
             self._scope.cancel()
@@ -183,7 +184,7 @@ class Schedules:
     # the task --------------------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        """Read what is ours. A log that is away comes back."""
+        """Read the bus's partitions. After an outage of the log it continues."""
         try:
             with anyio.CancelScope() as self._scope:
                 while not self._is_closing:
@@ -192,7 +193,7 @@ class Schedules:
                     except UnknownTopicOrPartition as error:
                         self._trouble, self._may_be_empty = str(error), True
                         await self._restore()
-                    except Exception as error:  # whatever it is, the service has other work
+                    except Exception as error:  # the service must survive any error, because it also does other work
                         self._trouble = f"{type(error).__name__}: {error}"
                         logger.warning(
                             "scheduled records are not read now, it is tried again: %s", error,
@@ -230,7 +231,8 @@ class Schedules:
             while not self._is_closing:
                 records = await consumer.poll(_POLL_MS, _MOST_POLLED)
                 now = self.backend.timers.current_time()
-                if not self._tenures and now - looked_at >= _LOOK_SECONDS:  # all are with others, or it was deleted
+                # other processes own all partitions, or the topic was deleted
+                if not self._tenures and now - looked_at >= _LOOK_SECONDS:
                     looked_at = now
                     await self._restore()
                 by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -259,7 +261,8 @@ class Schedules:
             if tenure is not None:
                 await tenure.stop()
 
-    # what callers ask ------------------------------------------------------------------------------------------------
+    # called by the bus
+    # ---------------------------------------------------------------------------------------------------
 
     async def add(
         self,
@@ -273,7 +276,7 @@ class Schedules:
         *,
         transactional: bool = True,
     ) -> Scheduled:
-        """Put a record by, through ``producer``: in its transaction, if it has one open."""
+        """Store a record to be sent later, with ``producer``, as a part of its open transaction if there is one."""
         self._bus.context.check_service(f"send({topic!r}, ...) with a delay")
         due_ms = due_at(self.now_ms(), deliver_at, delay)
         id = uuid4().hex if schedule_id is None else check_id(schedule_id)
@@ -298,20 +301,23 @@ class Schedules:
 
     async def _put(self, producer: Producer, id: str, item: Item, *, transactional: bool = True) -> None:
         key, partition = key_of(id, uuid4().hex[:16]), partition_for(id, self._partitions)
-        # Interceptors have seen the record itself; this one is ours.
+        # Interceptors saw the record itself. This is an internal record.
         await Producer.send(
             producer, self.topic, encode(item), key=key, partition=partition, transactional=transactional
         )
 
     async def cancel(self, id: str | Scheduled, timeout: float) -> bool:
-        """Whether it was still to be delivered, and now never is."""
+        """Cancel a record. Return True if it had not been delivered, and now never is."""
         name = id.id if isinstance(id, Scheduled) else check_id(id)
         await self.begin()
         return await ask_to_cancel(self._bus, self.topic, self._partitions, name, timeout)
 
     async def drain(self) -> bool:
-        """Return when what is due now is delivered, as far as it is this bus's to do. True: records were since the
-        last time. Firings do not count: there is always a next one."""
+        """Wait until everything due now is delivered, as far as this bus does it.
+
+        Returns True if records were delivered since the last call. Firings do not count, because there is always a next
+        one.
+        """
         await self._looked.wait()
         if self._partitions:
             await self._polled.wait()
@@ -321,20 +327,21 @@ class Schedules:
         return self._drained > before
 
     async def fired(self) -> dict[TopicPartition, int]:
-        """Let fire what is due now; where the topics of this bus's functions end then."""
+        """Let functions fire that are due now. Return the end offsets of the topics of their firings."""
         if not self.firings:
             return {}
         await self.drain()
         return await ends_of(self.backend, [TopicPartition(topic, 0) for topic in self.firings.values()])
 
-    # what it says ----------------------------------------------------------------------------------------------------
+    # metrics and health
+    # ---------------------------------------------------------------------------------------------------
 
     def _next_due_ms(self) -> int | None:
         dues = (tenure.agenda.next_due_ms() for tenure in self._tenures.values())
         return min((due for due in dues if due is not None), default=None)
 
     def samples(self) -> Iterator[Sample]:
-        """Of the partitions that this bus delivers."""
+        """Yield the metrics of the partitions that this bus delivers."""
         agendas = [tenure.agenda for tenure in self._tenures.values()]
         due_ms = self._next_due_ms()
         gauges = {
@@ -349,7 +356,7 @@ class Schedules:
         yield Sample("eventbus_scheduled_delivered_records_total", {}, float(self.counts.delivered), "counter")
 
     def health(self) -> PartHealth:
-        """Whether what is due is delivered, as far as this bus is concerned."""
+        """Return whether due records are delivered, as far as this bus is concerned."""
         now_ms = self.now_ms()
         trouble = self._trouble or next((one.trouble for one in self._tenures.values() if one.trouble), "")
         next_due_ms = self._next_due_ms()

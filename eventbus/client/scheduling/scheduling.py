@@ -32,7 +32,7 @@ _FIRINGS_CONFIG = {"retention.ms": "86400000"}
 
 
 class Scheduling(ABC):
-    """What is done later, for whoever has handlers and can send."""
+    """Adds `every` and `cancel_scheduled` to a class that has handlers and can send."""
 
     _schedules: Schedules
 
@@ -62,20 +62,20 @@ class Scheduling(ABC):
     ) -> ConsumerDecorator:
         """Decorate a function to be called at times: ``@bus.every("*/5 * * * *")``, ``@bus.every("30s")``.
 
-        ``when``: a cron expression of five fields, in ``timezone`` ("UTC"), or an interval: seconds, ``"30s"``,
-        ``"1h30m"``, or a timedelta. The function takes nothing, or a `Firing`; async or not; with `Depends`, and with
-        ``@bus.producer`` below it. Each time one instance of the service (all buses with this ``service=`` on the log)
-        calls it, also after a restart. On a durable log the bus needs ``service=``.
+        ``when`` is a cron expression of five fields, in ``timezone`` ("UTC" by default), or an interval: seconds,
+        ``"30s"``, ``"1h30m"``, or a timedelta. The function may be async, takes no argument or a `Firing`, and may use
+        `Depends` and ``@bus.producer``. At each time, one instance of the service (all buses with this ``service=`` on
+        the log) calls it, also after a restart. On a durable log the bus needs ``service=``.
 
-        ``missed``: "once" (a service that was away for several times calls it once as it comes back), "skip" (not at
-        all, if the last one is more than a minute ago), "all". With the first two a call that begins so late that the
-        next is due is left out, too: so a function that takes longer than its interval is not called twice in a row
-        for it.
+        ``missed`` decides about times while no instance was running: "once" (one call for all of them), "skip" (no
+        call, unless the last time was within a minute), or "all". With "once" and "skip", a call that would begin so
+        late that the next one is due is omitted, so a function that takes longer than its interval is not called twice
+        in a row.
 
-        ``options`` are those of ``@bus.consumer`` that concern a call: ``retry``, ``timeout``, ``on_error`` ("skip":
-        it is logged, and the next time comes), ``exactly_once``, ``tx``, ``middleware``, ``group``. What a crash
-        interrupts is called again, unless the next is due. ``name`` tells it from others, over restarts; the function's
-        name by default. Raises ConfigError for a wrong expression, time zone, option or name.
+        ``options`` are the options of ``@bus.consumer`` for a call: ``retry``, ``timeout``, ``on_error`` (the default
+        "skip" logs the error and waits for the next time), ``exactly_once``, ``tx``, ``middleware``, ``group``. A call
+        interrupted by a crash is repeated unless the next one is due. ``name``, by default the function's, identifies
+        it across restarts. Raises ConfigError for a wrong expression, time zone, option or name.
         """
         given: dict[str, Any] = {**options}
         for unit in ("seconds", "minutes", "hours", "days", "weeks"):
@@ -93,7 +93,9 @@ class Scheduling(ABC):
             topic = firings_topic(self.context.service_name, chosen)
             known = self._schedules.functions
             if chosen in known or topic in self._schedules.firings.values():
-                raise ConfigError(f"@bus.every: there are two of the name {chosen!r}: give one another, name=...")
+                raise ConfigError(
+                    f"@bus.every: two functions are named {chosen!r}: give one of them another name with name=..."
+                )
             group = f"{self.context.service_name}.{EVERY}{chosen}".replace(":", ".")
             spec = consumer_spec(
                 topic,
@@ -120,7 +122,8 @@ class Scheduling(ABC):
             try:
                 firing = msgspec.json.decode(record.value or b"", type=Firing)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                # Another client wrote it. It is not the function's failure, which might stop it (on_error="stop").
+                # Another client wrote it. It must not count as a failure of the function, which could stop it
+                # (on_error="stop").
                 where = f"{record.topic}-{record.partition} offset {record.offset}"
                 logger.warning("The record %s is ignored. It is not the time of a function: %s", where, error)
                 return False
@@ -131,14 +134,15 @@ class Scheduling(ABC):
     async def cancel_scheduled(
         self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True
     ) -> bool:
-        """Give up a record that `send` put by. True: it is never delivered. False: it was, or there is none.
+        """Cancel a record that was sent with a delay. Return False if it was delivered already, or does not exist.
 
-        Who delivers decides, so the answer holds. ``timeout``: seconds, ``"5s"``, or a timedelta. Raises
-        RequestTimedOut when there is no answer: it is cancelled then unless it is delivered first. A function of
-        ``@bus.every`` is ``"every:<name>"``: it comes back with the next start of a service that declares it.
+        The process that delivers records decides, so the result is reliable. ``timeout`` is in seconds, or ``"5s"``, or
+        a timedelta. Raises RequestTimedOut without an answer; the record is then cancelled unless it is delivered
+        first. A function of ``@bus.every`` has the id ``"every:<name>"``; it returns with the next start of a service
+        that declares it.
 
-        In a handler with ``exactly_once=True`` it raises ConfigError as `EventBus.request` does, because it waits for
-        an answer. ``transactional=False`` cancels at once, outside of the handler's transaction.
+        In a handler with ``exactly_once=True`` it raises ConfigError like `EventBus.request`, because it waits for an
+        answer. ``transactional=False`` cancels at once, outside of the handler's transaction.
         """
         if transactional:
             refuse_waiting("cancel_scheduled()")

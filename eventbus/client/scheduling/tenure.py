@@ -1,4 +1,4 @@
-"""One partition of scheduled records, as long as it is this process's: reads along, waits, delivers in transactions."""
+"""Own one partition of scheduled records: read it, wait, and deliver records in transactions."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 logger = logging.getLogger("eventbus.scheduling")
 
 _MOST = 1_000
-"""Records in a transaction."""
+"""Maximum number of records in a transaction."""
 _MOST_BYTES = 8 << 20
 _LONGEST_WAIT_SECONDS = 10.0
-"""Then the clock is looked at again: one that was set forward makes something due that the wait knows nothing of."""
+"""Maximum wait before the clock is read again: if it was set forward, something may be due that the wait ignores."""
 _AGAIN_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
-"""What a transaction under way has to finish in, when the partition is given up."""
+"""How long a transaction in flight may take to finish when the partition is given up."""
 _TOPIC_AGAIN_MS = 5_000
-"""Between two tries of a topic that is missing."""
+"""Pause before a missing topic is tried again."""
 _MAY_END = (UnknownTopicOrPartition, TopicAuthorizationFailed)
 """A topic may be created later, and its ACL granted. Until then its records wait."""
 _EXPIRED = (InvalidProducerIdMapping, UnknownProducerId)
-"""The log has forgotten a producer that did not write for long: the next one is opened at once."""
+"""The log has expired a producer that was idle for long. A new one is opened at once."""
 _NEAR = 500
-"""A record that stands so few behind the last one is read on to."""
+"""A record at most this far ahead is reached by reading on instead of seeking."""
 _MAX_BYTES = 100 * 1_048_576
-"""How large a record may be is for the topics to say."""
+"""High enough for every record, because topics limit the size."""
 _TRANSACTION_MS = 20_000
-"""Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
+"""Its transactions are short. The open transaction of a killed process must not delay the partition's next owner."""
 _READ_MS = 5_000
-"""For a record that is there."""
+"""Timeout for reading a record that exists."""
 
 
 class Counts:
-    """Of all partitions, since the start."""
+    """Counters over all partitions since the start."""
 
     def __init__(self) -> None:
         self.delivered = 0
         self.records = 0
-        """Those of them that were put by, and are no times of a function."""
+        """Delivered records, without firings of functions."""
         self.late_ms = 0
-        """How late the latest of the last transaction's records was."""
+        """Delay of the latest record in the last transaction."""
 
 
 class Tenure:
-    """`took` is called by who reads the partition; `run` is a task."""
+    """The ownership of one partition. The reader calls `took`, and `run` is a task."""
 
     def __init__(
         self, partition: TopicPartition, bus: Host, counts: Counts, topic_id: Callable[[str], Awaitable[str]]
@@ -76,11 +76,11 @@ class Tenure:
         self.partition = partition
         self.agenda = Agenda(lambda: uuid4().hex[:16])
         self.trouble = ""
-        """What keeps it from delivering now."""
+        """Why nothing is delivered now, or ""."""
         self._waits: dict[Place, tuple[Wait, int]] = {}
-        """The places that the log refuses now, and when each is tried again, in milliseconds since the epoch."""
+        """Places that the log refuses now, and when to try each again, in milliseconds since the epoch."""
         self._recreated: dict[str, str] = {}
-        """The ids of topics that were reported as created again."""
+        """The ids of recreated topics that were reported."""
         self._bus = bus
         self._counts = counts
         self._topic_id = topic_id
@@ -88,9 +88,9 @@ class Tenure:
         self._inbox: list[ConsumerRecord] = []
         self._read_to = 0
         self._settled_to = -1
-        """All that stands below was decided about, and what came of it is written..."""
+        """Up to this offset, all records were decided on and the decisions written..."""
         self._delivered_to_ms = -1
-        """...and all of it that is due before then is delivered."""
+        """...and all of them that are due before this time are delivered."""
         self._most = _MOST
         self._wake = anyio.Event()
         self._progress = anyio.Event()
@@ -98,16 +98,17 @@ class Tenure:
         self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
 
-    # what others tell it ---------------------------------------------------------------------------------------------
+    # called by the reader
+    # ------------------------------------------------------------------------------------------------
 
     def took(self, records: Sequence[ConsumerRecord], position: int) -> None:
-        """What was read, and the offset that is read next."""
+        """Take records that were read, and the offset to read next."""
         self._inbox.extend(records)
         self._read_to = max(self._read_to, position)
         self._wake.set()
 
     async def stop(self) -> None:
-        """Finish the transaction at work, and let go of the partition."""
+        """Finish the transaction in flight, and give up the partition."""
         self._stopping = True
         self._wake.set()
         with self._timers.move_on_after(_CLOSE_SECONDS):
@@ -116,7 +117,7 @@ class Tenure:
         await self._ended.wait()
 
     async def until_quiet(self) -> None:
-        """Return when what is due now is delivered, whatever falls due meanwhile; or cannot be, now."""
+        """Return when everything due at the time of the call is delivered, or cannot be delivered now."""
         asked_ms = self._bus.context.now_ms()
         end = await self._end(IsolationLevel.READ_COMMITTED)
         while not self._ended.is_set() and not self.trouble:
@@ -137,7 +138,7 @@ class Tenure:
     # the task --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop`. What goes wrong costs a wait, and nothing else."""
+        """Deliver until `stop` is called. An error only causes a pause."""
         try:
             with self._scope:
                 while not self._stopping:
@@ -145,7 +146,7 @@ class Tenure:
                         await self._hold()
                     except _EXPIRED as error:
                         logger.debug("scheduled records of %s: a new producer is opened: %s", self.partition, error)
-                    except Exception as error:  # whatever it is, it is said and tried again: its service has other work
+                    except Exception as error:  # log any error and retry, because the service also does other work
                         self._say(error)
                         self._wake = anyio.Event()
                         with self._timers.move_on_after(_AGAIN_SECONDS):
@@ -157,11 +158,11 @@ class Tenure:
             self._tell()
 
     async def _hold(self) -> None:
-        """Take the partition over, read up to where it ends, then deliver.
+        """Take over the partition, read it to its end, then deliver.
 
-        Taking the transactional id over fences whoever had the partition before, and ends what that one had open: all
-        that it has delivered stands in the partition by now, below its end. Transactions of others may be open below
-        it; they are waited for.
+        Taking the transactional id fences the previous owner and ends its open transaction, so all that it has
+        delivered is now below the partition's end. Transactions of other producers may still be open below it; they are
+        waited for.
         """
         async with self._open_producer() as producer:
             await producer.init()
@@ -169,8 +170,8 @@ class Tenure:
             while self._read_to < end and not self._stopping:
                 self._wake = anyio.Event()
                 await self._wake.wait()
-                self._read()  # as it comes, so that what is not held is not kept either
-            # Of the partition alone, to read values again.
+                self._read()  # while reading, so that values that are not kept are not buffered either
+            # A second consumer for this partition, to read values again.
             async with self._bus.new_consumer(
                 partitions=[self.partition], start="earliest", isolation_level=IsolationLevel.READ_UNCOMMITTED
             ) as reader:
@@ -212,13 +213,15 @@ class Tenure:
                 await self._wake.wait()
 
     def _read(self) -> None:
-        """Never while a transaction is at work: what that writes is read only when it is `stored`."""
+        """Process what was read. Never during a transaction, whose own records must be `stored` before they are read
+        back.
+        """
         inbox, self._inbox = self._inbox, []
         for record in inbox:
             self.agenda.read(record.key, record.value, record.offset)
 
     async def _step(self, producer: Producer, reader: Consumer, due: Sequence[Pending], now_ms: int) -> None:
-        """One transaction. What cannot be delivered is found out alone, and put aside."""
+        """Run one transaction. A record that cannot be delivered is isolated and kept with its error."""
         agenda, handles = self.agenda, list[tuple[Delivery, BatchDelivery]]()
         live: list[Pending] = []
         try:
@@ -252,9 +255,10 @@ class Tenure:
         await self._report_recreated(writes.deliveries)
 
     async def _report_recreated(self, deliveries: Sequence[Delivery]) -> None:
-        """Log once that records went to another topic than the one that had its name when they were sent.
+        """Log once per topic that records went to a recreated topic.
 
-        A send names a topic, as a record in an outbox does. So the record is delivered to the topic with this name.
+        A send names a topic, as a record in an outbox does, so the record is delivered to the topic that has this name
+        now.
         """
         for topic, topic_id in {(one.entry.topic, one.entry.topic_id) for one in deliveries if one.entry.topic_id}:
             current = await self._topic_id(topic)
@@ -276,7 +280,7 @@ class Tenure:
                 gone[place] = None
             elif partition is None:
                 try:
-                    # Interceptors saw it when it was sent.
+                    # Interceptors saw the record when it was sent.
                     adders[topic] = await Producer.adder(producer, topic)
                 except _MAY_END as error:
                     gone[place] = error
@@ -284,8 +288,8 @@ class Tenure:
             one for one in writes.deliveries if (one.entry.topic, None) in gone and isinstance(one.pending.item, Every)
         ]
         for one in firings:
-            said = gone[one.entry.topic, None]
-            logger.warning("Scheduled function %s has no topic for its times: %s", one.pending.id, said)
+            error = gone[one.entry.topic, None]
+            logger.warning("Scheduled function %s has no topic for its times: %s", one.pending.id, error)
             writes.deliveries.remove(one)
         is_late = False
         for place, error in gone.items():
@@ -295,9 +299,9 @@ class Tenure:
         return None if is_late else adders
 
     def _postpone(self, deliveries: Sequence[Delivery], place: Place, error: EventBusError | None, now_ms: int) -> None:
-        """Records for a place that the log refuses now wait in memory, for as long as it takes.
+        """Let records for a place that the log refuses now wait in memory, for as long as necessary.
 
-        ``error``: None if the place was not tried, because others wait for it.
+        ``error`` is None if the place was not tried, because records already wait for it.
         """
         if not deliveries:
             return
@@ -326,8 +330,8 @@ class Tenure:
                     producer, add, entry.key, entry.value, entry.headers, one.timestamp_ms, entry.partition
                 )
             except EventBusError as error:
-                # The topic was there a moment ago, so it is the partition that does not exist. Waiting for it
-                # would hold up all other records.
+                # The topic existed a moment ago, so the partition does not exist. Waiting for it would delay all other
+                # records.
                 if error.retriable and not isinstance(error, UnknownTopicOrPartition):
                     raise
                 raise _Refused(one, error) from error
@@ -339,7 +343,7 @@ class Tenure:
     def _find_out(
         self, error: Exception, handles: list[tuple[Delivery, BatchDelivery]], count: int, now_ms: int
     ) -> None:
-        """The transaction was aborted: the next one is smaller, until it holds nothing but what the log refuses."""
+        """Halve the next transaction after an abort, until it holds only the record that the log refuses."""
         if isinstance(error, _Refused):
             self._refused(error.delivery, error.error, now_ms)
             return
@@ -347,7 +351,7 @@ class Tenure:
             (one, handle.error) for one, handle in handles if handle.error is not None and not handle.error.retriable
         ]
         for _, expired in refused:
-            if isinstance(expired, _EXPIRED):  # no record is to blame
+            if isinstance(expired, _EXPIRED):  # no record is at fault
                 raise expired from error
         if not refused:
             raise error
@@ -357,7 +361,7 @@ class Tenure:
 
     def _refused(self, delivery: Delivery, error: EventBusError, now_ms: int) -> None:
         if isinstance(error, _MAY_END):
-            # The topic was looked up before, so it is the partition that does not exist.
+            # The topic was looked up before, so the partition does not exist.
             partition = delivery.entry.partition if isinstance(error, UnknownTopicOrPartition) else None
             self._postpone([delivery], (delivery.entry.topic, partition), error, now_ms)
         else:
@@ -374,7 +378,7 @@ class Tenure:
         self.agenda.die(one, delivery.entry, why)
 
     async def _items(self, reader: Consumer, due: Sequence[Pending]) -> dict[bytes, Item]:
-        """What they are, by key; of those that are not kept in memory, what stands in the log."""
+        """Return the contents of entries by key. Those not kept in memory are read from the log."""
         items = {one.key: one.item for one in due if one.item is not None}
         absent = sorted((one for one in due if one.item is None), key=lambda one: one.offset)
         for one in absent:
@@ -394,7 +398,8 @@ class Tenure:
                 return records[0] if records else None
         return None
 
-    # parts -----------------------------------------------------------------------------------------------------------
+    # helpers
+    # ------------------------------------------------------------------------------------------------------------
 
     async def _end(self, isolation: IsolationLevel) -> int:
         return (await ends_of(self._bus.context.backend, [self.partition], isolation))[self.partition]
@@ -416,7 +421,7 @@ class Tenure:
 
 
 class _Refused(Exception):
-    """The log's client does not take a record, ever."""
+    """The client of the log permanently refuses a record."""
 
     def __init__(self, delivery: Delivery, error: EventBusError) -> None:
         super().__init__(str(error))

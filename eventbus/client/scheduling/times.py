@@ -1,4 +1,4 @@
-"""When a record is due, from what the caller said."""
+"""Compute when a record is due."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Delay = Duration
 LATEST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, where datetime ends."""
 _EARLIEST_MS = 100_000_000_000
-"""In March 1973. A number below it was meant in seconds."""
+"""A time in March 1973. A smaller number was probably meant as seconds."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that was put by for later."""
+    """A record that is scheduled for later."""
 
     id: str
-    """What `EventBus.cancel_scheduled` takes."""
+    """The id for `EventBus.cancel_scheduled`."""
     topic: str
-    """Where it goes."""
+    """The topic that it is sent to."""
     due_ms: int
-    """When, in milliseconds since the epoch."""
+    """Due time in milliseconds since the epoch."""
 
     @property
     def deliver_at(self) -> datetime:
-        """The same as a datetime, in UTC."""
+        """The due time as a datetime in UTC."""
         return moment(self.due_ms)
 
 
 def moment(ms: int) -> datetime:
-    """Milliseconds since the epoch as a datetime in UTC."""
+    """Convert milliseconds since the epoch to a datetime in UTC."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 
 def due_at(now_ms: int, deliver_at: Any, delay: Any) -> int:
-    """Milliseconds since the epoch, rounded up. Raises ConfigError for what is no time, or leaves open which."""
+    """Return the due time in milliseconds since the epoch, rounded up. Raises ConfigError for invalid arguments."""
     if (deliver_at is None) == (delay is None):
         raise ConfigError("a scheduled record takes one of the two: deliver_at=datetime, or delay=seconds")
     due_ms = _at(deliver_at) if delay is None else now_ms + _after(delay)
@@ -58,7 +58,7 @@ def _at(deliver_at: Any) -> int:
     if isinstance(deliver_at, datetime):
         if deliver_at.utcoffset() is None:
             raise ConfigError(
-                f"deliver_at={deliver_at!r} has no time zone, so nobody knows when it is: datetime.now(UTC) + ..., or "
+                f"deliver_at={deliver_at!r} has no time zone, so it is ambiguous: datetime.now(UTC) + ..., or "
                 "deliver_at.astimezone() for the zone of this machine"
             )
         return -(-(deliver_at - _EPOCH) // _MS)

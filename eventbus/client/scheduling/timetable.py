@@ -12,14 +12,13 @@ from eventbus.durations import LONGEST_MS, exact_ms, read_duration
 from eventbus.errors import ConfigError
 
 Missed = Literal["once", "skip", "all"]
-"""What a service does that comes back after times at which it should have fired: one firing for the latest of them,
-none, or each."""
+"""How missed firings are made up for after a downtime: once for the latest, not at all, or each of them."""
 
 GRACE_MS = 60_000
-"""With "skip": a firing that is late by more was missed."""
+"""Delay after which a firing counts as missed with "skip"."""
 _LEAST_MS = 100
 _MOST_AT_ONCE = 500
-"""Firings that were missed, in one step."""
+"""Maximum number of missed firings in one step."""
 _EXAMPLE = '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every("30s")'
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -34,10 +33,10 @@ _FIELDS = "minute hour day-of-month month day-of-week"
 
 
 class Turn(NamedTuple):
-    """What is to be done at a time."""
+    """The firings that are due, and the next time."""
 
     firings_ms: list[int]
-    """The scheduled times that fire now, the earliest first; none if they were missed."""
+    """The scheduled times that fire now, earliest first. Empty if they were missed."""
     next_ms: int
 
 
@@ -50,7 +49,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
     missed: Missed = "once"
 
     def after(self, ms: int) -> int:
-        """The first time after ``ms``; of an interval, counted from there."""
+        """Return the first time after ``ms``; an interval is added to it."""
         return ms + self.interval_ms if self.interval_ms else cron.after(self.cron, self.timezone, ms)
 
     def too_far(self, due_ms: int, now_ms: int) -> bool:
@@ -64,13 +63,13 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return due_ms > now_ms + CLOCKS_DIFFER_MS and due_ms > self.after(now_ms + CLOCKS_DIFFER_MS)
 
     def next(self, due_ms: int, now_ms: int) -> int:
-        """The first time after ``now_ms``, of those that follow ``due_ms``."""
+        """Return the first time after ``now_ms`` in the sequence that starts at ``due_ms``."""
         if self.interval_ms:
             return due_ms + max((now_ms - due_ms) // self.interval_ms + 1, 1) * self.interval_ms
         return self.after(max(due_ms, now_ms))
 
     def latest(self, due_ms: int, now_ms: int) -> int:
-        """The last time up to ``now_ms``, ``due_ms`` itself at least."""
+        """Return the last time up to ``now_ms``, but at least ``due_ms``."""
         if now_ms <= due_ms:
             return due_ms
         if self.interval_ms:
@@ -78,7 +77,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cron.latest(self.cron, self.timezone, due_ms, now_ms)
 
     def turn(self, due_ms: int, now_ms: int) -> Turn:
-        """``due_ms`` has come: what fires, and when it is next."""
+        """Return what fires now that ``due_ms`` has come, and the next time."""
         if self.missed == "all":
             firings = [due_ms]
             while (following := self.after(firings[-1])) <= now_ms and len(firings) < _MOST_AT_ONCE:
@@ -89,7 +88,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Turn([latest] if fires else [], self.next(due_ms, now_ms))
 
     def is_over(self, scheduled_ms: int, next_ms: int, now_ms: int) -> bool:
-        """A firing that comes to its function only now is not worth it any more: the next one is due, or it is late."""
+        """True if a firing reaches its function too late to be useful: the next one is due, or it was missed."""
         if self.missed == "all":
             return False
         return now_ms >= next_ms or (self.missed == "skip" and now_ms - scheduled_ms > GRACE_MS)
@@ -99,7 +98,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def timetable(when: Any, timezone: Any, missed: Any) -> Timetable:
-    """What ``@bus.every`` was told, checked. Raises ConfigError showing the right form."""
+    """Validate the arguments of ``@bus.every``. Raises ConfigError with an example."""
     if missed not in get_args(Missed):
         raise ConfigError(f"@bus.every(missed={missed!r}): 'once', 'skip' or 'all'")
     if when is None:
@@ -111,7 +110,7 @@ def timetable(when: Any, timezone: Any, missed: Any) -> Timetable:
         _check_cron(found)
         return found
     if timezone is not None:
-        raise ConfigError(f"@bus.every: timezone={timezone!r} goes with a cron expression; an interval knows no zone")
+        raise ConfigError(f"@bus.every: timezone={timezone!r} only applies to a cron expression, not to an interval")
     return Timetable(interval_ms=_interval_ms(when), missed=missed)
 
 
@@ -125,7 +124,7 @@ def _interval_ms(interval: Any) -> int:
 
 
 def _five_fields(when: str) -> str:
-    """``when`` without superfluous spaces; a nickname (``@daily``) as the expression that it stands for."""
+    """Normalize spaces, and expand a nickname such as ``@daily``."""
     text = " ".join(when.split())
     if not text.startswith("@"):
         return text
@@ -138,7 +137,7 @@ def _five_fields(when: str) -> str:
 def _check_zone(name: Any) -> None:
     try:
         cron.zone_of(name)
-    except Exception as error:  # zoneinfo raises KeyError, ValueError, OSError and TypeError, by what is wrong
+    except Exception as error:  # depending on the problem, zoneinfo raises KeyError, ValueError, OSError or TypeError
         raise ConfigError(
             f'@bus.every(timezone={name!r}): the name of a time zone, as "Europe/Berlin" or "UTC"; a machine without '
             "a list of them needs pip install tzdata"
@@ -161,5 +160,5 @@ def _check_cron(table: Timetable) -> None:
                 "fields. Change one of them."
             ) from None
         raise ConfigError(
-            f'@bus.every("{table.cron}") is no cron expression: {error}; it is five fields, "{_FIELDS}": {_EXAMPLE}'
+            f'@bus.every("{table.cron}") is not a cron expression: {error}; it is five fields, "{_FIELDS}": {_EXAMPLE}'
         ) from None

@@ -1,1 +1,1 @@
-"""Tables: what a topic says of each key, in memory, for handlers to look up."""
+"""Tables: the latest state of each key of a topic in memory, for handlers to look up."""

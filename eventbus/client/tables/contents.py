@@ -1,4 +1,4 @@
-"""The entries of a table, to which the records of a fetch are applied. Nothing here waits."""
+"""The entries of a table, updated by fetched records. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Column = Sequence[bytes | None]
 
 
 class TableChange(NamedTuple, Generic[K, V]):
-    """What became of an entry: ``before`` is None where there was none, ``after`` where there is none any more."""
+    """A changed entry. ``before`` is None if it was added, ``after`` is None if it was removed."""
 
     key: K
     before: V | None
@@ -31,10 +31,10 @@ class TableChange(NamedTuple, Generic[K, V]):
 
 
 class Format:
-    """Keys and values of one topic, from bytes to what was asked for, column by column."""
+    """Decodes keys and values of a topic, column by column."""
 
     def __init__(self, topic: str, key: Any, value: Any, serdes: Mapping[type, Serde]) -> None:
-        """Raises TypeError for an annotation that no serde reads."""
+        """Raises TypeError for an annotation that no serde can read."""
         self._needs = Decoding(key, value, serdes)
         self.key_serde = for_keys(serde_for(key, serdes))
         self.value_serde = serde_for(value, serdes)
@@ -46,7 +46,7 @@ class Format:
         return self._needs.needed(chunk, 0) if self._needs.waits else None
 
     def columns(self, chunk: FetchedRecords) -> tuple[Column, Column]:
-        """Keys and values, with what headers say of their schemas before them."""
+        """Return keys and values, prefixed with the schema ids from headers."""
         if chunk.headers is None:
             return chunk.keys, chunk.values
         return _named(chunk.keys, chunk, self.key_serde), _named(chunk.values, chunk, self.value_serde)
@@ -63,37 +63,39 @@ def _named(column: Column, chunk: FetchedRecords, serde: Serde) -> Column:
 
 
 class Contents(ABC, Generic[K, V]):
-    """The entries, and the errors of those that could not be read."""
+    """The entries of a table, and the errors of entries that could not be read."""
 
     def __init__(self, table: str, format: Format, *, skips: bool) -> None:
-        """``skips``: a record that cannot be read is skipped."""
+        """``skips`` is True if unreadable records are skipped."""
         self._table = table
         self.format = format
         self._skips = skips
         self.entries: dict[K, V] = {}
         self.broken: dict[Any, str] = {}
-        """Keys whose entry is not known, and why; under a `_NoKey` what has no key that could be read."""
+        """Keys whose entry is unknown, and why. Records with an unreadable key are listed under a `_NoKey`."""
         self.applied = 0
-        """The number of records that were applied."""
+        """Number of applied records."""
         self.skipped = 0
-        """The number of records that were skipped: unreadable, or without a key."""
+        """Number of skipped records: unreadable, or without a key."""
         self._bytes_of_values = 0
         self._values = 0
 
     @property
     def size_bytes(self) -> int:
-        """About what the entries take in the log: their number, by what records had on average."""
+        """Approximate size of the entries in the log: their number times the average size of a record."""
         return len(self.entries) * self._bytes_of_values // self._values if self._values else 0
 
     def clear(self) -> None:
-        """The topic is another one now."""
+        """Remove everything, because the topic was recreated."""
         self.entries.clear()
         self.broken.clear()
 
-    def apply(self, chunk: FetchedRecords, unreadable: Mapping[int, Exception], told: bool) -> list[TableChange[K, V]]:
-        """Take records over. ``told``: return what changed, the last change of each key.
+    def apply(
+        self, chunk: FetchedRecords, unreadable: Mapping[int, Exception], report: bool
+    ) -> list[TableChange[K, V]]:
+        """Apply records. With ``report`` return the changes, only the last of each key.
 
-        ``unreadable``: by index, what keeps values from being restored, as a claim that is gone.
+        ``unreadable`` maps indexes to errors of restoring values, such as a lost claim check.
         """
         keys, values = self.format.columns(chunk)
         self.applied += len(keys)
@@ -106,7 +108,7 @@ class Contents(ABC, Generic[K, V]):
             values = [unreadable.get(at, value) for at, value in enumerate(values)]
             decode = self._raising
         decoded = self._decoded(chunk, keys)
-        before = {key: self.entries.get(key) for key in decoded if key is not None} if told else {}
+        before = {key: self.entries.get(key) for key in decoded if key is not None} if report else {}
         self._apply(chunk, decoded, values, decode)
         after = ((key, old, self.entries.get(key)) for key, old in before.items())
         return [TableChange(key, old, new) for key, old, new in after if old is not None or new is not None]
@@ -120,14 +122,14 @@ class Contents(ABC, Generic[K, V]):
     def _apply(
         self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
     ) -> None:
-        """``keys``: read already; None where a record has none, or one that is passed over."""
+        """Apply decoded ``keys``; None for a record that has no key, or is skipped."""
 
     def _decoded(self, chunk: FetchedRecords, keys: Column) -> list[Any]:
         decode = self.format.key
         try:
             decoded: list[Any] = [None if key is None else decode(key) for key in keys]
             deque(map(hash, decoded), 0)
-        except Exception:  # a serde may raise anything; and a frozen Struct is as hashable as what is in it
+        except Exception:  # a serde may raise anything, and even a frozen Struct may contain something unhashable
             return self._keys_one_by_one(chunk, keys)
         return decoded
 
@@ -147,7 +149,7 @@ class Contents(ABC, Generic[K, V]):
         return decoded
 
     def _pass_over(self, chunk: FetchedRecords, at: int, key: Any, problem: str) -> None:
-        """Handle a record that cannot be applied: its entry is unknown from now on, or the record is skipped."""
+        """Handle a record that cannot be applied: skip it, or mark its entry as unknown from now on."""
         where = f"{chunk.topic}-{chunk.partition} offset {chunk.offsets[at]}"
         if self._skips:
             self.skipped += 1
@@ -159,11 +161,11 @@ class Contents(ABC, Generic[K, V]):
 
     def _without_key(self, count: int) -> None:
         if not self.skipped:
-            logger.warning("table %r: records without a key belong to no entry, and are passed over", self._table)
+            logger.warning("table %r: records without a key belong to no entry, and are skipped", self._table)
         self.skipped += count
 
     def check(self) -> None:
-        """Raises TableError when there is something that could not be read."""
+        """Raise TableError if a record could not be read."""
         for problem in self.broken.values():
             more = f" (and {len(self.broken) - 1} more)" if len(self.broken) > 1 else ""
             raise TableError(f"{problem}{more}. {self._remedy()}, or declare the table with on_error='skip'")
@@ -174,19 +176,19 @@ class Contents(ABC, Generic[K, V]):
 
 
 class _NoKey(NamedTuple):
-    """Stands for a key that could not be read."""
+    """Represents a key that could not be read."""
 
     partition: int
     offset: int
 
 
 class View(Contents[K, V]):
-    """The last value of each key; a null takes the entry away."""
+    """Keeps the last value of each key. A null removes the entry."""
 
     def _apply(
         self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
     ) -> None:
-        latest = dict(zip(keys, values, strict=True))  # of what one fetch says of a key the last word counts
+        latest = dict(zip(keys, values, strict=True))  # within a fetch only the last record of a key counts
         latest.pop(None, None)
         if None in latest.values():
             for key in [key for key, value in latest.items() if value is None]:
@@ -219,7 +221,7 @@ class View(Contents[K, V]):
 
 
 class Folded(Contents[K, V]):
-    """A state for each key, made of all its events in their order."""
+    """Keeps a state per key, folded from all of its events in order."""
 
     def __init__(
         self,
@@ -260,7 +262,7 @@ class Folded(Contents[K, V]):
     def _events_one_by_one(
         self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
     ) -> Iterable[Any]:
-        """Made as they are folded: what breaks an entry must not take away what was folded before it."""
+        """Decode lazily, so that an unreadable event does not discard what was folded before it."""
         for at, (key, value) in enumerate(zip(keys, values, strict=True)):
             event = None
             if value is not None and key is not None:
@@ -271,4 +273,4 @@ class Folded(Contents[K, V]):
             yield event
 
     def _remedy(self) -> str:
-        return "Mend the type or the function, so that it takes that event"
+        return "Fix the type or the function, so that it takes that event"

@@ -1,4 +1,4 @@
-"""`EventBus.table`: what declares tables."""
+"""`EventBus.table`, which declares tables."""
 
 from __future__ import annotations
 
@@ -77,26 +77,32 @@ class TableDeclarations(ABC):
         history: History = "whole",
         on_error: Literal["stop", "skip"] = "stop",
     ) -> Table[Any, Any]:
-        """Declare a table of a topic: caught up before the handlers start, looked up as a mapping; see `Table`.
+        """Declare a table of a topic, filled before the handlers start and used like a mapping; see `Table`.
 
-        Without ``fold`` an entry is the last ``value`` of its ``key``, and a null takes it away; the topic is compacted
-        (created so if it is missing, refused if it is not). With ``fold`` an entry is a state, made by ``fold(state,
-        event)`` of all events of its key; the first state is ``initial()``, or None; None takes the entry away. Then
-        ``value`` is the type of the events, and the topic keeps all of them: one whose events are gone is refused,
-        unless ``history="partial"``. ``of``: the topic, if it is not called like the table. ``on_error``: of a record
-        that cannot be read or folded, "stop" refuses to start, and later makes looking up its entry raise TableError;
-        "skip" passes over the record. Raises ConfigError.
+        Without ``fold`` an entry is the last ``value`` of its ``key``, and a null removes it. The topic must be
+        compacted; it is created like that if it is missing. With ``fold`` an entry is a state, computed by
+        ``fold(state, event)`` from all events of its key. The first state is ``initial()``, or None; returning None
+        removes the entry. ``value`` is then the type of the events, and the topic must keep all of them: a topic that
+        has deleted events is refused unless ``history="partial"``.
+
+        ``of`` names the topic if it differs from the table's name. ``on_error`` applies to records that cannot be read
+        or folded: "stop" refuses to start, and later makes looking up the entry raise TableError; "skip" skips the
+        record. Raises ConfigError.
         """
         if self.is_running:
             raise ConfigError(f"bus.table({name!r}): declare tables before the bus starts")
         table: Table[Any, Any] = Table(table_spec(name, key, value, of, fold, initial, history, on_error))
         if name in self._tables:
-            raise ConfigError(f"bus.table({name!r}) is declared twice: name the second one otherwise, and say of=")
+            raise ConfigError(
+                f"bus.table({name!r}) is declared twice: give the second table another name, and its topic with of="
+            )
         self._tables[name] = table
         return table
 
     def _with_tables(self, declared: Mapping[str, TopicSpec]) -> dict[str, TopicSpec]:
-        """Topics of tables too, with the settings that tables need, unless they are declared with others."""
+        """Return the topics, including those of tables with their required settings, unless they are declared
+        differently.
+        """
         topics = dict(declared)
         for table in self._tables.values():
             spec = topics.get(table.topic, TopicSpec(table.topic))

@@ -1,4 +1,4 @@
-"""Reads a table's topic: to its end before the handlers start, and on from there as long as the bus runs."""
+"""Read a table's topic: up to its end before the handlers start, and then as long as the bus runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from eventbus.types import FetchedRecords, IsolationLevel, TopicPartition
 logger = logging.getLogger("eventbus.tables")
 
 _LOOK_SECONDS = 5.0
-"""The interval of requests for the end of the topic, and of log lines about a long start."""
+"""Interval of requests for the end offsets, and of log lines during a long start."""
 _WAIT_MS = 5_000
 _PAUSE_SECONDS = 1.0
-"""Between a read that failed and the next one."""
+"""Pause after a failed read."""
 
 
 class Following:
-    """One reader of all partitions, and how far it is."""
+    """The reader of all partitions of a table, and its positions."""
 
     def __init__(
         self,
@@ -35,7 +35,9 @@ class Following:
         apply: Callable[[FetchedRecords], Awaitable[None]],
         clear: Callable[[], None],
     ) -> None:
-        """``apply`` takes what was read, whole, or not at all where it raises; ``clear``: all that was read is gone."""
+        """``apply`` applies a fetch completely, or raises and applies nothing. ``clear`` removes everything that was
+        applied.
+        """
         self._name = name
         self._topic = topic
         self._backend = backend
@@ -44,11 +46,11 @@ class Following:
         self._apply = apply
         self._clear = clear
         self._positions: dict[TopicPartition, int] = {}
-        """Everything before is applied."""
+        """Records before these offsets are applied."""
         self._ends: dict[TopicPartition, int] = {}
-        """The end offsets of the partitions at the last look."""
+        """The end offsets as of the last request."""
         self._in_hand: deque[FetchedRecords] = deque()
-        """Read, and not applied yet."""
+        """Fetches that are not applied yet."""
         self._looked_at = 0.0
         self._lives = 0
         """How often the topic was deleted."""
@@ -56,27 +58,27 @@ class Following:
         self._scope = anyio.CancelScope()
         self._has_begun = False
         self._task: int | None = None
-        """That of `run`, in which the functions of on_change are called."""
+        """The task of `run`, which calls the functions of on_change."""
         self._is_closed = False
         self._over = anyio.Event()
         self.read = 0
-        """The number of records that were read."""
+        """Number of records that were read."""
         self.trouble = ""
-        """Why nothing can be read now."""
+        """Why nothing can be read now, or ""."""
         self.is_missing = False
-        """The topic did not exist at the last look."""
+        """True if the topic did not exist at the last check."""
         reader.on_revoked = self._gone
 
     @property
     def lag(self) -> int:
-        """The number of records and markers to read up to the end of the last look."""
+        """The number of records and markers up to the last known end."""
         return sum(max(end - self._positions.get(one, 0), 0) for one, end in self._ends.items())
 
     def _gone(self, partition: TopicPartition) -> None:
         if self._is_closed:
             return
         if self._positions.pop(partition, None) is not None:
-            logger.warning("table %r: topic %r was deleted; the table is made anew", self._name, self._topic)
+            logger.warning("table %r: topic %r was deleted; the table is rebuilt", self._name, self._topic)
             self._positions.clear()
             self._ends.clear()
             self._in_hand.clear()
@@ -87,10 +89,10 @@ class Following:
     # to the end ------------------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Return when everything is applied that is in the topic now. Raises what the log says."""
+        """Apply everything that is now in the topic. Raises the log's errors."""
         await self._reader.subscribe([self._topic])
         await self._look()
-        began = told = self._timers.current_time()
+        began = logged_at = self._timers.current_time()
         total, life = self.lag, self._lives
         while self.lag:
             await self._step()
@@ -98,8 +100,8 @@ class Following:
                 await self._look()
                 life = self._lives
             now = self._timers.current_time()
-            if now - told >= _LOOK_SECONDS:
-                told = now
+            if now - logged_at >= _LOOK_SECONDS:
+                logged_at = now
                 logger.info(
                     "table %r: %s of %s offsets of topic %r to go, %s records/s so far",
                     self._name, f"{self.lag:,}", f"{total:,}", self._topic, f"{int(self.read / (now - began)):,}",
@@ -109,7 +111,7 @@ class Following:
         logger.log(level, "table %r: %s records were read in %.1f s", self._name, f"{self.read:,}", seconds)
 
     async def ends(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[TopicPartition, int]:
-        """Return the end offsets for such a reader; nothing for an unknown topic."""
+        """Return the end offsets at this isolation level. Empty for an unknown topic."""
         try:
             [topic] = await self._backend.describe_topics([self._topic])
         except UnknownTopicOrPartition:
@@ -123,7 +125,7 @@ class Following:
         self._looked_at = self._timers.current_time()
 
     async def _step(self) -> None:
-        """One fetch, applied; also when it only passed what is not for readers."""
+        """Apply one fetch. It may contain no records, if it only passed markers or aborted records."""
         if not self._in_hand:
             self._in_hand.extend(await self._reader.fetch(_WAIT_MS))
         while self._in_hand:
@@ -131,7 +133,7 @@ class Following:
             self.read += len(self._in_hand.popleft())
         self._positions |= await self._reader.positions()
         self._wake()
-        await anyio.lowlevel.checkpoint()  # a fetch of what is there may not wait at all
+        await anyio.lowlevel.checkpoint()  # a fetch of buffered records may not yield at all
 
     def _wake(self) -> None:
         moved, self._moved = self._moved, anyio.Event()
@@ -140,7 +142,7 @@ class Following:
     # and on ----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow the topic until `aclose`; a task of the bus."""
+        """Follow the topic until `aclose`. Runs as a task of the bus."""
         if self._is_closed:
             return
         self._has_begun = True
@@ -168,12 +170,15 @@ class Following:
             self.trouble = ""
 
     async def until(self, wanted: Mapping[TopicPartition, int]) -> None:
-        """Return when all before these offsets is applied. Raises TableError when the topic is deleted meanwhile,
-        ConfigError when the bus is closed, and for a function of on_change, for which the table waits."""
+        """Return when everything before these offsets is applied.
+
+        Raises TableError if the topic is deleted meanwhile, ConfigError if the bus is closed, and in a function of
+        on_change, which the table waits for.
+        """
         if self._task == anyio.get_current_task().id:
             raise ConfigError(
                 f"table {self._name!r}: a function of on_change waits for the table, which waits for that function; "
-                "what it writes comes to it as the next change"
+                "what it writes arrives as the next change"
             )
         life = self._lives
         while not self.has(wanted):
@@ -184,11 +189,11 @@ class Following:
             await self._moved.wait()
 
     def has(self, wanted: Mapping[TopicPartition, int]) -> bool:
-        """True if all before these offsets is applied."""
+        """True if everything before these offsets is applied."""
         return all(self._positions.get(one, 0) >= offset for one, offset in wanted.items())
 
     async def check_there(self, wanted: Mapping[TopicPartition, int]) -> None:
-        """Raises TableError for what stood in the topic before that was deleted: this one has it in years, or never."""
+        """Raise TableError for offsets of an earlier, deleted topic, which the present one may never reach."""
         ends = await self.ends(IsolationLevel.READ_UNCOMMITTED) if self._lives else None
         if ends is not None and any(ends.get(one, -1) < offset for one, offset in wanted.items()):
             raise TableError(f"table {self._name!r}: topic {self._topic!r} was deleted since that record was sent")

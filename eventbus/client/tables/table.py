@@ -1,4 +1,4 @@
-"""A table: what a topic says of each key, kept in memory, caught up before the handlers start."""
+"""A table: the latest state of each key of a topic, in memory, filled before the handlers start."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def table_spec(
     history: str,
     on_error: str,
 ) -> TableSpec:
-    """The options of ``bus.table``, checked. Raises ConfigError."""
+    """Validate the options of ``bus.table``. Raises ConfigError."""
     where = f"bus.table({name!r})"
     if not isinstance(cast(Any, name), str) or not name or (of is not None and not isinstance(cast(Any, of), str)):
         raise ConfigError('bus.table takes the topic first: bus.table("accounts", key=str, value=Account)')
@@ -95,7 +95,7 @@ def table_spec(
 def _is_hashable(annotation: Any) -> bool:
     kind = get_origin(annotation) or annotation
     if not isinstance(kind, type):
-        return True  # seen at the first key
+        return True  # checked with the first key
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_config__.frozen
     return cast(Any, kind).__hash__ is not None
@@ -104,9 +104,10 @@ def _is_hashable(annotation: Any) -> bool:
 class Table(Mapping[K, V], Generic[K, V]):
     """The last value of each key of a topic, or a state folded from its events; see `EventBus.table`.
 
-    Looking up is plain: ``accounts[key]``, ``get``, ``in``, ``len``, iteration (over a copy of that moment). What it
-    returns belongs to the table: do not change it. Every process holds all partitions. Before the bus has started, and
-    after it has closed, looking up raises ConfigError; TableError for an entry whose record could not be read.
+    Look-ups are synchronous: ``accounts[key]``, ``get``, ``in``, ``len``, iteration (over a copy of the moment). The
+    returned objects belong to the table and must not be changed. Every process holds all partitions. A look-up raises
+    ConfigError before the bus has started and after it has closed, and TableError for an entry whose record could not
+    be read.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -115,13 +116,13 @@ class Table(Mapping[K, V], Generic[K, V]):
         self._call_loop = CallLoop()
         self._bus: Host | None = None
         self._restoring = NOTHING
-        """The restoring steps of the bus, while it runs."""
+        """The restoring steps of the bus while it runs."""
         self._contents: Contents[K, V] | None = None
         self._following: Following | None = None
         self._is_caught_up = False
         self._home: Home | None = None
         self._drained = 0
-        """How much was read when it was last drained."""
+        """Number of records read when it was last drained."""
 
     @property
     def name(self) -> str:
@@ -129,7 +130,7 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     @property
     def topic(self) -> str:
-        """The topic that is read."""
+        """The topic that the table reads."""
         return self.spec.topic
 
     def __repr__(self) -> str:
@@ -139,7 +140,7 @@ class Table(Mapping[K, V], Generic[K, V]):
     # looking up ------------------------------------------------------------------------------------------------------
 
     def after_fork_in_child(self) -> None:
-        self._is_caught_up = False  # its copy would never change
+        self._is_caught_up = False  # the copy in the child would never change
 
     def _held(self) -> Contents[K, V]:
         if self._contents is None or not self._is_caught_up:
@@ -164,10 +165,11 @@ class Table(Mapping[K, V], Generic[K, V]):
         return len(self._held().entries)
 
     def snapshot(self) -> dict[K, V]:
-        """A copy as of now: nothing changes in it."""
+        """Return a copy of the current entries."""
         return dict(self._held().entries)
 
-    # Copies, because records come in between: at an ``await`` in the loop, and during a handler in a worker thread.
+    # Return copies, because records are applied in between: at an ``await`` in the loop, and during a handler in a
+    # worker thread.
 
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._held().entries))
@@ -186,17 +188,18 @@ class Table(Mapping[K, V], Generic[K, V]):
     async def put(
         self, key: K, value: V, *, tx: Transaction | None = None, transactional: bool = True
     ) -> RecordMetadata:
-        """Send ``value`` to the topic, and return when it is stored; see `until` for when the table has it.
+        """Send ``value`` to the topic and return when it is stored. See `until` for waiting until the table has it.
 
-        ``tx``: as a part of this transaction. ``transactional``: see `EventBus.send`. Raises ConfigError for a folded
-        table, SerializationError for what the table could not read again, and what `EventBus.send` raises.
+        ``tx`` sends it as part of a transaction; see `EventBus.send` for ``transactional``. Raises ConfigError for a
+        folded table, SerializationError for a key or value that the table could not read back, and what `EventBus.send`
+        raises.
         """
         if cast(Any, value) is None:
-            raise ConfigError(f"table {self.spec.name!r}: put() of None: delete(key) takes an entry away")
+            raise ConfigError(f"table {self.spec.name!r}: put() of None: delete(key) removes an entry")
         return await self._send(key, value, tx, transactional)
 
     async def delete(self, key: K, *, tx: Transaction | None = None, transactional: bool = True) -> RecordMetadata:
-        """Take the entry away, with a null in the topic; as `put` otherwise. One that is not there may be deleted."""
+        """Remove the entry by sending a null, otherwise like `put`. A missing entry may be deleted."""
         return await self._send(key, None, tx, transactional)
 
     async def _send(self, key: K, value: V | None, tx: Transaction | None, transactional: bool) -> RecordMetadata:
@@ -214,7 +217,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         return await bus.send(self.spec.topic, value, key=key, transactional=transactional)
 
     def _check_readable(self, format: Format, given: Any, what: str, bus: Host) -> None:
-        """Refuse a key or value that no reader of the table could read. Raises SerializationError."""
+        """Raise SerializationError for a key or value that no reader of the table could read."""
         reads = format.key_serde if what == "key" else format.value_serde
         kind = cast("type[Any]", type(given))
         if what == "key":
@@ -232,7 +235,7 @@ class Table(Mapping[K, V], Generic[K, V]):
             try:
                 data = bind_encoder(writes, self.spec.topic, kind)(given)
                 read = (format.key if what == "key" else format.value)(cast(bytes, data))
-                if what == "key" and read != given:  # an int is eight bytes, which are a text too: of another key
+                if what == "key" and read != given:  # for example, the eight bytes of an int may also be read as a text
                     problem = f"it would be read as {read!r}"
             except Exception as error:  # a serde may raise anything
                 problem = str(error)
@@ -243,11 +246,12 @@ class Table(Mapping[K, V], Generic[K, V]):
             )
 
     async def until(self, metadata: RecordMetadata) -> None:
-        """Return when the table has what was written there: ``await table.until(await table.put(key, value))``.
+        """Return when the table contains a written record: ``await table.until(await table.put(key, value))``.
 
-        What a transaction wrote is there when that is committed (or passed over, if it is aborted): do not wait for it
-        inside, nor in a function of `on_change`. Raises ConfigError for these, for a record of another topic, and when
-        the bus closes; TableError when the topic is deleted meanwhile, or was since it was sent.
+        A record written in a transaction arrives when that is committed (or is skipped if it is aborted), so do not
+        wait for it inside the transaction or in a function of `on_change`. Raises ConfigError in these cases, for a
+        record of another topic, and if the bus closes; TableError if the topic is deleted meanwhile, or was deleted
+        since the send.
         """
         if metadata.topic != self.spec.topic or metadata.offset < 0:
             raise ConfigError(
@@ -263,20 +267,23 @@ class Table(Mapping[K, V], Generic[K, V]):
         await self._following.until(wanted)
 
     def on_change(self, hook: OnChange) -> OnChange:
-        """Decorate a function of a `TableChange`: called, async or not, after each write while the bus runs.
+        """Decorate a function of a `TableChange`, async or not, which is called after each write while the bus runs.
 
-        Not for what is read as it starts. Of several writes to a key that arrive at once it is told the last. The table
-        waits for it; what it raises is logged.
+        It is not called for records read at the start. If several writes to a key arrive at once, it is called for the
+        last. The table waits for it, and logs its exceptions.
         """
         if not callable(hook) or not takes(hook, 1):
             raise ConfigError(f"@{self.spec.name}.on_change {name_of(hook)}: it is called with the TableChange alone")
         self._hooks.append(hook)
         return hook
 
-    # life ------------------------------------------------------------------------------------------------------------
+    # start and stop
+    # -----------------------------------------------------------------------------------------------------
 
     def uses(self, serdes: Mapping[type, Serde]) -> list[SchemaUse]:
-        """What it reads: schemas are to be there before. Raises ConfigError for a type that no serde reads."""
+        """Return the types it reads, whose schemas must be prepared before. Raises ConfigError if no serde reads a
+        type.
+        """
         spec = self.spec
         try:
             read = {"key": for_keys(serde_for(spec.key, serdes)), "value": serde_for(spec.value, serdes)}
@@ -290,12 +297,15 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     @property
     def topic_configs(self) -> dict[str, str]:
-        """The configs with which its topic is created."""
+        """The configs with which the topic is created."""
         return dict(_VIEW_CONFIGS if self.spec.fold is None else _FOLD_CONFIGS)
 
     async def start(self, bus: Host) -> None:
-        """Read the topic to its end. Raises ConfigError for a topic that cannot be a table's, TableError for records
-        that cannot be read and events that are gone, and what the log says."""
+        """Read the topic to its end.
+
+        Raises ConfigError for an unsuitable topic, TableError for records that cannot be read and deleted events, and
+        the log's errors.
+        """
         spec = self.spec
         await self._check_topic(bus)
         format = Format(spec.topic, spec.key, spec.value, bus.context.serdes)
@@ -324,8 +334,11 @@ class Table(Mapping[K, V], Generic[K, V]):
         self._contents = self._bus = None
 
     async def drain(self) -> bool:
-        """Return when it has what is in the topic now; whether anything came since the last time: `on_change` may have
-        published something."""
+        """Wait until the table has everything that is now in the topic. Return True if records arrived since the last
+        call.
+
+        In that case functions of `on_change` may have published something.
+        """
         following = self._following
         if following is None:
             return False
@@ -338,9 +351,9 @@ class Table(Mapping[K, V], Generic[K, V]):
         assert held is not None and self._bus is not None
         chunk, unreadable = await self._restoring.columns(chunk)
         await all_fetched(lambda: held.format.needed(chunk))
-        told = self._is_caught_up and bool(self._hooks)
-        # A function that folds must leave nothing to those of the next fetch, nor to the functions of on_change.
-        changes = copy_context().run(held.apply, chunk, unreadable, told)
+        reports = self._is_caught_up and bool(self._hooks)
+        # In a copied context, so that variables set by the fold function reach neither the next fetch nor on_change.
+        changes = copy_context().run(held.apply, chunk, unreadable, reports)
         if changes:
             await self._call_loop.run(Slices(stopwatch_of(self._bus.context.backend.timers)), self._tell(changes))
 
@@ -358,7 +371,7 @@ class Table(Mapping[K, V], Generic[K, V]):
                 result = hook(change)
                 if isinstance(result, Awaitable):
                     await cast("Awaitable[Any]", result)
-            except Exception:  # the user's code: the table goes on
+            except Exception:  # the user's code: its error must not stop the table
                 logger.exception("table %r: %s raised on a change of %r", self.name, name_of(hook), change.key)
             except BaseException as error:
                 check_exit(error, f"table {self.name!r}: {name_of(hook)}, called with a change of {change.key!r:.80},")
@@ -387,7 +400,7 @@ class Table(Mapping[K, V], Generic[K, V]):
             )
 
     async def _check_whole(self, bus: Host, topic: TopicDescription, policy: str) -> None:
-        """A state is right if every event is there."""
+        """Check that all events are available, because the states would be wrong otherwise."""
         name, of = self.spec.name, self.spec.topic
         if "compact" in policy:
             raise ConfigError(
@@ -421,7 +434,7 @@ class Table(Mapping[K, V], Generic[K, V]):
     # observation ---------------------------------------------------------------------------------------------------
 
     def samples(self) -> Iterable[Sample]:
-        """Return its size and its lag."""
+        """Yield the table's size and lag."""
         held, following = self._contents, self._following
         if held is None or following is None:
             return
@@ -434,7 +447,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         yield Sample("eventbus_table_skipped_records_total", labels, held.skipped, "counter")
 
     def health(self) -> PartHealth:
-        """Degraded: some entry is not known, or the topic cannot be read."""
+        """Return the health: degraded if an entry is unknown or the topic cannot be read."""
         part = f"table {self.spec.name}"
         held, following = self._contents, self._following
         if held is None or following is None:

@@ -312,7 +312,7 @@ async def of_nothing() -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "says"),
     [
-        (of_nothing, {"when": "* * * *"}, "no cron expression"),
+        (of_nothing, {"when": "* * * *"}, "is not a cron expression"),
         (of_order := of_an_order, {"when": 5}, r"takes nothing, or a Firing.*firing: Firing"),
         (of_nothing, {"when": 5, "batch": True}, "@bus.every has no option 'batch'"),
         (of_nothing, {"when": 5, "retries": 3}, "the option is retry"),
@@ -328,7 +328,7 @@ def test_mistakes_are_told_at_decoration(function: Any, options: dict[str, Any],
 def test_two_of_one_name_are_refused() -> None:
     bus = EventBus("memory://")
     bus.every("5s")(of_nothing)
-    with pytest.raises(ConfigError, match="two of the name 'of_nothing'"):
+    with pytest.raises(ConfigError, match="two functions are named 'of_nothing'"):
         bus.every("6s")(of_nothing)
     bus.every("6s", name="other")(of_nothing)
 

@@ -138,7 +138,7 @@ def test_a_firing_that_is_overtaken_is_over(missed: Missed, now_ms: int, is_over
         ({"when": "* * * * *", "timezone": "Europe/Berlim"}, "the name of a time zone"),
         ({"when": "* * * * *", "timezone": 5}, "the name of a time zone"),
         ({"when": "* * * * *", "timezone": "../../etc/passwd"}, "the name of a time zone"),
-        ({"when": 5, "timezone": "UTC"}, "goes with a cron expression"),
+        ({"when": 5, "timezone": "UTC"}, "only applies to a cron expression"),
         ({}, "a cron expression, or an interval"),
         ({"when": 0}, r"0\.1 s to 366 days"),
         ({"when": -1}, r"0\.1 s to 366 days"),
