@@ -1,4 +1,4 @@
-"""For tests: the engine that production has, in memory, under a clock that stands still; and what can go wrong with it.
+"""Tools for tests: the production engine, in memory, under a clock that only the test moves; and injected faults.
 
 ::
 
@@ -42,7 +42,7 @@ __all__ = [
     "in_memory",
 ]
 
-# Loaded when they are first used (PEP 562): pytest's plugin stands in this package, and most runs need none of it.
+# Imported on first use (PEP 562): pytest's plugin is in this package, and most test runs use nothing else.
 _HOMES = {
     "clock": ("FakeClock",),
     "crash_report": ("CrashReport",),

@@ -1,4 +1,4 @@
-"""A bus on a storage of the test's own: one that crashes, fails, or is looked into."""
+"""A bus on a storage of the test: one that crashes, fails, or is inspected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventbus.settings.table import rows
 
 
 def bus_on(storage: Storage, *, clock: Clock = system_clock, **config: Unpack[BusOptions]) -> EventBus:
-    """A bus on ``storage``; the keywords are those of `EventBus`. The engine is the one every bus has."""
+    """Return a bus on ``storage``; the keywords are those of `EventBus`. It uses the normal engine."""
     settings = broker_config({key: value for key, value in config.items() if key in rows("log")})
     name = storage.describe()
 

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it: nothing that waits by it waits in reality."""
+"""A clock that only a test moves: what waits for it takes no real time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from eventbus.errors import ConfigError
 logger = logging.getLogger("eventbus.testing")
 
 _MOST_TURNS = 100_000
-"""A task that is never blocked would be waited for for ever."""
+"""The limit of turns to wait for a task that is never blocked."""
 _READY = "_ready"
-"""Where asyncio's own event loop has what it calls next; others have nothing of that name."""
+"""The attribute of asyncio's own event loop with the calls of the next turn; other loops do not have it."""
 _FEW_TIMERS = 64
-"""Below it timers that are over are left where they are."""
+"""Below this number, timers that are over are not removed."""
 
 
 class _Timer:
-    """Something to do at a time, once."""
+    """A function to call once, at a time."""
 
     __slots__ = ("deadline_us", "fire", "loop", "number")
 
@@ -43,26 +43,27 @@ class _Timer:
 class FakeClock:
     """The time of a bus under test: ``EventBus("memory://", clock=FakeClock())``.
 
-    Called, it gives milliseconds since the epoch. `set_wall` sets this wall clock alone, as a user or NTP does;
-    `monotonic_ms`, the clock of sessions and timeouts, does not follow. Time passes in `advance` alone: whoever waits
-    by this clock (polls, commit intervals, sessions, transactions, retention, and a test that calls `sleep`) goes on
-    when his time comes, in the order of the deadlines. One clock may serve several event loops, one after the other.
+    Calling it returns milliseconds since the epoch. `set_wall` sets only this wall clock, as a user or NTP does;
+    `monotonic_ms`, the clock of sessions and timeouts, does not follow. Time passes only in `advance`: everything that
+    waits for this clock (polls, commit intervals, sessions, transactions, retention, and a test that calls `sleep`)
+    continues when its deadline is reached, in the order of the deadlines. A clock may serve several event loops in
+    turn.
     """
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = start_ms
         self._wall_ahead_ms = 0
-        """How far `set_wall` has moved the wall clock from the monotonic one."""
+        """The difference between the wall clock and the monotonic clock, set by `set_wall`."""
         self._elapsed_us = 0
-        """Microseconds, so that times add up to the very one a test advances to."""
+        """In microseconds, so that the sum of fractions is exactly the time that a test advances to."""
         self._timers: list[_Timer] = []
-        """A heap; timers that are over stay until they come up, or are too many."""
+        """A heap; timers that are over stay until their time, unless there are too many."""
         self._over = 0
         self._count = 0
         self.moved = 0
-        """How often somebody began to wait by it, or moved it."""
+        """The number of times that a task began to wait for the clock, or moved it."""
         self._settling: list[int] = []
-        """The tasks inside `settle`, the innermost last: each waits for those behind it, never for those before."""
+        """The tasks inside `settle`, the innermost last: each waits for the later ones, never for the earlier ones."""
 
     def __repr__(self) -> str:
         now = datetime.fromtimestamp(self() / 1000, UTC).isoformat(timespec="milliseconds")
@@ -73,17 +74,18 @@ class FakeClock:
         return self.monotonic_ms() + self._wall_ahead_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds by the clock that `set_wall` does not move."""
+        """Return milliseconds by the clock that `set_wall` does not move."""
         return self._start_ms + self._elapsed_us // 1_000
 
-    # what waits by it (`eventbus.backends.clock.Timers`) -------------------------------------------------------------
+    # waiting (`eventbus.backends.clock.Timers`)
+    # ---------------------------------------------------------------------------
 
     def current_time(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was created."""
         return self._elapsed_us / 1_000_000
 
     async def sleep(self, seconds: float) -> None:
-        """Return when the clock has been advanced by so much."""
+        """Return when the clock has advanced by ``seconds``."""
         if seconds <= 0:
             await anyio.lowlevel.checkpoint()
             return
@@ -96,7 +98,7 @@ class FakeClock:
 
     @contextmanager
     def move_on_after(self, seconds: float, *, shield: bool = False) -> Generator[anyio.CancelScope]:
-        """`anyio.move_on_after` by this clock."""
+        """Do what `anyio.move_on_after` does, by this clock."""
         with anyio.CancelScope(shield=shield) as scope:
             if seconds <= 0:
                 scope.cancel()
@@ -125,12 +127,14 @@ class FakeClock:
             heapq.heapify(self._timers)
             self._over = 0
 
-    # what moves it ---------------------------------------------------------------------------------------------------
+    # moving
+    # ---------------------------------------------------------------------------------------------------------------
 
     async def advance(self, *, ms: float = 0, seconds: float = 0) -> None:
-        """Let time pass: stop at every deadline on the way, wake who waits for it, and let all of them `settle`.
+        """Let time pass: stop at every deadline on the way, wake its waiters, and let all tasks `settle`.
 
-        ``advance()`` of nothing only settles. Raises ConfigError for a negative time: this clock never goes back.
+        ``advance()`` without arguments only settles. Raises ConfigError for a negative time: this clock never goes
+        back.
         """
         target_us = self._after(ms, seconds)
         await self.settle()
@@ -140,9 +144,9 @@ class FakeClock:
         self._elapsed_us = max(self._elapsed_us, target_us)
 
     async def jump(self, *, ms: float = 0, seconds: float = 0) -> None:
-        """Let time pass at once, as on a machine that was suspended: what was due happens now, late, and once.
+        """Let time pass in one step, as on a machine that was suspended: everything due happens now, late, and once.
 
-        For days and weeks (retention, expiry): `advance` would stop some hundred thousand times on its way.
+        Use it for days and weeks (retention, expiry), for which `advance` would stop some hundred thousand times.
         """
         target_us = self._after(ms, seconds)
         await self.settle()
@@ -151,9 +155,9 @@ class FakeClock:
             pass
 
     def set_wall(self, *, ms: int = 0, seconds: float = 0) -> None:
-        """Set the wall clock forward, or back if negative. No time passes, and nothing that waits is woken.
+        """Set the wall clock forward, or back if negative. No time passes, and no waiting task is woken.
 
-        The log notices at its next housekeeping, as it does with a real clock: `advance` lets it come.
+        The log notices at its next housekeeping, as with a real clock: use `advance` to reach it.
         """
         self._wall_ahead_ms += ms + round(seconds * 1_000)
 
@@ -164,7 +168,7 @@ class FakeClock:
         return self._elapsed_us + distance_us
 
     async def advance_to_next(self) -> bool:
-        """Let time pass up to the next deadline, whenever that is; False when nobody waits by this clock."""
+        """Let time pass up to the next deadline, however far; return False if nothing waits for this clock."""
         await self.settle()
         return await self._wake_next(math.inf)
 
@@ -174,7 +178,7 @@ class FakeClock:
             return False
         self._elapsed_us = max(self._elapsed_us, deadline_us)
         self._fire_next()
-        await self.settle()  # before the next one of the same deadline: trio wakes tasks in a random order
+        await self.settle()  # before the next timer with the same deadline: trio wakes tasks in random order
         return True
 
     def _next_deadline_us(self) -> int | None:
@@ -185,7 +189,7 @@ class FakeClock:
                     "tasks of another event loop wait by this clock, and cannot be woken from here: a bus, its clock "
                     "and its tests share one loop (pytest-asyncio: the same loop_scope for the fixture and the tests)"
                 )
-            self._over -= heapq.heappop(self._timers).fire is None  # else its event loop has ended, and it with it
+            self._over -= heapq.heappop(self._timers).fire is None  # its event loop has ended
         return self._timers[0].deadline_us if self._timers else None
 
     def _fire_next(self) -> None:
@@ -198,8 +202,8 @@ class FakeClock:
     async def settle(self) -> None:
         """Return when every other task of this event loop waits for something: an event, a deadline, a thread.
 
-        Threads at work (plain functions as handlers, flushes of a log on disk) are not waited for: `bus.drain()` and
-        `bus.log.drain()` do that.
+        Running threads (plain functions as handlers, flushes of a log on disk) are not waited for: use `bus.drain()`
+        and `bus.log.drain()`.
         """
         me = anyio.get_current_task().id
         self._settling.append(me)
@@ -218,10 +222,10 @@ class FakeClock:
             self._settling.remove(me)
 
     async def _settle_asyncio(self, this_task: asyncio.Task[object]) -> None:
-        """As anyio decides who is blocked, but it sleeps for 0.1 s between two looks.
+        """Wait until all tasks are blocked, by anyio's criterion, but without anyio's sleeps of 0.1 s between checks.
 
-        Twice in a row: what the loop was about to call when all were blocked may have woken somebody. A loop that has
-        nothing to call says all of that at once.
+        The condition must hold twice in a row: callbacks that were due when all tasks were blocked may have woken a
+        task. If the loop has no callbacks, a single check is enough.
         """
         ready: Sized | None = getattr(asyncio.get_running_loop(), _READY, None)
         calm = 0
@@ -246,13 +250,14 @@ class FakeClock:
 
 
 def _has_ended(loop: anyio.lowlevel.EventLoopToken) -> bool:
-    """asyncio's loops say so; one of trio's ends with what it was begun for."""
+    """True if the loop has ended: asyncio's loops record that, a loop of trio ends with the function it was started
+    for."""
     native = loop.native_token
     return not isinstance(native, asyncio.AbstractEventLoop) or native.is_closed()
 
 
 def _is_at_work(task: asyncio.Task[object]) -> bool:
-    """It is running or about to run: nothing that it waits for is still to come."""
+    """True if the task is running or about to run: nothing that it waits for is still to come."""
     if task.done():
         return False
     waiter: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)

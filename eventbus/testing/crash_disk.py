@@ -1,4 +1,4 @@
-"""A disk that outlives processes, and what readers find on it; see `eventbus.testing.crash_points`."""
+"""A disk that outlives processes, and the records visible on it; see `eventbus.testing.crash_points`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _INTERNAL = {
 
 
 def named(partition: str) -> str:
-    """Where a write went, in words."""
+    """Describe the target of a write."""
     topic, _, _ = partition.rpartition("-")
     return f"of {_INTERNAL[topic]}" if topic in _INTERNAL else f"to {partition}"
 
 
 class Disk(MemoryStorage):
-    """What outlives a process. ``on_write`` is told of each write to the log of a partition."""
+    """The storage that outlives a process. ``on_write`` is called for each write to a partition's log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Disk(MemoryStorage):
         self.on_write(path.split("/")[-2])
 
     def copy(self) -> Disk:
-        """The bytes as they are now, on a disk of their own."""
+        """Copy the present bytes to a separate disk."""
         copied = Disk()
         copied._directories = set(self._directories)
         copied._ids = self._ids
@@ -72,16 +72,15 @@ class _LogFile(MemoryFile):
         self._disk.wrote(self._path)
 
 
-def _nobody(partition: str) -> None:
-    """Nobody wants to know."""
+def _nobody(partition: str) -> None: ...
 
 
 Visible = dict[TopicPartition, list[ConsumerRecord]]
-"""What a read-committed reader finds in the topics of users."""
+"""The records in the topics of users that a read-committed reader sees."""
 
 
 def visible(broker: Broker) -> Visible:
-    """What a read-committed reader finds now."""
+    """Return the records that a read-committed reader sees now."""
     return {
         where: list(records_of(broker, where, broker.list_offsets(where, EARLIEST).offset))
         for where in partitions_of(broker)

@@ -1,4 +1,4 @@
-"""Compares a run in which the process ended with one in which it did not; see `eventbus.testing.crash_points`."""
+"""Compares a run in which the process ended with a run in which it did not; see `eventbus.testing.crash_points`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from eventbus.types import ConsumerRecord, TopicPartition
 
 Identity = Callable[[ConsumerRecord], Hashable]
 Output = tuple[str, Hashable]
-"""Its topic, and what makes it what it is."""
+"""An output: its topic, and its identity."""
 Place = tuple[TopicPartition, int]
 
 _ENDED = {"kill": "killed", "cancel": "cancelled", "stop": "stopped"}
 
 
 class Run(NamedTuple):
-    """The lives of one run, and the state after the last."""
+    """The lives of a run, and the state after the last."""
 
     way: Way
     past: list[Process | Past]
-    """The lives that ended before their time."""
+    """The lives that ended early."""
     last: Process
     state: Any
 
@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 
 class Expected:
-    """What happens without a crash."""
+    """The results without a crash."""
 
     def __init__(self, run: Run, identity: Identity) -> None:
         life = run.last
@@ -43,11 +43,11 @@ class Expected:
         self.told_apart = {instant for index, instant in enumerate(life.trace) if life.is_told_apart(index)}
         self.state = run.state
         self.found = life.found
-        """What was there before anybody worked: the inputs."""
+        """The records that existed before the run: the inputs."""
         self.outputs = outputs(life.seen_at_end, life.found, identity)
         names = _identities(life.seen_at_end, identity)
         self.handled: dict[str, set[Hashable]] = defaultdict(set)
-        """By handler: which records it handles to their end, by topic and identity."""
+        """The records that each handler handles completely, as pairs of topic and identity."""
         self.uncommitted = set(_uncommitted(life))
         for call in life.calls:
             for where, offset in call.records if call.is_done else ():
@@ -63,7 +63,7 @@ class Expected:
 
 
 def outputs(seen: Visible, found: Visible, identity: Identity) -> Counter[Output]:
-    """What came on top of what was found."""
+    """Return the records that are not among those found before."""
     counted: Counter[Output] = Counter()
     for where, records in seen.items():
         known = {record.offset for record in found.get(where, ())}
@@ -78,7 +78,7 @@ def _identities(seen: Visible, identity: Identity) -> dict[Place, Hashable]:
 def _belonging_together(
     calls: Iterable[HandlerCall], expected: Counter[Output], identity: Identity
 ) -> dict[str, set[Output]]:
-    """By call: its outputs, if there are several; those alone that no other call has too."""
+    """Return the outputs of each call with several outputs, counting only outputs that no other call has."""
     by_call: dict[str, set[Output]] = {}
     for call in calls:
         sent = {(topic, identity(_as_record(topic, key, value))) for topic, key, value in call.sent}
@@ -95,7 +95,7 @@ def _as_record(topic: str, key: bytes | None, value: bytes | None) -> ConsumerRe
 
 
 def _uncommitted(life: Process) -> Generator[tuple[str, TopicPartition]]:
-    """Where a handler's group has not committed all there is."""
+    """Yield partitions with records that a handler's group has not committed."""
     for runner in life.handlers:
         committed = life.committed.get(runner.group, {})
         for where in topics_of(runner.handler, life.seen_at_end):
@@ -108,7 +108,7 @@ def _uncommitted(life: Process) -> Generator[tuple[str, TopicPartition]]:
 
 
 def judge(run: Run, expected: Expected, identity: Identity) -> list[Finding]:
-    """What the end, or the ends, of this run have cost."""
+    """Return the consequences of the end, or the ends, of the process in this run."""
     return list(_Judge(run, expected, identity).findings())
 
 
@@ -147,7 +147,7 @@ class _Judge:
                 "the next start",
                 "",
                 "does not come to an end within limit_seconds",
-                "a handler waits for something that the first life has left behind, or that never comes",
+                "a handler waits for something that the first life has left, or that never comes",
             )
         for group, where in _uncommitted(last):
             if (group, where) not in self._expected.uncommitted and last.error is None:
@@ -231,7 +231,8 @@ class _Judge:
         )
 
     def _half_done(self) -> Generator[Finding]:
-        """Right after an end, before the next life mends it; and at the end of all."""
+        """Find records with partial outputs, directly after an end, before the next life repairs it, and at the end
+        of all."""
         lives = [life for life in (*self._run.past[1:], self._last) if isinstance(life, Process)]
         seen = [(life.found, "until the next start") for life in lives]
         for visible, until in [*seen, (self._last.seen_at_end, "for good")]:

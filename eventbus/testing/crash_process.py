@@ -1,4 +1,5 @@
-"""One life of an application on a disk in memory, which may end at any instant; see `eventbus.testing.crash_points`."""
+"""A process of an application on a disk in memory, which may end at any instant; see
+`eventbus.testing.crash_points`."""
 
 from __future__ import annotations
 
@@ -29,15 +30,15 @@ from eventbus.testing.faulty import Call, FaultyBackend, Wait
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
 Way = Literal["kill", "cancel", "stop"]
-"""How a process ends. kill: nothing of it reaches the log any more (SIGKILL, a crash). cancel: everything is cancelled
-at once (a second SIGTERM, a supervisor's patience). stop: it is closed in order (SIGTERM)."""
+"""How a process ends. kill: nothing of it reaches the log any more (SIGKILL, a crash). cancel: everything is
+cancelled at once (a second SIGTERM, the end of a supervisor's timeout). stop: it is closed in order (SIGTERM)."""
 
 _TURN_MS = 100
-"""How far time is moved when everybody waits: a commit interval."""
+"""How far time is advanced when all tasks wait: a commit interval."""
 _QUIET_TURNS = 12
-"""So long without a write or a call, and a loop of the user's own has nothing left to do: a poll takes 0.5 s."""
+"""After this many turns without a write or a call, a custom loop counts as finished: a poll takes 0.5 s."""
 _STUCK_TURNS = 150
-"""So long, and records that are not committed will not be: a partition is stopped, or read from its end on."""
+"""After this many turns, uncommitted records will stay so: a partition is stopped, or is read from its end."""
 
 
 class Instant(NamedTuple):
@@ -46,7 +47,7 @@ class Instant(NamedTuple):
     when: Literal["before", "after"]
     what: str
     nth: int
-    """Which time of its kind."""
+    """The occurrence, counted separately for each kind."""
 
     def __str__(self) -> str:
         return f"{self.when} {self.what}" + (f" (the {_ordinal(self.nth)})" if self.nth > 1 else "")
@@ -66,14 +67,14 @@ class HandlerCall:
         self.handler = handler
         self.records = [(record.topic_partition, record.offset) for record in records]
         self.is_done = False
-        """It has returned, of its own accord."""
+        """True if it has returned normally."""
         self.swallowed = False
-        """It was cancelled, and returned as if nothing had been."""
+        """True if it was cancelled, and returned as if it had not been."""
         self.sent: list[tuple[str, bytes | None, bytes | None]] = []
-        """What was sent on its behalf: topic, key, value."""
+        """The records sent on its behalf: topic, key, value."""
 
     def copy(self) -> HandlerCall:
-        """The call as it stands now."""
+        """Copy the present state of the call."""
         return copy(self)
 
     @property
@@ -84,7 +85,7 @@ class HandlerCall:
 
 
 class Past(NamedTuple):
-    """A life that is over: what is left of it."""
+    """The remains of a life that is over."""
 
     survivors: Disk
     calls: list[HandlerCall]
@@ -93,11 +94,11 @@ class Past(NamedTuple):
 
 _at_work: ContextVar[HandlerCall | None] = ContextVar("eventbus_crash_points_at_work", default=None)
 _group: ContextVar[str | None] = ContextVar("eventbus_crash_points_group", default=None)
-"""Set by the polls of a handler; the tasks that call it are begun by them, and inherit it."""
+"""Set by the polls of a handler; the tasks that call the handler are started by them, and inherit it."""
 
 
 class Settings(NamedTuple):
-    """What all lives have in common."""
+    """Settings shared by all lives."""
 
     clock: FakeClock
     config: BrokerConfig
@@ -106,7 +107,7 @@ class Settings(NamedTuple):
 
 
 class Process:
-    """One life: a bus on a disk, from its start to its end of whatever kind."""
+    """One life of a process: a bus on a disk, from its start to an end of any kind."""
 
     def __init__(
         self,
@@ -120,16 +121,17 @@ class Process:
         self.disk = disk
         self.trace: list[Instant] = []
         self.keys: list[tuple[int, int]] = []
-        """By instant: how much was written, and how many calls had begun and ended. The same: no way to tell."""
+        """The amount written and the calls begun and ended at each instant. Instants with equal values are
+        equivalent."""
         self.calls: list[HandlerCall] = []
         self.ended_at: Instant | None = None
-        """The instant that was asked for, once it came."""
+        """The requested instant, once it was reached."""
         self.survivors = disk
-        """What the next life finds."""
+        """The disk that the next life finds."""
         self.kept: dict[Instant, Past] | None = None
-        """What each instant would leave behind, if that is asked for."""
+        """The remains of the process at each instant, if requested."""
         self.found: Visible = {}
-        """What readers saw before this life began its work."""
+        """The records that readers saw before this life began its work."""
         self.seen_at_end: Visible = {}
         self.committed: dict[str, dict[TopicPartition, int]] = {}
         self.is_stuck = False
@@ -140,18 +142,18 @@ class Process:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._events = 0
         self._is_over = False
-        """Nothing of it counts any more."""
+        """True once nothing of the life counts any more."""
         self._scope = anyio.CancelScope()
         self._stop = anyio.Event()
         self._ended = False
         self._polled: set[str] = set()
         self.handlers: tuple[Runner, ...] = ()
-        """Who handles what, once it has started."""
+        """The handlers, once the bus has started."""
         self._has_started = False
         self._at_work = 0
-        """Calls of handlers."""
+        """The number of running handler calls."""
         self._in_threads = 0
-        """Those of them that are plain functions."""
+        """The number of those that are plain functions, running in threads."""
         self._progress = anyio.Event()
         inner = EmbeddedBackend("memory://", self._engine, settings.clock)
         self.backend = FaultyBackend(inner)
@@ -172,7 +174,7 @@ class Process:
     # instants --------------------------------------------------------------------------------------------------------
 
     def _hit(self, when: Literal["before", "after"], what: str) -> bool:
-        """An instant has come. True: it is the one to end at, or the life is over already."""
+        """Register an instant. Return True if the life ends there, or is already over."""
         if self.ended_at is not None:
             return self._way != "stop"
         number = self._counts[when, what] = self._counts[when, what] + 1
@@ -194,11 +196,11 @@ class Process:
         return True
 
     def is_told_apart(self, index: int) -> bool:
-        """Something was written, or a call began or ended, since the instant before."""
+        """True if something was written, or a call began or ended, since the previous instant."""
         return index == 0 or self.keys[index] != self.keys[index - 1]
 
     async def _rest(self) -> None:
-        """Go no further, unless whoever is here must not be cancelled."""
+        """Stop here forever, unless the task is in a shielded cancellation."""
         if anyio.current_effective_deadline() == -float("inf"):
             await anyio.sleep_forever()
 
@@ -226,7 +228,7 @@ class Process:
     # handlers --------------------------------------------------------------------------------------------------------
 
     async def watch(self, given: Any, call_next: CallNext) -> Any:
-        """The outermost middleware: sees each call begin and end."""
+        """Observe each call as the outermost middleware."""
         records = cast("list[ConsumerRecord]", given if isinstance(given, list) else [given])
         call = HandlerCall(self.label(inside_handler.get(), _group.get()), records)
         if self._hit("before", f"handler {call.label}"):
@@ -257,7 +259,7 @@ class Process:
         _at_work.set(call)
 
     def label(self, name: str, group: str | None) -> str:
-        """What to call a handler: its name, with its group where handlers of several groups have that name."""
+        """Return a handler's name, with its group if handlers of several groups have that name."""
         context = self.bus.context
         groups = {context.group_of(handler) for handler in context.handlers if handler.__name__ == name}
         return name if len(groups) <= 1 else f"{group}.{name}"
@@ -270,7 +272,7 @@ class Process:
 
     @coroutine
     def watched(self, work: Awaitable[Any], call: HandlerCall | None = None) -> Generator[Any, Any, Any]:
-        """Await ``work``, which goes no further once the process is dead; see whether it swallows a cancellation."""
+        """Await ``work``, which stops once the process is dead; detect whether it swallows a cancellation."""
         steps = work.__await__()
         cancelled = anyio.get_cancelled_exc_class()
         value: Any = None
@@ -291,17 +293,17 @@ class Process:
             except GeneratorExit:
                 steps.close()
                 raise
-            except BaseException as raised:  # handed to whom it was meant for
+            except BaseException as raised:  # passed to its recipient
                 error = raised
-            # asyncio throws what is raised; trio sends it in a box.
-            told = error or getattr(cast(object, value), "error", None)
-            if self._way == "cancel" and self.ended_at is not None and isinstance(told, cancelled):
+            # asyncio throws exceptions directly; trio sends them wrapped.
+            raised_error = error or getattr(cast(object, value), "error", None)
+            if self._way == "cancel" and self.ended_at is not None and isinstance(raised_error, cancelled):
                 was_cancelled = True
 
     # a life ----------------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """From start to end. What goes wrong is in ``error``."""
+        """Run from start to end. Errors are stored in ``error``."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run_bus)
@@ -312,7 +314,7 @@ class Process:
                 raise
 
     async def only_publish(self) -> None:
-        """A life in which nothing is read: what ``run`` sends is there, and a crash of it is nobody's concern."""
+        """Run a life in which nothing is read: the records of ``run`` are stored, and its crash is not judged."""
         done = anyio.Event()
         self.backend.hooks.insert(0, lambda call: anyio.sleep_forever if call.step == "fetch" else None)
         send = self._settings.run
@@ -322,7 +324,7 @@ class Process:
             try:
                 async with self.bus:
                     await send(self.bus)
-            except Exception as error:  # what the user's function or the log raises: told to the caller
+            except Exception as error:  # raised by the user's function or the log: stored for the caller
                 self.error = error
             finally:
                 done.set()
@@ -350,7 +352,7 @@ class Process:
 
     @asynccontextmanager
     async def _beside(self) -> AsyncGenerator[None]:
-        """What the application runs beside its handlers."""
+        """Run the application's own loop alongside its handlers."""
         run = self._settings.run
         if run is None:
             yield
@@ -399,7 +401,7 @@ class Process:
         return True
 
     def _is_drained(self, quiet: int) -> bool:
-        """Everything is handled and committed, and nothing has moved for as long as a loop of one's own may pause."""
+        """True if all is handled and committed, and nothing has moved for longer than a custom loop may pause."""
         if not self._has_started or (self._settings.run is not None and quiet < _QUIET_TURNS):
             return False
         broker = self.backend.engine.broker
@@ -408,14 +410,14 @@ class Process:
             committed = broker.groups.fetch_offsets(runner.group, None)
             for where in topics_of(runner.handler, partitions):
                 offset = committed[where].offset if where in committed else 0
-                # Behind the last record there may be markers of transactions, which nobody commits.
+                # After the last record there may be markers of transactions, which are never committed.
                 end = broker.list_offsets(where, LATEST, IsolationLevel.READ_COMMITTED).offset
                 if offset < end and any(record.offset >= offset for record in records_of(broker, where, offset)):
                     return quiet >= _STUCK_TURNS and not self._at_work
         return True
 
     def _look(self) -> None:
-        """What the world sees of this life's work."""
+        """Record the visible results of this life."""
         broker = self.backend.engine.broker
         self.seen_at_end = visible(broker)
         for runner in self.handlers:
@@ -424,7 +426,7 @@ class Process:
 
 
 def topics_of(handler: Handler[Any, Any], partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Those of ``partitions`` that the handler reads."""
+    """Return the partitions that the handler reads."""
     spec = handler.spec
     if spec.pattern is None:
         return [where for where in partitions if where.topic in spec.topics]
@@ -445,6 +447,6 @@ def _name_of(call: Call) -> str:
 
 
 def _leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error inside groups of groups."""
+    """Return the first error inside nested groups."""
     first = errors.exceptions[0]
     return _leaf(cast("BaseExceptionGroup[BaseException]", first)) if isinstance(first, BaseExceptionGroup) else first

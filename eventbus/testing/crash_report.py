@@ -1,4 +1,4 @@
-"""What the crashes of `eventbus.testing.crash_points` have shown, said so that it can be acted upon."""
+"""The report of `eventbus.testing.crash_points`, with advice for each finding."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MOST_ROWS = 40
 
 
 class Finding(NamedTuple):
-    """One thing that went wrong when the process ended at one instant."""
+    """A fault found after the process ended at some instant."""
 
     kind: Kind
     at: str
-    """When it ended: "killed after handler bill(orders-0@2)"."""
+    """The instant of the end: "killed after handler bill(orders-0@2)"."""
     where: str
     """The handler, the topic or the group."""
     which: str
     """The record or the output."""
     what: str
-    """What happened to it."""
+    """The fault in words."""
     advice: str
-    """What to do about it."""
+    """Advice how to avoid it."""
     is_of_several_ends: bool = False
-    """The process ended twice in this run."""
+    """True if the process ended twice in this run."""
 
     def __str__(self) -> str:
         return f"{self.at}: {self.where}: {self.which} {self.what}. {self.advice}"
@@ -40,11 +40,11 @@ class CrashReport:
     def __init__(self, findings: list[Finding], *, runs: int, instants: int, not_reached: int, seconds: float) -> None:
         self.findings = findings
         self.runs = runs
-        """Runs in which the process ended."""
+        """The number of runs in which the process ended."""
         self.instants = instants
-        """Instants of the run without a crash."""
+        """The number of instants of the run without a crash."""
         self.not_reached = not_reached
-        """Runs in which the instant did not come: things happen in another order now and then."""
+        """The number of runs in which the instant was not reached: the order of events varies occasionally."""
         self.seconds = seconds
 
     def _of(self, *kinds: Kind) -> list[Finding]:
@@ -52,7 +52,7 @@ class CrashReport:
 
     @property
     def lost(self) -> list[Finding]:
-        """Records that were never handled to their end, and never will be."""
+        """Records that were never handled completely, and never will be."""
         return self._of("lost")
 
     @property
@@ -72,36 +72,36 @@ class CrashReport:
 
     @property
     def half_done(self) -> list[Finding]:
-        """Records of which readers see some outputs and not the others: for good, or until the next start."""
+        """Records of which readers see only some outputs, permanently or until the next start."""
         return self._of("half_done")
 
     @property
     def state(self) -> list[Finding]:
-        """Ends at which ``state()`` is not what it is without a crash."""
+        """Ends after which ``state()`` differs from that without a crash."""
         return self._of("state")
 
     @property
     def failed(self) -> list[Finding]:
-        """Restarts that did not come to an end: an error, or offsets that were never committed."""
+        """Restarts that did not finish: an error, or offsets that were never committed."""
         return self._of("failed", "stuck", "not_committed")
 
     def assert_no_loss(self) -> None:
-        """Every record was handled to its end, its outputs are there, and every restart came to an end."""
+        """Assert that every record was handled completely, its outputs exist, and every restart finished."""
         self._assert(("lost", "missing_output", "failed", "stuck", "not_committed"), "records were lost")
 
     def assert_exactly_once(self) -> None:
-        """Readers see every output once, and never a part of what belongs together. Of outputs alone: see `state`."""
+        """Assert that readers see every output once, and related outputs all or none. For outputs only: see `state`."""
         kinds: tuple[Kind, ...] = (
             "lost", "missing_output", "doubled_output", "half_done", "failed", "stuck", "not_committed",
         )  # fmt: skip
         self._assert(kinds, "outputs are not there exactly once")
 
     def assert_no_repeats(self) -> None:
-        """No record was begun twice: only at-most-once delivery promises that, and pays for it with `lost`."""
+        """Assert that no record was begun twice: only at-most-once delivery guarantees that, at the price of `lost`."""
         self._assert(("repeated",), "records were handled again")
 
     def assert_same_state(self) -> None:
-        """``state()`` was always what it is without a crash."""
+        """Assert that ``state()`` was always the same as without a crash."""
         self._assert(("state", "failed", "stuck"), "the state is not what it is without a crash")
 
     def _assert(self, kinds: tuple[Kind, ...], what: str) -> None:
@@ -131,7 +131,7 @@ class CrashReport:
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, str]]:
-    """One row for each end and what it means; two ends in a row are shown where they show what one end does not."""
+    """Return a row for each end and its effect; two ends in a row are shown only if they differ from a single end."""
     rows: dict[tuple[str, str, str], dict[str, None]] = {}
     of_one_end = {(one.kind, one.where, one.which) for one in findings if not one.is_of_several_ends}
     for finding in findings:
@@ -149,7 +149,7 @@ def _summary(findings: Iterable[Finding]) -> str:
 
 
 def difference(before: Counter[Any], after: Counter[Any]) -> str:
-    """What one multiset has more or less than another, in words."""
+    """Describe the difference between two multisets."""
     parts: list[str] = []
     if less := before - after:
         parts.append(f"without {_some(less)}")

@@ -1,7 +1,7 @@
-"""Crash points: the user's handlers, with an end of the process before and after each of their steps.
+"""Crash points: run the user's handlers, ending the process before and after each of their steps.
 
-They run once without a crash, to learn the steps and the outputs. Then they run once for each step and each way to
-end, start again on what is left, and are compared: was a record lost, handled twice, half done?
+They run once without a crash, to record the steps and the outputs. Then they run once for each step and each way to
+end, start again on what is left, and the results are compared: was a record lost, handled twice, half done?
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Publish = Sequence[tuple[Any, ...]] | Callable[[EventBus], Awaitable[object]]
 
 
 _FEW_PARTITIONS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
-"""Each life opens the log: fifty partitions of each topic of the log's own would take most of its time."""
+"""Each life opens the log: fifty partitions of each internal topic would take most of its time."""
 
 
 class _Case(NamedTuple):
-    """Where the first life ends, and the second one."""
+    """The instants at which the first and the second life end."""
 
     way: Way
     first: Instant
@@ -57,20 +57,21 @@ async def crash_points(
     limit_seconds: float = 300,
     **config: Unpack[LogOptions],
 ) -> CrashReport:
-    """Run the handlers of ``app``, ending the process at every step, and report what each end has cost.
+    """Run the handlers of ``app``, ending the process at every step, and report the effects of each end.
 
     ``app``: the bus, stopped; or a function that builds it, called for each life, so that what handlers keep in memory
-    dies with the process. ``publish``: the records to handle. ``run``: a loop of the application's own, started beside
-    the handlers. ``state`` gives the effects outside of the log (rows, calls of an API) and ``reset`` undoes them; they
-    are compared with those of a run without a crash. ``identity`` says what makes two outputs the same, by default key
-    and value; needed where values hold a time or a random id. ``ways``: "kill" (nothing of the process reaches the log
-    any more), "cancel" (everything is cancelled at once), "stop" (it is closed in order). ``pairs``: so many runs end
-    twice in a row, at instants drawn by ``seed``. ``clock``: what the handlers sleep by. ``limit_seconds`` of it are
-    given to each life. Further keywords replace settings of the log (``num_partitions``, ...), which are the bus's own.
+    dies with the process. ``publish``: the records to handle. ``run``: a loop of the application, started alongside the
+    handlers. ``state`` returns the effects outside of the log (rows, calls of an API) and ``reset`` undoes them; they
+    are compared with those of a run without a crash. ``identity`` decides which outputs are equal, by default key and
+    value; needed if values contain a time or a random id. ``ways``: "kill" (nothing of the process reaches the log any
+    more), "cancel" (everything is cancelled at once), "stop" (it is closed in order). ``pairs``: the number of runs
+    that end twice in a row, at instants drawn by ``seed``. ``clock``: the clock that the handlers sleep by. Each life
+    gets ``limit_seconds`` of it. Further keywords replace settings of the log (``num_partitions``, ...), by default
+    those of the bus.
 
     Steps are: polls, calls of handlers, awaited sends, flushes, commits, the steps of transactions, and each write to a
     partition. What a handler does in `finally` when it is cancelled is done in a killed process too. Raises ConfigError
-    when nothing is handled without a crash, or differently each time, and what a handler raises then.
+    if nothing is handled without a crash, or differently each time, and errors of handlers in that run.
     """
     began = time.perf_counter()
     make = (lambda: app) if isinstance(app, EventBus) else app
@@ -112,15 +113,15 @@ class _Trials:
         self._identity = identity
         self._disk = Disk()
         self._sees_all = state is not None or reset is not None or settings.run is not None
-        """There is more to see than the log and calls of handlers: no two instants are alike."""
+        """True if effects outside of the log are compared: then no two instants are equivalent."""
         self._kept: dict[Instant, Past] | None = None
-        """What each instant leaves behind, where the log is all there is: then it need not be lived again."""
+        """The remains of each instant, if they are in the log alone: then the first life need not be repeated."""
         self.expected: Expected
         self.runs = 0
         self.not_reached = 0
 
     async def prepare(self, publish: Publish) -> None:
-        """Publish, and learn what happens without a crash."""
+        """Publish, and record the results without a crash."""
         await self._publish(publish)
         first, second = await self._run(), await self._run()
         self.expected = Expected.of(first, self._identity)
@@ -151,13 +152,14 @@ class _Trials:
         _raise(process)
 
     async def all_findings(self, ways: Sequence[Way], pairs: int, random: Random) -> list[Finding]:
-        """Of an end at every instant, in every way; of those that nothing tells apart, at one. Then of pairs."""
+        """Return findings for an end at every instant, in every way, with equivalent instants tried once, and for
+        pairs."""
         trace = self.expected.trace
         told_apart = [instant for instant in trace if self._sees_all or instant in self.expected.told_apart]
         findings: list[Finding] = []
         lengths: dict[Instant, int] = {}
         for way in ways:
-            # What is written was decided at the step that writes it: only a kill comes between.
+            # The content of a write was decided at the step before: only a kill can come in between.
             for instant in told_apart if way == "kill" else [one for one in trace if not one.what.startswith("write ")]:
                 run = await self._judged(_Case(way, instant), findings)
                 if run is not None and way == "kill":
@@ -168,7 +170,7 @@ class _Trials:
         return findings
 
     async def _judged(self, case: _Case, findings: list[Finding]) -> Run | None:
-        """One run, and its findings; None when it did not come to its instants."""
+        """Run a case and add its findings; return None if its instants were not reached."""
         run = await self._run(case)
         if len(run.past) < (1 if case.second is None else 2):
             self.not_reached += 1
@@ -224,7 +226,7 @@ def _raise(process: Process) -> None:
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """A process that ends at every step complains at every step."""
+    """Silence the log: a process that ends at every step warns at every step."""
     logger = logging.getLogger("eventbus")
     before = logger.disabled, logger.level
     logger.setLevel(logging.CRITICAL + 1)

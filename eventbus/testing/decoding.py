@@ -1,4 +1,4 @@
-"""Values as a test writes them down beside records as they are stored: what is different?"""
+"""Compare values in a test with stored records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_CHARACTERS = 300
 
 
 class Values:
-    """Keys and values of one bus, by its serdes."""
+    """Decodes keys and values with the serdes of a bus."""
 
     def __init__(self, serdes: Mapping[type, Serde]) -> None:
         self._serdes = serdes
@@ -29,7 +29,7 @@ class Values:
         return bind_encoder(for_keys(serde_of_values(kind, self._serdes)), topic, kind)(key)
 
     def decoder(self, topic: str, kind: Any, *, is_key: bool = False) -> Callable[[ConsumerRecord, bytes | None], Any]:
-        """A function of the record and the bytes to read: what they are as ``kind``."""
+        """Return a function of a record and its bytes that decodes them as ``kind``."""
         decode = bind_decoder(serde_for(kind, self._serdes), topic)
 
         def read(record: ConsumerRecord, data: bytes | None) -> Any:
@@ -37,7 +37,7 @@ class Values:
                 return None
             try:
                 return decode(data)
-            except Exception as error:  # a serde of the user's may raise anything
+            except Exception as error:  # a serde of the user may raise anything
                 what = "key" if is_key else "value"
                 raise SerializationError(
                     f"the {what} of {_place(record)} is no {_name(kind)}: {error}; it is {_text(data)}. Name the type "
@@ -49,7 +49,7 @@ class Values:
     def difference(
         self, topic: str, expected: Sequence[Any], records: Sequence[ConsumerRecord], is_ordered: bool
     ) -> str:
-        """What keeps the values of the records from being ``expected``, in lines; empty when they are."""
+        """Return the differences between the records' values and ``expected``, in lines; empty if there are none."""
         wishes = [_Wish(value, topic, self._serdes) for value in expected]
         in_place = len(wishes) == len(records) and all(map(_Wish.is_met_by, wishes, records))
         if in_place:
@@ -73,7 +73,7 @@ class Values:
 
 
 class _Wish:
-    """One value a test expects."""
+    """A value that a test expects."""
 
     __slots__ = ("_decoders", "_encoded", "value")
 
@@ -87,10 +87,11 @@ class _Wish:
         kinds: list[Any] = [kind]
         try:
             self._encoded = encoder_for(kind, topic, serdes)(value)
-        except Exception:  # no value that can be sent, but one that can be compared: unittest.mock.ANY, alone or inside
+        # Not a value that can be sent, but one that can be compared: unittest.mock.ANY, alone or inside.
+        except Exception:
             kinds.append(Any)
         for one in kinds:
-            with suppress(TypeError):  # no type that JSON can be read as
+            with suppress(TypeError):  # not a type that JSON can be decoded to
                 self._decoders.append(bind_decoder(serde_for(one, serdes), topic))
 
     def is_met_by(self, record: ConsumerRecord) -> bool:
@@ -100,22 +101,22 @@ class _Wish:
         if data == self._encoded:
             return True
         for decode in self._decoders:
-            with suppress(Exception):  # it cannot be read as this type, or not be compared
+            with suppress(Exception):  # it cannot be decoded as this type, or not be compared
                 if bool(decode(data) == self.value):
                     return True
         return False
 
     def show(self, record: ConsumerRecord) -> str:
-        """The record in the form of what was expected, where it has it."""
+        """Format the record in the form of the expected value, if possible."""
         data: bytes | None = record.value
         if data is not None and self._decoders:
-            with suppress(Exception):  # it is of another type
+            with suppress(Exception):  # it has another type
                 return f"{_place(record)}: {_shortened(repr(self._decoders[0](data)))}"
         return show(record)
 
 
 def show(record: ConsumerRecord) -> str:
-    """``orders-0 offset 3, key 'o-1': {"amount":5}``"""
+    """Format as ``orders-0 offset 3, key 'o-1': {"amount":5}``."""
     return f"{_place(record)}: {_text(record.value)}"
 
 

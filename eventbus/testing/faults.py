@@ -1,6 +1,6 @@
-"""What happens to a service sooner or later, on demand: rebalances, lost sessions, outages, fencing, slow disks.
+"""Inject the faults that every service meets sooner or later: rebalances, lost sessions, outages, fencing, slow disks.
 
-Reached as ``log.faults`` of a bus under test. Each method says which event of the real world it stands for.
+Available as ``log.faults`` of a bus under test. Each method documents the real event that it simulates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from eventbus.testing.faulty import Call, FaultyBackend, FaultyConsumer, Step, W
 from eventbus.types import TopicPartition
 
 _PATIENCE_SECONDS = 60
-"""How long a client tries before it gives a step up (``default.api.timeout.ms``)."""
+"""How long a client retries a step (``default.api.timeout.ms``)."""
 _NEVER_GIVEN_UP: tuple[Step, ...] = ("fetch",)
-"""A poll that meets nobody returns nothing, and the next one tries again."""
+"""A poll without a connection returns nothing, and the next poll tries again."""
 
 
 class Faults:
-    """What can happen to the log of ``bus``, whose backend is ``backend``."""
+    """Faults of the log of ``bus``, whose backend is ``backend``."""
 
     def __init__(self, bus: EventBus, backend: FaultyBackend) -> None:
         self._bus = bus
@@ -37,18 +37,18 @@ class Faults:
 
     @property
     def hooks_count(self) -> int:
-        """How many faults are being played now."""
+        """The number of active faults."""
         return len(self._backend.hooks)
 
     # groups ----------------------------------------------------------------------------------------------------------
 
     async def rebalance(self, group: str) -> None:
-        """Another member comes and goes: every partition is taken from its member in order, and given back.
+        """Let another member join and leave: every partition is revoked in order, and assigned again.
 
-        What happens in a rolling deployment, or when a service is scaled up and down. Handlers finish the record at
-        work and commit before they let go. Returns when the members of before have their partitions again; a handler
-        that waits by a fake clock keeps it from going on, so advance the clock in another task.
-        Raises ConfigError for a group without members.
+        This happens in a rolling deployment, or when a service is scaled up and down. Handlers finish records in flight
+        and commit before their partitions are revoked. Returns when the previous members have their partitions again; a
+        handler that waits for a fake clock delays that, so advance the clock in another task. Raises ConfigError for a
+        group without members.
         """
         config = self._members(group)[0].config
         engine = self._backend.engine
@@ -84,20 +84,20 @@ class Faults:
             await self._backend.until_moved()
 
     async def lose(self, group: str) -> None:
-        """The members are thrown out of the group: their partitions are lost, nobody asks them first.
+        """Remove the members from the group: they lose their partitions without being able to commit.
 
-        What happens when a session expires: the process was paused (a laptop's lid, a virtual machine that moves, a
-        long garbage collection) or cut off. What was finished and not committed is handled again; what they commit now
-        is refused. They join again with their next poll. Raises ConfigError for a group without members.
+        This happens when a session expires: the process was paused (a laptop's lid, a virtual machine that moves, a
+        long garbage collection) or cut off. Records that were finished but not committed are handled again; commits are
+        refused now. The members join again with their next poll. Raises ConfigError for a group without members.
         """
         self._members(group)
         await self._backend.remove_group_members(group)
 
     def redeliver(self, group: str, topic: str, partition: int = 0, offset: int = 0) -> None:
-        """The next fetch returns the records of the partition from ``offset`` on, once more.
+        """Make the next fetch return the records of the partition from ``offset`` on again.
 
-        What happens after a crash, or a rebalance that came before the commit: at-least-once delivery means that a
-        handler must stand the same record twice. Raises ConfigError when no member of the group reads the partition.
+        This happens after a crash, or a rebalance that came before the commit: with at-least-once delivery a handler
+        must tolerate repeated records. Raises ConfigError if no member of the group reads the partition.
         """
         topic_partition = TopicPartition(topic, partition)
         members = self._members(group)
@@ -124,11 +124,12 @@ class Faults:
     # transactions ----------------------------------------------------------------------------------------------------
 
     async def fence(self, name: str) -> None:
-        """Another producer takes over the transactional id ``name``, or all those of the exactly-once handler ``name``.
+        """Let another producer take over the transactional id ``name``, or all ids of the exactly-once handler
+        ``name``.
 
-        What happens when a process is thought dead, is replaced, and then wakes up: a zombie. Its open transaction is
-        aborted, and whatever it writes from here on is refused with ProducerFenced. An exactly-once handler takes its
-        id back and handles the records again. Raises ConfigError when no producer has used the id yet.
+        This happens when a process seems dead, is replaced, and then wakes up: a zombie. Its open transaction is
+        aborted, and everything it writes from then on is refused with ProducerFenced. An exactly-once handler takes its
+        id back and handles the records again. Raises ConfigError if no producer has used the id yet.
         """
         known = [one.transactional_id for one in await self._backend.list_transactions()]
         if name in known:
@@ -153,12 +154,12 @@ class Faults:
     def outage(
         self, *steps: Step, group: str | None = None, topic: str | None = None, hang: bool = False
     ) -> Generator[None]:
-        """``with log.faults.outage():`` the log cannot be reached: every call to it fails with a retriable error.
+        """Make the log unreachable in ``with log.faults.outage():``: every call to it fails with a retriable error.
 
-        What happens when a broker restarts or the network fails. ``steps``: only these ("fetch", "send", "flush",
-        "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction"); ``group``: only
-        consumers of it; ``topic``: only sends to it. ``hang=True``: calls wait until it is over, as they do while a
-        client still retries, and fail with RequestTimedOut after 60 s of the clock; a fetch waits for as long as it is.
+        This happens when a broker restarts or the network fails. ``steps``: only these ("fetch", "send", "flush",
+        "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction"); ``group``: only its
+        consumers; ``topic``: only sends to it. ``hang=True``: calls wait until it is over, as they do while a client
+        still retries, and fail with RequestTimedOut after 60 s of the clock; a fetch waits without limit.
         """
         over = anyio.Event()
         chosen = _checked(steps) or tuple(get_args(Step))
@@ -167,7 +168,7 @@ class Faults:
             # A fetch that waits inside the log when the outage begins must not come back with records.
             is_meant = call.step in chosen and (call.when == "before" or call.step == "fetch")
             if not is_meant or not _is_of(call, group, topic) or (call.step == "flush" and not hang):
-                return None  # a flush says nothing of what it waited for: each delivery tells its own outcome
+                return None  # a flush has no result of its records: each delivery has its own outcome
             if not hang:
                 raise _no_answer(call.step, "a test's outage")
             return over.wait if call.step in _NEVER_GIVEN_UP else partial(self._wait_for_end, over, call.step)
@@ -186,9 +187,9 @@ class Faults:
 
     @contextmanager
     def slow(self, *steps: Step, ms: float, group: str | None = None, topic: str | None = None) -> Generator[None]:
-        """``with log.faults.slow("commit", ms=200):`` these steps, or all, take so much longer by the bus's clock.
+        """Delay these steps, or all, by the bus's clock: ``with log.faults.slow("commit", ms=200):``.
 
-        What happens when a disk or a network is busy. With a fake clock they wait until it is advanced.
+        This happens when a disk or a network is busy. With a fake clock they wait until it is advanced.
         """
         chosen = _checked(steps) or tuple(get_args(Step))
 
@@ -201,10 +202,11 @@ class Faults:
             yield
 
     def fail_next(self, step: Step, error: Exception | None = None, *, times: int = 1, after: bool = False) -> None:
-        """The next ``times`` calls of ``step`` raise ``error`` and do nothing; by default what a lost connection means.
+        """Make the next ``times`` calls of ``step`` raise ``error`` and do nothing; by default the error of a lost
+        connection.
 
-        ``after=True``: they have reached it, and its answer is lost on the way back: whoever tries again meets its own
-        work. Not for sends that nobody awaits: their answer is their delivery.
+        ``after=True``: the calls take effect, and only the answer is lost: a retry finds its own work. Not for sends
+        that are not awaited: their result is their delivery.
         """
         _checked((step,))
         when = "after" if after else "before"
@@ -224,12 +226,12 @@ class Faults:
             self._backend.hooks.append(fail)
 
     async def restart_coordinator(self) -> None:
-        """The log's process restarts underneath: what groups and transactions keep in memory alone is forgotten.
+        """Restart the log's process: groups and transactions lose what they keep only in memory.
 
-        What happens when the coordinator of a group moves to another broker, or its broker restarts. Committed offsets,
-        generations and transactions are stored, and go on; who was about to join has to ask again. Who left in a
-        rebalance that is not over counts as a member again, and the group waits for it until its session ends: advance
-        the clock past ``session_timeout_ms``.
+        This happens when the coordinator of a group moves to another broker, or its broker restarts. Committed offsets,
+        generations and transactions are stored, and continue; a member that was about to join has to join again. A
+        member that left during an unfinished rebalance counts as a member again, and the group waits for it until its
+        session ends: advance the clock past ``session_timeout_ms``.
         """
         self._backend.engine.restart()
 
@@ -249,7 +251,7 @@ def _no_answer(step: Step, why: str) -> KafkaError:
 
 
 def _as_another(config: ConsumerConfig) -> ConsumerConfig:
-    """The settings of a member, for one that is not it."""
+    """Return the settings of a member for a different member."""
     return msgspec.structs.replace(config, group_instance_id=None, client_id="another")
 
 

@@ -1,7 +1,7 @@
-"""A log that goes wrong when it is told to: a `Backend` around another one, with hooks at each step.
+"""A log with injected faults: a `Backend` around another backend, with hooks at each step.
 
-Without a hook it is the log inside, call for call. `eventbus.testing.faults` is the list of things that happen to a
-service in the end, played with these hooks.
+Without hooks it behaves like the inner log. `eventbus.testing.faults` uses these hooks to simulate the faults that a
+service meets.
 """
 
 from __future__ import annotations
@@ -42,45 +42,46 @@ from eventbus.types import (
 Step = Literal[
     "fetch", "send", "flush", "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction"
 ]
-"""What a client does with a log."""
+"""The operations of a client on a log."""
 
 
 class Call(NamedTuple):
-    """One step of one client, about to happen or done."""
+    """A step of a client, before or after it happens."""
 
     step: Step
     when: Literal["before", "after"]
     client: FaultyConsumer | FaultyProducer
     group: str = ""
-    """Whose consumer it is; empty without a group, and for producers."""
+    """The group of the consumer; empty without a group, and for producers."""
     transactional_id: str = ""
     topic: str = ""
-    """Of a send, as are the next ones."""
+    """The topic of a send; the next fields are for sends too."""
     key: bytes | None = None
     value: bytes | None = None
     is_awaited: bool = True
-    """Somebody waits for its ack; not so for ``send_nowait`` and the outputs of handlers."""
+    """True if a caller waits for the ack; not so for ``send_nowait`` and the outputs of handlers."""
     records: int = 0
-    """After a fetch: how many it returns."""
+    """The number of returned records, after a fetch."""
 
 
 Hook = Callable[[Call], Wait | None]
-"""Called at each step. What it raises is what the step raises; what it returns is awaited, and the step goes on then.
+"""Called at each step. The step raises what it raises; what it returns is awaited, and then the step continues.
 
-A KafkaError at a send that nobody awaits (``send_nowait``, the outputs of handlers) is the outcome of its delivery; a
-wait there holds the record back, and those behind it. Of such a send no "after" is told: look at its delivery.
+A KafkaError at a send that is not awaited (``send_nowait``, the outputs of handlers) is the outcome of its delivery; a
+wait there holds the record and all later ones back. Such a send has no "after" step: check its delivery.
 """
 
 
 class FaultyBackend:
-    """See `Backend`. ``inner`` is the log; ``hooks`` are asked at each step, in order, and may change at any time."""
+    """A `Backend` whose ``hooks`` are called at each step, in order; they may change at any time. ``inner`` is the
+    log."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
         self.url = inner.url
         self.hooks: list[Hook] = []
         self.consumers: list[FaultyConsumer] = []
-        """Those that are open."""
+        """The open consumers."""
         self.producers: list[FaultyProducer] = []
         self._moved = anyio.Event()
         self.start = inner.start
@@ -124,9 +125,10 @@ class FaultyBackend:
 
     @property
     def engine(self) -> Engine:
-        """The engine inside, while the log is open. Raises ConfigError when it is closed, or no log in this process."""
+        """The inner engine, while the log is open. Raises ConfigError if it is closed, or is not a log in this
+        process."""
         if not isinstance(self.inner, EmbeddedBackend):
-            raise ConfigError(f"{self.url} is no log of this process: use memory:// or file:// for this fault")
+            raise ConfigError(f"{self.url} is not a log of this process: use memory:// or file:// for this fault")
         return self.inner.engine
 
     def producer(self, config: ProducerConfig) -> FaultyProducer:
@@ -142,26 +144,26 @@ class FaultyBackend:
     # for the clients -------------------------------------------------------------------------------------------------
 
     async def at(self, call: Call) -> None:
-        """Ask every hook, and wait for what they want waited for."""
+        """Call every hook, and await what they return."""
         for wait in self.ask(call):
             await wait()
 
     def ask(self, call: Call) -> list[Wait]:
-        """What the hooks want waited for."""
+        """Return what the hooks want awaited."""
         return [wait for hook in [*self.hooks] if (wait := hook(call)) is not None]
 
     def moved(self) -> None:
-        """Partitions came to a consumer, or left one: see `until_moved`."""
+        """Wake `until_moved`, because partitions were assigned or revoked."""
         moved, self._moved = self._moved, anyio.Event()
         moved.set()
 
     async def until_moved(self) -> None:
-        """Return when partitions have come to some consumer or left one."""
+        """Return when partitions were assigned to or revoked from some consumer."""
         await self._moved.wait()
 
 
 class FaultyConsumer:
-    """See `BackendConsumer`."""
+    """A consumer with hooks, see `BackendConsumer`."""
 
     def __init__(self, backend: FaultyBackend, inner: BackendConsumer, config: ConsumerConfig) -> None:
         self.inner = inner
@@ -183,7 +185,7 @@ class FaultyConsumer:
         self.group_metadata = inner.group_metadata
         self.committed = inner.committed
         self._in_hand: list[FetchedRecords] = []
-        """Fetched, and not returned yet: a hook wants to wait."""
+        """Records that were fetched but not returned yet, because a hook waits."""
         self.seek = inner.seek
         self.pause = inner.pause
         self.resume = inner.resume
@@ -235,18 +237,18 @@ class FaultyConsumer:
     async def position(self, partition: TopicPartition) -> int:
         for chunk in self._in_hand:
             if (chunk.topic, chunk.partition) == partition and len(chunk):
-                return chunk.offsets[0]  # nobody has seen it yet
+                return chunk.offsets[0]  # not returned to a caller yet
         return await self.inner.position(partition)
 
     async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         found = await self.inner.positions(partitions)
         for chunk in self._in_hand:
             if len(chunk) and (where := TopicPartition(chunk.topic, chunk.partition)) in found:
-                found[where] = chunk.offsets[0]  # nobody has seen it yet
+                found[where] = chunk.offsets[0]  # not returned to a caller yet
         return found
 
     def _put_back(self, fetched: list[FetchedRecords]) -> None:
-        """Nobody has seen them: they are fetched again."""
+        """Fetch records again that were not returned to a caller."""
         held = self.inner.assignment()
         for chunk in fetched:
             topic_partition = TopicPartition(chunk.topic, chunk.partition)
@@ -272,19 +274,19 @@ class FaultyConsumer:
 
 
 class FaultyProducer:
-    """See `BackendProducer`."""
+    """A producer with hooks, see `BackendProducer`."""
 
     def __init__(self, backend: FaultyBackend, inner: BackendProducer, config: ProducerConfig) -> None:
         self.inner = inner
         self.config = config
         self._backend = backend
         self._lines: dict[TopicPartition, Line] = {}
-        """Of partitions that ever held a record back."""
+        """The lines of partitions that ever held a record back."""
         self._begun: deque[Line] = deque()
-        """Lines that hold a record again, and nobody releases yet."""
+        """Lines that hold a record again, and are not being released yet."""
         self._some_begun = anyio.Event()
         self._spoiled: EventBusError | None = None
-        """What kept a record of the open transaction from the log."""
+        """The error because of which a record of the open transaction was not stored."""
         self.on_topics_changed = inner.on_topics_changed
         inner.on_topics_changed = self._topics_changed
         self.partition_count = inner.partition_count
@@ -298,7 +300,7 @@ class FaultyProducer:
     # sends -----------------------------------------------------------------------------------------------------------
 
     def _passes(self, line: Line) -> bool:
-        """Nothing is asked for: a record goes straight through."""
+        """True if no hook interferes, so that a record is passed on directly."""
         return not self._backend.hooks and not line.held
 
     def _line(self, topic: str, partition: int) -> Line:
@@ -344,7 +346,7 @@ class FaultyProducer:
             except EventBusError as error:
                 self._spoil(error)
                 raise
-            if waits or line.held:  # behind what was sent before
+            if waits or line.held:  # after earlier records
                 held = self._hold(line, waits, partial(append, key, value, headers, timestamp_ms))
                 metadata = await Delivery(held, 0, timestamp_ms)
             else:
@@ -397,7 +399,7 @@ class FaultyProducer:
             self._spoiled = self._spoiled or error
 
     async def _release(self) -> None:
-        """Return when nothing is held back any more."""
+        """Return when no record is held back any more."""
         for line in list(self._lines.values()):
             if line.held:
                 await line.release()

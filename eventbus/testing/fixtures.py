@@ -1,4 +1,4 @@
-"""Buses in async fixtures: pytest-asyncio sets a fixture up in one task, and tears it down in another one."""
+"""Buses in async fixtures: pytest-asyncio sets a fixture up in a task, and tears it down in a different task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def needs_own_task() -> bool:
 
 @asynccontextmanager
 async def in_own_task(context: AbstractAsyncContextManager[T, Any]) -> AsyncGenerator[T]:
-    """``context``, entered and left in one task of its own, as a task group has to be. For asyncio alone.
+    """Enter and leave ``context`` in a single, separate task, as a task group requires. For asyncio only.
 
     An error that ends it meanwhile is raised at the end.
     """
@@ -48,7 +48,7 @@ async def in_own_task(context: AbstractAsyncContextManager[T, Any]) -> AsyncGene
                 entered.set()
                 await leaving.wait()
         except (SystemExit, KeyboardInterrupt) as error:
-            exits.append(error)  # a task that raised it would stop the event loop: it is raised by the fixture below
+            exits.append(error)  # a task that raised it would stop the event loop: the fixture below raises it
 
     life = asyncio.get_running_loop().create_task(live())  # anyio has no task that outlives the one that starts it
     life.add_done_callback(lambda _: entered.set())
@@ -63,4 +63,4 @@ async def in_own_task(context: AbstractAsyncContextManager[T, Any]) -> AsyncGene
         for error in exits:
             raise error
     finally:
-        life.cancel()  # unless it is over
+        life.cancel()  # if it still runs

@@ -1,4 +1,4 @@
-"""Records on their way to a log that holds them back: in order, until their time has come."""
+"""Records that are held back on the way to a log: in order, until they are released."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
 
 Wait = Callable[[], Awaitable[object]]
-"""Called and awaited; once more when the first wait was cancelled."""
+"""Called and awaited; called again if the first wait was cancelled."""
 
 
 class Held(NamedTuple):
@@ -22,11 +22,11 @@ class Held(NamedTuple):
     waits: list[Wait]
     append: Callable[[], Delivery]
     delivery: BatchDelivery
-    """What its sender looks at."""
+    """The delivery that the sender has."""
 
 
 class Line:
-    """The records of one partition that are held back, in order."""
+    """The records of a partition that are held back, in order."""
 
     def __init__(self, where: TopicPartition, fail: Callable[[BatchDelivery, EventBusError], None]) -> None:
         self.where = where
@@ -35,7 +35,7 @@ class Line:
         self._turn = anyio.Lock()
 
     async def release(self) -> None:
-        """Give the log each record when its time has come."""
+        """Pass each record to the log after its wait."""
         async with self._turn:
             while self.held:
                 held = self.held[0]
@@ -45,7 +45,7 @@ class Line:
                         await wait()
                 except EventBusError as error:
                     refused = error
-                if not held.delivery.done:  # else its transaction was aborted meanwhile
+                if not held.delivery.done:  # otherwise its transaction was aborted meanwhile
                     self.held.popleft()
                     self._give(held, refused)
 
@@ -67,7 +67,7 @@ class Line:
 
 
 class _Outcome:
-    """Tells what came of a record that was held back to the handle its sender has."""
+    """Passes the outcome of a record that was held back to its sender's handle."""
 
     def __init__(self, stored: Delivery, delivery: BatchDelivery) -> None:
         self._stored = stored
@@ -76,6 +76,6 @@ class _Outcome:
     def __call__(self) -> None:
         batch = self._stored.batch
         if batch.error is not None:
-            self._delivery.discard(batch.error)  # logged where it was met
+            self._delivery.discard(batch.error)  # already logged where it occurred
         else:
             self._delivery.resolve(self._stored.result().offset, batch.log_append_time_ms)

@@ -23,11 +23,11 @@ _FETCH_S = 600
 
 
 class NotAvailableError(EventBusError):
-    """What is missing on this machine, and how to get it."""
+    """Raised if Java or Maven is missing, with instructions how to install it."""
 
 
 def home() -> Path:
-    """Where the jars are kept, one folder per version."""
+    """Return the folder of the jars, with a subfolder per version."""
     chosen = os.environ.get("EVENTBUS_KAFKA_HOME")
     if chosen:
         return Path(chosen).absolute()
@@ -37,7 +37,7 @@ def home() -> Path:
 
 @cache
 def java() -> str:
-    """The ``java`` that runs Kafka.
+    """Return the ``java`` that runs Kafka.
 
     Raises:
         NotAvailableError: there is none, or it is older than 17.
@@ -55,7 +55,7 @@ def java() -> str:
 
 @cache
 def class_path(version: str = LATEST) -> str:
-    """The class path of one Kafka version; downloads it first if need be (20 s, 60 MB).
+    """Return the class path of a Kafka version, downloading it first if necessary (20 s, 60 MB).
 
     Raises:
         NotAvailableError: no Java, no Maven, or Maven could not fetch the jars.

@@ -1,4 +1,4 @@
-"""What a log holds after a test: records, offsets, lag, and assertions that say what is different."""
+"""The content of a log in a test: records, offsets, lag, and assertions that show differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AnyHandler = Handler[..., Any]
 _FETCH_BYTES = 64 * 1024 * 1024
 _MOST_SHOWN = 20
-"""Records in the message of an assertion that fails."""
+"""The most records in the message of a failed assertion."""
 
 
 class _Anything:
@@ -31,17 +31,17 @@ class _Anything:
 
 
 ANYTHING = _Anything()
-"""No wish: any key (None would be a wish: records without one)."""
+"""Matches any key (None means records without a key)."""
 
 
 class TestLog:
-    """The log of one bus under test: ``bus.log`` of a `TestBus`, or what ``async with in_memory(bus) as log`` gives.
+    """The log of a bus under test: ``bus.log`` of a `TestBus`, or the result of ``async with in_memory(bus) as log``.
 
-    It shows what a read-committed reader would see: no open and no aborted transaction. Looking waits for nothing, not
-    even for what is at work: `drain` first. It may be looked into after the bus has stopped, too.
+    It shows what a read-committed reader would see, without open or aborted transactions. Its methods wait for nothing,
+    not even for records in flight: call `drain` first. It also works after the bus has stopped.
     """
 
-    __test__ = False  # pytest takes every class called Test... for one of its own
+    __test__ = False  # pytest would collect every class called Test...
 
     def __init__(self, bus: EventBus, memory: MemoryLog) -> None:
         self._bus = bus
@@ -57,27 +57,27 @@ class TestLog:
 
     @property
     def clock(self) -> FakeClock:
-        """The one that moves the time of this log, and of every bus on it."""
+        """The clock of this log, and of every bus on it."""
         return self._memory.clock
 
     @cached_property
     def faults(self) -> Faults:
-        """What can go wrong with the log, and how to make it: see `Faults`."""
-        from eventbus.testing.faults import Faults  # most tests ask for none
+        """Faults to inject into the log: see `Faults`."""
+        from eventbus.testing.faults import Faults  # most tests use none
 
         return Faults(self._bus, self._memory.backend)
 
     async def drain(self) -> None:
-        """See `EventBus.drain`: handled, outputs stored, offsets committed.
+        """Wait until records are handled, outputs stored and offsets committed; see `EventBus.drain`.
 
-        It does not move the clock: a handler that waits by it (`FakeClock.sleep`) waits on.
+        It does not move the clock: a handler that waits for the clock (`FakeClock.sleep`) continues to wait.
         """
         await self._bus.drain()
 
     # records ---------------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Their names, without internal ones."""
+        """The names of topics, without internal ones."""
         with self._memory.broker() as broker:
             return _topics(broker)
 
@@ -89,9 +89,9 @@ class TestLog:
         partition: int | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> list[ConsumerRecord]:
-        """The records of a topic, their keys and values as bytes: partition by partition, each in its order.
+        """Return the records of a topic with keys and values as bytes: partition by partition, each in order.
 
-        ``key``: only those with it (of one key the order is that of sending). Raises UnknownTopicOrPartition.
+        ``key``: only those with it (for a key the order is that of sending). Raises UnknownTopicOrPartition.
         """
         with self._memory.broker() as broker:
             partitions = self._partitions(broker, topic, partition)
@@ -102,23 +102,24 @@ class TestLog:
         return [record for record in records if record.key == wanted]
 
     def values(self, topic: str, type: Any = Any, *, key: Any = ANYTHING, partition: int | None = None) -> list[Any]:
-        """The payloads of `records`, read as ``type``: JSON as it comes (Any), a Struct of yours, str, int, bytes.
+        """Return the payloads of `records`, decoded as ``type``: plain JSON (Any), your Struct, str, int, bytes.
 
-        A null is None. Raises UnknownTopicOrPartition, and SerializationError for a record that is no ``type``.
+        A null is None. Raises UnknownTopicOrPartition, and SerializationError for a record that is not a ``type``.
         """
         decode = self._values.decoder(topic, type)
         return [decode(record, record.value) for record in self.records(topic, key=key, partition=partition)]
 
     def keys(self, topic: str, type: Any = str, *, partition: int | None = None) -> list[Any]:
-        """The keys of `records`, read as ``type``. Raises UnknownTopicOrPartition, SerializationError."""
+        """Return the keys of `records`, decoded as ``type``. Raises UnknownTopicOrPartition, SerializationError."""
         decode = self._values.decoder(topic, type, is_key=True)
         return [decode(record, record.key) for record in self.records(topic, partition=partition)]
 
     def assert_published(self, topic: str, *values: Any, key: Any = ANYTHING, partition: int | None = None) -> None:
-        """The topic holds exactly these values; with ``key`` or ``partition``: its records with that one do.
+        """Assert that the topic holds exactly these values; with ``key`` or ``partition``, that its records with it do.
 
-        In this order, but for a topic of several partitions, where only records of a key or a partition have one.
-        Without values: at least one record is there. A value is compared with what a reader of its type would get.
+        The order matters, except in a topic with several partitions, where only the records of a key or a partition
+        have an order. Without values: at least one record exists. A value is compared with what a reader of its type
+        would get.
         """
         records = [] if self._is_absent(topic) else self.records(topic, key=key, partition=partition)
         of = "" if key is ANYTHING else f", key {key!r}"
@@ -134,7 +135,7 @@ class TestLog:
             raise AssertionError(f"topic {topic!r}{of} does not hold what was expected\n{difference}")
 
     def assert_nothing_published(self, topic: str, *, key: Any = ANYTHING) -> None:
-        """No record is there. A topic that does not exist holds none, unless its name looks mistyped."""
+        """Assert that there are no records. A missing topic has none, unless its name seems mistyped."""
         if self._is_absent(topic):
             return
         records = self.records(topic, key=key)
@@ -144,7 +145,7 @@ class TestLog:
             raise AssertionError(f"{len(records)} record(s) in {topic!r}, none expected:\n" + "\n".join(shown))
 
     def _is_absent(self, topic: str) -> bool:
-        """Raises UnknownTopicOrPartition when another topic was meant, it seems."""
+        """Return True if the topic does not exist. Raises UnknownTopicOrPartition if a similar topic does."""
         with self._memory.broker() as broker:
             if broker.has_topic(topic):
                 return False
@@ -166,7 +167,8 @@ class TestLog:
     # groups ----------------------------------------------------------------------------------------------------------
 
     def committed(self, group: str | AnyHandler, topic: str | None = None) -> dict[TopicPartition, int]:
-        """Where a group (of this name, or a handler's) goes on after a restart; no entry where it never committed.
+        """Return the offsets from which a group (or a handler's group) continues; partitions without a commit are
+        absent.
 
         The offset is that of the *next* record. Raises GroupIdNotFound, and UnknownTopicOrPartition for ``topic``.
         """
@@ -182,9 +184,9 @@ class TestLog:
         }
 
     def lag(self, group: str | AnyHandler, topic: str | None = None) -> dict[TopicPartition, int]:
-        """How many records of each partition a group has not committed; of all partitions it reads.
+        """Return how many records of each partition a group has not committed, for all partitions it reads.
 
-        Where it never committed all count, whatever ``start`` says. Raises as `committed`.
+        Without a commit, all records count, whatever ``start`` is. Raises as `committed`.
         """
         with self._memory.broker() as broker:
             name = self._group(broker, group)
@@ -197,14 +199,14 @@ class TestLog:
             }
 
     def assert_committed(self, group: str | AnyHandler, topic: str, partition: int, offset: int) -> None:
-        """The group goes on at ``offset``: it is the *next* record's, so 3 after records 0, 1 and 2."""
+        """Assert that the group continues at ``offset``: the *next* record's, so 3 after records 0, 1 and 2."""
         found = self.committed(group, topic).get(TopicPartition(topic, partition))
         if found != offset:
             stands = "has committed nothing" if found is None else f"has committed {found}"
             raise AssertionError(f"group {_name(group)} {stands} of {topic}-{partition}, expected {offset}")
 
     def assert_no_lag(self, group: str | AnyHandler) -> None:
-        """Everything the group reads is handled and committed."""
+        """Assert that everything the group reads is handled and committed."""
         behind = {one: count for one, count in self.lag(group).items() if count}
         if behind:
             committed = self.committed(group)
@@ -217,7 +219,7 @@ class TestLog:
     def _group(self, broker: Broker, group: str | AnyHandler) -> str:
         if isinstance(group, Handler):
             if group not in self._bus.context.handlers:
-                raise ConfigError(f"{group!r} is no handler of this bus: {self._bus!r}")
+                raise ConfigError(f"{group!r} is not a handler of this bus: {self._bus!r}")
             return self._bus.context.group_of(group)
         known = {listing.group for listing in broker.groups.list()}
         known |= {self._bus.context.group_of(handler) for handler in self._bus.context.handlers}
@@ -228,7 +230,7 @@ class TestLog:
         return group
 
     def _topics_of(self, broker: Broker, name: str, group: str | AnyHandler) -> set[str]:
-        """What a group reads: by its commits, its members of now, and the handlers declared."""
+        """Return the topics of a group: by its commits, its present members, and its declared handlers."""
         if isinstance(group, Handler) and group.spec.topics:
             return set(group.spec.topics)
         (description,) = broker.groups.describe([name])
@@ -250,7 +252,7 @@ def _name(group: str | AnyHandler) -> str:
 def _read(
     broker: Broker, topic_partition: TopicPartition, isolation: IsolationLevel, offset: int = -1
 ) -> list[ConsumerRecord]:
-    """Every record from ``offset`` on, or from the first one held."""
+    """Read every record from ``offset`` on, or from the first."""
     topic, partition = topic_partition
     position = max(offset, broker.list_offsets(topic_partition, -2).offset)
     records: list[ConsumerRecord] = []

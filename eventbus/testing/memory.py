@@ -1,4 +1,4 @@
-"""A log in memory that outlives the buses that open it: one that is stopped and started again finds its records."""
+"""A log in memory that outlives the buses that open it: a bus that is stopped and started again finds its records."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ logger = logging.getLogger("eventbus.testing")
 
 _URL = "memory://"
 _SETTINGS = {
-    # What the bus sets itself takes precedence. With the defaults, the clock would stop once a second, for readers in
-    # other processes, and every 15 seconds, to look what to compact.
+    # The bus's own settings take precedence. With the defaults, the clock would stop once a second, for readers in
+    # other processes, and every 15 seconds, for compaction.
     "checkpoint_interval_ms": 3_600_000,
     "log_cleaner_backoff_ms": 60_000,
 }
 _LONG_POLL_MS = 10_000
 _STALL_SECONDS = 5
-"""So long in reality nothing moves before a word is said of it."""
+"""The real time without any progress after which a warning is logged."""
 _LEAVE_SECONDS = 1
-"""So long in reality a bus that closes may take before time is made to pass for it."""
+"""The real time that a closing bus may take before the clock is advanced for it."""
 
 
 class MemoryLog:
-    """The storage, the one engine on it, and the backend a bus under test gets. ``config``: the log's own settings."""
+    """The storage, its single engine, and the backend of a bus under test. ``config``: the log's own settings."""
 
     def __init__(self, clock: FakeClock, config: Mapping[str, Any]) -> None:
         self.clock = clock
@@ -54,12 +54,12 @@ class MemoryLog:
         return engine
 
     def closing(self) -> None:
-        """The bus closes: the test is behind its last `advance`, and whoever waits by the clock would wait for ever."""
+        """Mark the bus as closing: the test has made its last `advance`, and waits for the clock would never end."""
         self._inner.closing.set()
 
     @contextmanager
     def broker(self) -> Generator[Broker]:
-        """What the log holds, to look into; also while no bus has it open."""
+        """Yield the broker for inspection, also while no bus has it open."""
         if self._engine is not None and self._engine.is_open:
             yield self._engine.broker
             return
@@ -72,7 +72,7 @@ class MemoryLog:
 
 
 class _UnderTest(EmbeddedBackend):
-    """The backend of a clock that stands still."""
+    """The backend of a clock that does not move by itself."""
 
     def __init__(self, url: str, engine_of: Callable[[], Engine], clock: FakeClock) -> None:
         super().__init__(url, engine_of, timers_of(clock))
@@ -90,17 +90,19 @@ class _UnderTest(EmbeddedBackend):
             await super().run()
 
     def producer(self, config: ProducerConfig) -> EmbeddedProducer:
-        """Batches leave at once: ``linger_ms`` would have every awaited send wait until the clock is advanced."""
+        """Return a producer without ``linger_ms``, which would make every awaited send wait until the clock is
+        advanced."""
         return super().producer(msgspec.structs.replace(config, linger_ms=0))
 
     def consumer(self, config: ConsumerConfig) -> EmbeddedConsumer:
-        """A poll of nothing asks again every ten seconds: the records end it anyway, and the clock stops less often."""
+        """Return a consumer whose empty polls repeat every ten seconds: records end them anyway, and the clock stops
+        less often."""
         if config.fetch_min_bytes <= 1:
             config = msgspec.structs.replace(config, fetch_max_wait_ms=max(config.fetch_max_wait_ms, _LONG_POLL_MS))
         return super().consumer(config)
 
     async def _say_if_nothing_moves(self) -> None:
-        """A test that waits for what takes time, and does not let it pass, waits for ever: say why."""
+        """Log a warning for a test that waits for something that takes time, without letting time pass."""
         clock = self._clock
         moved = -1
         while moved != clock.moved:
@@ -113,8 +115,9 @@ class _UnderTest(EmbeddedBackend):
         )  # fmt: skip
 
     async def _let_time_pass_at_the_end(self) -> None:
-        """A handler that sleeps by the clock, or hangs, is given up at ``drain_timeout_ms``, as in production."""
+        """Let time pass, so that a handler that sleeps by the clock, or hangs, ends at ``drain_timeout_ms``, as in
+        production."""
         await self.closing.wait()
-        await anyio.sleep(_LEAVE_SECONDS)  # most need no time at all; plain functions and the like need some real one
+        await anyio.sleep(_LEAVE_SECONDS)  # most need no time at all; plain functions need some real time
         while await self._clock.advance_to_next():
             pass

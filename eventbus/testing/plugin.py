@@ -29,7 +29,7 @@ def eventbus_clock() -> FakeClock:
 
 @pytest.fixture
 def eventbus_bus(eventbus_clock: FakeClock) -> TestBus:
-    """A bus in memory under ``eventbus_clock``, not started: declare handlers, then ``async with eventbus_bus:``."""
+    """A bus in memory with ``eventbus_clock``, not started: declare handlers, then ``async with eventbus_bus:``."""
     from eventbus.testing.testbus import TestBus
 
     return TestBus(clock=eventbus_clock)
@@ -37,7 +37,7 @@ def eventbus_bus(eventbus_clock: FakeClock) -> TestBus:
 
 @pytest.fixture
 def kafka_server() -> Generator[KafkaServer]:
-    """A Kafka server of this test, in memory, in a thread: give clients ``kafka_server.bootstrap``."""
+    """A Kafka server for this test, in memory, in a thread: pass ``kafka_server.bootstrap`` to clients."""
     from eventbus.testing.server import KafkaServer
 
     with KafkaServer() as server:

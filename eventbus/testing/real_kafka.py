@@ -1,12 +1,12 @@
-"""Apache Kafka itself, for tests: KRaft nodes in folders of their own, on free ports of 127.0.0.1, without containers.
+"""Apache Kafka itself, for tests: KRaft nodes in separate folders, on free ports of 127.0.0.1, without containers.
 
     with RealKafka(folder, nodes=3) as kafka:
         EventBus(kafka.url)                          # "kafka://127.0.0.1:21123,127.0.0.1:21125,127.0.0.1:21127"
-        kafka.nodes[0].kill()                        # what a crash of a broker is to its clients
+        kafka.nodes[0].kill()                        # like the crash of a broker
         kafka.nodes[0].start()
 
-Needs Java 17 and, once per machine, Maven: `eventbus.testing.kafka_jars` fetches what runs.
-By hand, until Ctrl-C: ``python -m eventbus.testing.real_kafka [--nodes 3] [--version 4.3.1] [KEY=VALUE ...]``.
+Needs Java 17 and, once per machine, Maven: `eventbus.testing.kafka_jars` downloads Kafka. To run it until Ctrl-C:
+``python -m eventbus.testing.real_kafka [--nodes 3] [--version 4.3.1] [KEY=VALUE ...]``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _TOGETHER = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "share.coordinator.state.topic.num.partitions": "3",
-    # A broker that is gone is found out, and replaced as a leader, within about four seconds; Kafka's own 9 s and 2 s
-    # are for machines that share a network.
+    # A dead broker is detected, and replaced as a leader, within about four seconds; Kafka's own 9 s and 2 s are for
+    # machines that share a network.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1500",
@@ -65,16 +65,16 @@ _TOGETHER = {
 
 
 class KafkaNode:
-    """One process of the cluster: a broker that is also a controller."""
+    """A process of the cluster: a broker that is also a controller."""
 
     def __init__(self, number: int, folder: Path, version: str, properties: dict[str, str], options: list[str]) -> None:
         self.id = number
         self.folder = folder
         self.version = version
         self.properties = properties
-        """Its ``server.properties``; what is changed here counts from the next `start` on."""
+        """Its ``server.properties``; changes take effect at the next `start`."""
         self.logs = Path(properties["log.dirs"])
-        """Where it keeps its segments (``<topic>-<partition>/``)."""
+        """The directory of its segments (``<topic>-<partition>/``)."""
         self.output = folder / "broker.out"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,7 +89,7 @@ class KafkaNode:
 
     @property
     def pid(self) -> int:
-        """Its process, for reading its CPU time and memory."""
+        """Its process id, for reading its CPU time and memory."""
         assert self._process is not None, f"node {self.id} is not running"
         return self._process.pid
 
@@ -98,7 +98,7 @@ class KafkaNode:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Returns when clients can connect. A second start continues with the same folder.
+        """Start the node, and return when clients can connect. A second start continues with the same folder.
 
         Raises:
             RuntimeError: the broker ended, or did not come up within 180 s; with the end of its output.
@@ -107,7 +107,7 @@ class KafkaNode:
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """The first half of `start`: the process runs."""
+        """Start the process: the first half of `start`."""
         assert self._process is None, f"node {self.id} is running"
         config = self._write_config()
         with self.output.open("ab") as output:
@@ -116,7 +116,7 @@ class KafkaNode:
             )
 
     def wait_until_ready(self) -> None:
-        """The other half of `start`: clients can connect."""
+        """Wait until clients can connect: the second half of `start`."""
         assert self._process is not None
         limit = time.monotonic() + START_S
         while time.monotonic() < limit and self._process.poll() is None:
@@ -124,31 +124,31 @@ class KafkaNode:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             except OSError:
-                time.sleep(0.05)  # another process starts, and says so by its port alone
+                time.sleep(0.05)  # the open port is the only sign that the other process is ready
         self.kill()
         raise RuntimeError(f"Kafka {self.version} did not start: {self.output.read_text('utf-8')[-4000:]}")
 
     def stop(self) -> None:
-        """A clean shutdown, its partitions' leaders handed over first; killed if it takes longer than 30 s."""
+        """Shut down cleanly, after moving the leaders of its partitions; killed if it takes longer than 30 s."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: what it has not told the others is lost to them; its files are as the system has them."""
+        """Send SIGKILL: what it has not replicated is lost to the others; its files stay as the system has them."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP: the process stands still and its connections stay open, until `resume`."""
+        """Send SIGSTOP: the process stops and its connections stay open, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def format(self) -> None:
-        """Give its storage the cluster's name, as ``kafka-storage format`` does. Storage that has it is left alone."""
+        """Write the cluster id to its storage, as ``kafka-storage format`` does, unless it is already formatted."""
         if self.logs.exists():
             return
         config = str(self._write_config())
-        # It lives for a second: the quick compiler alone and the smallest collector halve that.
+        # It runs for a second: using only the quick compiler and the smallest collector halves that.
         options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command = [*_java(self.version, options), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", config]
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
@@ -156,7 +156,7 @@ class KafkaNode:
             raise RuntimeError(f"Kafka's storage tool failed: {done.stdout}{done.stderr}")
 
     def format_like(self, other: KafkaNode) -> None:
-        """The same without the tool, which writes every node the same but for its id and its directory's."""
+        """Format without the tool, which writes the same to every node except its id and its directory's."""
         if self.logs.exists():
             return
         shutil.copytree(other.logs, self.logs)
@@ -183,10 +183,10 @@ class KafkaNode:
 
 
 class RealKafka:
-    """A cluster that starts on entry and stops on exit: of one node, or of three (or more).
+    """A cluster that starts on entry and stops on exit, with one node, or three (or more).
 
-    With three, a topic has three replicas and wants two in sync, unless its creator says otherwise, and a killed leader
-    is replaced within seconds. ``properties`` override the brokers' (``{"num.partitions": "4"}``).
+    With three, a topic has three replicas and requires two in sync, unless its creator chooses otherwise, and a killed
+    leader is replaced within seconds. ``properties`` override the brokers' (``{"num.partitions": "4"}``).
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class RealKafka:
         properties: dict[str, str] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
-        class_path(version)  # fails here, not at the start, where something is missing
+        class_path(version)  # fails here, not at the start, if something is missing
         self.folder = folder
         self.version = version
         ports, sockets = _reserve_ports(2 * nodes)
@@ -227,21 +227,22 @@ class RealKafka:
 
     @property
     def logs(self) -> Path:
-        """Where the only node keeps its segments."""
+        """The segment directory of the only node."""
         return self._only.logs
 
     @property
     def output(self) -> Path:
-        """What the only node prints."""
+        """The output of the only node."""
         return self._only.output
 
     @property
     def pid(self) -> int:
-        """The only node's process."""
+        """The process id of the only node."""
         return self._only.pid
 
     def start(self) -> None:
-        """Returns when clients can connect to every node. A second start continues with the same folders.
+        """Start all nodes, and return when clients can connect to every node. A second start continues with the same
+        folders.
 
         Raises:
             RuntimeError: a node ended, or did not come up within 180 s; with the end of its output.
@@ -261,7 +262,7 @@ class RealKafka:
             raise
 
     def stop(self) -> None:
-        """A clean shutdown of one node after the other, while enough are left to agree to it; the rest are killed."""
+        """Shut the nodes down cleanly in turn, while a majority remains to agree; kill the rest."""
         running = [node for node in self.nodes if node.is_running]
         while running and 2 * len(running) > len(self.nodes):
             running.pop(0).stop()
@@ -269,12 +270,12 @@ class RealKafka:
             node.kill()
 
     def kill(self) -> None:
-        """All nodes at once."""
+        """Kill all nodes at once."""
         for node in self.nodes:
             node.kill()
 
     def node(self, number: int) -> KafkaNode:
-        """The node with that id, as metadata names it."""
+        """Return the node with that id, as in the metadata."""
         return self.nodes[number - 1]
 
     def __enter__(self) -> RealKafka:
@@ -285,7 +286,7 @@ class RealKafka:
         if len(self.nodes) == 1:
             self.stop()
         else:
-            self.kill()  # one after the other would hand its partitions over, to nobody's good
+            self.kill()  # a clean shutdown would move its partitions for nothing
 
     @property
     def _only(self) -> KafkaNode:
@@ -314,10 +315,11 @@ def _java(version: str, options: Sequence[str]) -> list[str]:
 
 
 def _reserve_ports(count: int) -> tuple[list[int], list[socket.socket]]:
-    """Ports that stay ours while the sockets are open, also while a node is down: they are bound and never listen.
+    """Reserve ports while the sockets are open, even while a node is down: they are bound and never listen.
 
-    Nobody else is given the port, be it by a bind or by a connect (a client that connects to its own port in vain would
-    meet itself there, and keep the node out). Who sets SO_REUSEADDR, as Java does, may bind it and listen.
+    The system assigns such a port to no other process, neither for a bind nor for a connect (a client that connects to
+    its own port in vain would connect to itself, and block the node). A process that sets SO_REUSEADDR, as Java does,
+    may bind it and listen.
     """
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:

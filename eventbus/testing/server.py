@@ -1,4 +1,4 @@
-"""A Kafka that starts in a tenth of a second: the wire server on a log of its own, for tests."""
+"""A Kafka server that starts in a tenth of a second: the wire server on a private log, for tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _numbers = itertools.count(1)
 
 
 class KafkaServer(Server):
-    """``async with KafkaServer() as server:`` gives Kafka clients ``server.bootstrap``; stopped, nothing is left.
+    """A server for Kafka clients: ``async with KafkaServer() as server:``, then use ``server.bootstrap``.
 
-    ``with KafkaServer() as server:`` runs it in a thread of its own, for tests that block. On a free port of the
-    loopback interface, in memory unless a ``url`` says otherwise; topics are created when they are first used, and
-    sessions of groups may be short. ``settings`` are those of the log (`BrokerConfig`).
+    ``with KafkaServer() as server:`` runs it in a separate thread, for tests that block. It uses a free port of the
+    loopback interface, in memory unless a ``url`` is given; topics are created on first use, and sessions of groups may
+    be short. ``settings`` are those of the log (`BrokerConfig`).
     """
 
     __test__ = False
@@ -37,9 +37,11 @@ class KafkaServer(Server):
         self._thread: _ServerThread | None = None
 
     def bus(self, **options: Unpack[BusOptions]) -> EventBus:
-        """A bus on the same log, not started: topics, groups and transactions are shared with the server's clients.
+        """Return a bus on the same log, not started: it shares topics, groups and transactions with the server's
+        clients.
 
-        For a server in the test's own event loop: a log belongs to one. Raises ConfigError for one in a thread.
+        Only for a server in the test's own event loop, because a log belongs to one loop. Raises ConfigError for one in
+        a thread.
         """
         if self._thread is not None:
             raise ConfigError(
@@ -72,14 +74,14 @@ class _ServerThread(threading.Thread):
         self._stopping: asyncio.Event | None = None
 
     def begin(self) -> None:
-        """Return when it listens. Raises what kept it from that."""
+        """Return when it listens. Raises the error that prevented it."""
         self.start()
         self._ready.wait()
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """Return when it has stopped. Raises what went wrong at that."""
+        """Return when it has stopped. Raises errors of stopping."""
         if self._loop is not None and self._stopping is not None and self.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
         self.join()
@@ -89,7 +91,7 @@ class _ServerThread(threading.Thread):
     def run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # told by `begin` or `end`, whoever waits
+        except BaseException as error:  # raised by `begin` or `end`
             self._error = error
         finally:
             self._ready.set()

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock(eventbus_clock: FakeClock) -> FakeClock:
-    """The same object as ``eventbus_clock``."""
+    """Return the object of ``eventbus_clock``."""
     return eventbus_clock
 
 
 @pytest.fixture
 def bus(eventbus_bus: TestBus) -> TestBus:
-    """The same object as ``eventbus_bus``."""
+    """Return the object of ``eventbus_bus``."""
     return eventbus_bus

@@ -1,7 +1,7 @@
-"""Storages that go wrong on purpose: `CrashStorage` loses what was not synced, `FaultyStorage` fails a chosen call.
+"""Storages that fail on purpose: `CrashStorage` loses what was not synced, `FaultyStorage` fails a chosen call.
 
-Both stand under the very code that runs in production, so a power cut or a full disk at any point costs a test
-a fraction of a millisecond.
+The code on top is the production code, so a power cut or a full disk at any point costs a test a fraction of a
+millisecond.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from eventbus.log.storage import Buffer, File, Storage
 
 _SECTOR_BYTES = 16
-"""Small, so that small test batches can be torn in many places. A real one is 512 bytes or more."""
+"""Small, so that small test batches can be torn in many places. A real sector is 512 bytes or more."""
 
 
 class SimulatedCrash(Exception):
-    """The machine stopped. Go on with `CrashStorage.crash`, which is what its disk holds then."""
+    """Raised when the machine stops. Continue with `CrashStorage.crash`, the content of its disk then."""
 
 
 # -- the crash model ---------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class _Truncate(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """A change of a directory's names that a file system makes whole or not at all; None removes a name."""
+    """A change of a directory's names that a file system makes completely or not at all; None removes a name."""
 
     order: int
     changes: tuple[tuple[str, _Node | None], ...]
@@ -65,12 +65,12 @@ _Node = _FileNode | _DirectoryNode
 
 
 class CrashStorage:
-    """A tree in memory with two images: what programs see, and what is on disk for certain.
+    """A tree in memory with two images: what programs see, and what is certainly on disk.
 
-    The strictest reading of POSIX: `File.sync` covers the bytes of that file alone, `sync_dir` the names in that
-    directory alone, and whatever is not covered may survive a crash in part, torn, or in any order.
+    It follows the strictest reading of POSIX: `File.sync` covers only the bytes of that file, `sync_dir` only the names
+    in that directory, and whatever is not covered may survive a crash in part, torn, or in any order.
 
-    ``crash_at_call`` / ``crash_at_sync`` raise `SimulatedCrash` instead of carrying out the n-th call that changes
+    ``crash_at_call`` / ``crash_at_sync`` raise `SimulatedCrash` instead of executing the n-th call that changes
     something, or the n-th sync of either kind; from then on every call does. ``fail_sync`` makes the n-th sync of a
     file fail as Linux does: the error is reported once, the bytes stay readable, and they never reach the disk unless
     they are written again.
@@ -183,27 +183,29 @@ class CrashStorage:
     # crashing
 
     def kill(self) -> CrashStorage:
-        """The process died, the machine did not: everything written is still to be seen, and still not on disk."""
+        """Simulate the death of the process, not the machine: everything written stays visible, and stays not on
+        disk."""
         self.stopped = False
         self.crash_at_call = self.crash_at_sync = self.fail_sync = 0
         self._locked = False
         return self
 
     def crash(self, random: Random) -> CrashStorage:
-        """What a disk may hold after a power cut now, as a storage of its own. ``random`` decides what survived."""
+        """Return a possible state of the disk after a power cut now, as a new storage. ``random`` decides what
+        survived."""
         survivor = CrashStorage()
         survivor._ids = self._ids + 1_000_000
         survivor._root = _survive(self._root, _Fate(random, self._order))
         return survivor
 
     def tree(self) -> dict[str, bytes]:
-        """Every file a program sees, by path."""
+        """Return every file that programs see, by path."""
         return _contents(self._root, "")
 
     # for the files
 
     def changing(self) -> int:
-        """Count a call that changes something; returns its number in the order of all."""
+        """Count a call that changes something; return its number in the order of all."""
         self._alive()
         self.calls_count += 1
         if self.calls_count == self.crash_at_call:
@@ -318,7 +320,7 @@ def _apply_names(names: dict[str, _Node], change: _Names) -> None:
 
 
 class _Fate:
-    """Decides which changes survive: in one of several styles, because each finds other mistakes."""
+    """Decides which changes survive, in one of several styles, because each finds other bugs."""
 
     def __init__(self, random: Random, last_order: int) -> None:
         self.random = random
@@ -333,7 +335,7 @@ class _Fate:
         return change.order <= self._limit and self.random.random() < self._names
 
     def surviving(self, change: _Write | _Truncate, durable_bytes: int) -> list[_Write | _Truncate]:
-        """What is left of a change to a file that has ``durable_bytes`` on disk."""
+        """Return the remains of a change to a file that has ``durable_bytes`` on disk."""
         random = self.random
         if change.order > self._limit or random.random() >= self._bytes:
             return []
@@ -343,10 +345,10 @@ class _Fate:
 
 
 def _tear(write: _Write, random: Random, durable_bytes: int) -> list[_Write | _Truncate]:
-    """A part of a write: a piece of its beginning, zeros in its place, or some of its sectors.
+    """Return a part of a write: a piece of its beginning, zeros in its place, or some of its sectors.
 
-    Zeros only where the file grew: there its size may be on disk before its bytes. What was on disk already is the old
-    or the new, sector by sector.
+    Zeros occur only where the file grew: there its size may be on disk before its bytes. Bytes that were on disk
+    already are old or new, sector by sector.
     """
     order, position, data = write
     how = random.randrange(3)
@@ -409,8 +411,8 @@ def io_error() -> OSError:
 class FaultyStorage:
     """Another storage, of which the n-th call fails: once, or from then on until `heal`.
 
-    Calls are counted over everything that may fail, or over the names in ``only`` (``"append"``, ``"sync"``, ...).
-    A failing append writes a part of its bytes first, as a nearly full disk does.
+    All calls that may fail are counted, or only those in ``only`` (``"append"``, ``"sync"``, ...). A failing append
+    writes a part of its bytes first, as a nearly full disk does.
     """
 
     def __init__(
@@ -435,11 +437,11 @@ class FaultyStorage:
         return self.inner.durable
 
     def heal(self) -> None:
-        """No call fails any more."""
+        """Let all calls succeed again."""
         self.fail_at = 0
 
     def fails(self, name: str) -> bool:
-        """Count a call; whether it is to fail."""
+        """Count a call; return True if it must fail."""
         if self.only and name not in self.only:
             return False
         self.calls_count += 1

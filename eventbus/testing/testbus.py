@@ -1,4 +1,4 @@
-"""Buses for tests: the engine that production has, in memory, under a clock that stands still."""
+"""Buses for tests: the production engine, in memory, under a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class TestBus(EventBus):
-    """A bus on a log of its own in memory, with a `FakeClock`: groups, transactions, rebalances are the real ones.
+    """A bus on a private log in memory, with a `FakeClock`: groups, transactions, rebalances are the real ones.
 
-    The keywords and their defaults are those of `EventBus`. Other than there, the log stays as long as this object: a
-    bus that is stopped and started again finds its records and offsets. ``log`` shows what is in it.
+    The keywords and their defaults are those of `EventBus`. Unlike there, the log lives as long as this object: a bus
+    that is stopped and started again finds its records and offsets. ``log`` shows its content.
     """
 
-    __test__ = False  # pytest takes every class called Test... for one of its own
+    __test__ = False  # pytest would collect every class called Test...
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TestBus(EventBus):
         self.log = TestLog(self, memory)
         self._memory = memory
         self._own_task: AbstractAsyncContextManager[None] | None = None
-        """What it lives in when a fixture has started it."""
+        """The task in which it lives when a fixture has started it."""
 
     async def __aenter__(self) -> Self:
         if not needs_own_task():
@@ -87,7 +87,8 @@ class TestBus(EventBus):
             await self.close()
 
     async def close(self) -> None:
-        """See `EventBus.close`. Time passes by itself from here on, should anything wait for it."""
+        """Close the bus, see `EventBus.close`. If anything waits for the clock from now on, time passes
+        automatically."""
         self._memory.closing()
         await super().close()
 
@@ -98,8 +99,8 @@ async def in_memory(
 ) -> AsyncGenerator[TestLog]:
     """Run an application's own bus on a new log in memory: ``async with in_memory(app.bus) as log:``.
 
-    Its handlers, topics, serdes, middleware and settings stay; its URL and clock are put back at the end. ``config``
-    replaces settings of the log, as ``num_partitions=3``. Raises ConfigError when the bus is running, HandlerError
+    Its handlers, topics, serdes, middleware and settings stay; its URL and clock are restored at the end. ``config``
+    replaces settings of the log, such as ``num_partitions=3``. Raises ConfigError if the bus is running, HandlerError
     as the bus does.
     """
     memory = MemoryLog(FakeClock() if clock is None else clock, {**log_settings_of(bus), **_log_config(config)})
@@ -112,7 +113,8 @@ async def in_memory(
 
 
 def log_settings_of(bus: EventBus) -> dict[str, Any]:
-    """The log's settings that ``bus`` would open its own URL with: of its keywords, its configuration, and the URL."""
+    """Return the log's settings with which ``bus`` would open its own URL: of its keywords, its configuration, and
+    the URL."""
     _, _, query = split_url(bus.url)
     return _log_config({**query, **bus.context.log_settings})
 

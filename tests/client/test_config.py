@@ -30,7 +30,7 @@ from eventbus.types import Compression, IsolationLevel
         ("memory:", r"write memory://$"),
         ("localhost:9092", r"write kafka://localhost:9092 for a broker"),
         ("", r"write file://\./data for a directory"),
-        (None, r"None is no URL.*environment variable.*log_url\(\)"),
+        (None, r"None is not a URL.*environment variable.*log_url\(\)"),
         (Path("data"), r"is a path.*f'file://\{path\}'"),
         (b"memory://", "is not a URL: write text"),
         (" memory://", "white space around it"),

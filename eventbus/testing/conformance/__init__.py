@@ -1,6 +1,6 @@
-"""What every backend promises, each promise stated once, to be tried on a backend of your own.
+"""The promises that every backend keeps, each stated once, to be checked on a custom backend.
 
-A promise uses nothing but the public client. Give a `Target`, and try them with any test runner::
+A promise uses only the public client. Define a `Target`, and check the promises with any test runner::
 
     from eventbus.testing.conformance import PROMISES, Target, promises_for
 
@@ -14,7 +14,7 @@ A promise uses nothing but the public client. Give a `Target`, and try them with
     def test_promise(promise):
         promise.check(MyTarget())
 
-The page docs/conformance.md has the whole story.
+For details see docs/conformance.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics: created, described, changed, deleted; each request wholly or not at all."""
+"""Topics: created, described, changed, deleted; each request completely or not at all."""
 
 from __future__ import annotations
 

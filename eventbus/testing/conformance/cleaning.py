@@ -1,4 +1,4 @@
-"""What goes away: compaction, retention, DeleteRecords."""
+"""Deletion of records: compaction, retention, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventbus.testing.conformance.world import UNCOMMITTED, World
 from eventbus.types import TopicPartition
 
 ROLLING: dict[str, Any] = {"segment_ms": 1_000, "min_cleanable_dirty_ratio": 0.01}
-"""A new segment every second of the log's clock, so that cleaning has something to work on."""
+"""Rolls a new segment every second of the log's clock, so that cleaning has something to do."""
 DAY_MS = 86_400_000
 
 
@@ -21,13 +21,13 @@ async def compacted(world: World, **configs: Any) -> str:
 
 
 async def push_on(world: World, topic: str) -> None:
-    """Time passes and a record of no account arrives: the segments before it are closed, and may be cleaned."""
+    """Let time pass and send a dummy record, so that earlier segments are closed and may be cleaned."""
     world.target.advance(20_000)
     await world.bus.send(topic, b"", key=b"the last one", partition=0)
 
 
 async def in_time(world: World, true: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Cleaning looks from time to time whether there is something to do: so time has to pass."""
+    """Let time pass until a condition holds, because cleaning runs at intervals."""
 
     async def second_by_second() -> bool:
         world.target.advance(1_000)

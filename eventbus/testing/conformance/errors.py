@@ -1,4 +1,4 @@
-"""Being refused, by name."""
+"""Expect errors by class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ E = TypeVar("E", bound=EventBusError)
 
 
 async def refused(kind: type[E] | tuple[type[E], ...], call: Awaitable[Any]) -> E:
-    """The error ``call`` raises, which must be of ``kind`` and say something."""
+    """Return the error that ``call`` raises, which must be of ``kind`` and have a message."""
     try:
         result = await call
     except EventBusError as error:

@@ -1,4 +1,4 @@
-"""Transactions that somebody else ends: a successor, a timeout, an admin, a restart; and how an admin sees them."""
+"""Transactions ended by others: a successor, a timeout, an admin, a restart; and their descriptions for an admin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eventbus.testing.conformance.world import UNCOMMITTED, World
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, TransactionAborted)
-"""What a producer hears whose transaction somebody else has ended."""
+"""The errors of a producer whose transaction was ended by another client."""
 
 
 @promise()
@@ -80,7 +80,7 @@ async def a_transaction_open_for_too_long_is_aborted_and_its_producer_fenced(wor
         world.target.advance(9_000)
         await anyio.sleep(0.03)
         assert await world.values(topic) == []
-        world.target.advance(11_000)  # Kafka looks for transactions that timed out every 10 s
+        world.target.advance(11_000)  # Kafka checks for transactions that timed out every 10 s
 
         async def is_aborted() -> bool:
             return await world.values(topic) == [b"behind it"]

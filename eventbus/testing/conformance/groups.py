@@ -1,4 +1,4 @@
-"""Groups: what they commit, who may commit, and what an admin may do to them."""
+"""Groups: their commits, permission to commit, and operations of an admin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eventbus.testing.conformance.world import World, partitions_of
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 IN_USE = (NonEmptyGroup, UnknownMemberId)
-"""What an admin hears who would change the offsets of a group that is at work."""
+"""The errors of an admin that tries to change the offsets of an active group."""
 DAY_MS = 86_400_000
 
 
@@ -127,7 +127,7 @@ async def a_deleted_topic_takes_its_offsets_along(world: World) -> None:
 
 @promise()
 async def a_topic_created_again_is_read_from_its_beginning(world: World) -> None:
-    """The positions of its readers belong to the topic that was deleted."""
+    """The positions of its readers belong to the deleted topic."""
     topic, group = await world.topic(), world.name("group")
     async with world.bus.new_consumer(topic, group=group) as member, world.bus.new_consumer(topic) as reader:
         await world.send(topic, b"0", b"1", b"2")
@@ -145,7 +145,7 @@ async def a_topic_created_again_is_read_from_its_beginning(world: World) -> None
 
 @promise()
 async def a_topic_created_again_is_lost_before_it_is_assigned(world: World) -> None:
-    """What a listener keeps of a partition is about the topic that it was assigned last."""
+    """The state that a listener keeps for a partition belongs to the topic that was assigned last."""
     topic, heard = await world.topic(), list[str]()
 
     def listener(word: str) -> Callable[[list[TopicPartition]], None]:
@@ -164,7 +164,7 @@ async def a_topic_created_again_is_lost_before_it_is_assigned(world: World) -> N
 
 @promise()
 async def a_topic_created_again_is_read_from_where_start_specifies(world: World) -> None:
-    """Records of it that are read by ``latest`` were all sent since the consumer began."""
+    """All records that ``latest`` reads were sent since the consumer began."""
     now_ms = int((await world.bus.send(await world.topic(), b"now")).timestamp_ms)
     cases: tuple[tuple[Start, list[bytes] | None], ...] = (
         ("latest", [b"old", b"new"]),

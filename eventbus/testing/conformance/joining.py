@@ -1,4 +1,4 @@
-"""Joining: what a handler sends while its exactly-once transaction is open is a part of that."""
+"""Joining: records that a handler sends while its exactly-once transaction is open belong to the transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ WAYS = (b"without waiting", b"send", b"many", b"function", b"task", b"thread")
 
 @promise(each=("async def", "def"))
 async def what_an_exactly_once_handler_sends_counts_once(world: World, kind: str) -> None:
-    """The second record fails after it has sent, so the transaction of both is aborted, and the first handled again."""
+    """The second record fails after it has sent, so the transaction of both is aborted, and the first is handled
+    again."""
     source, target, group = await world.topic(), await world.topic(), world.name("group")
     bus, seen = world.target.open(), list[bytes | None]()
     options: dict[str, Any] = {"group": group, "start": "earliest", "exactly_once": True, "on_error": "skip"}
@@ -33,7 +34,7 @@ async def what_an_exactly_once_handler_sends_counts_once(world: World, kind: str
             blocking.send(target, b"thread " + value)
 
     async def send(value: bytes) -> None:
-        # The first one may wait for what the log says of the topic, which no producer has asked for yet.
+        # The first send may wait for a lookup of the topic, which no producer has needed yet.
         bus.send_nowait(target, b"without waiting " + value)
         await bus.send(target, b"send " + value)
         await bus.send_many(target, [b"many " + value])

@@ -1,4 +1,4 @@
-"""Members of a group: who reads what, how it moves, and what those hear who lost it."""
+"""Members of a group: assignments, their changes, and notifications of lost partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from eventbus.types import ConsumerRecord, TopicPartition
 
 ASSIGNORS: tuple[AssignorName, ...] = ("range", "roundrobin", "sticky", "cooperative-sticky")
 OUT = (UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId)
-"""What a member hears that is none any more."""
+"""The errors of a consumer that is no longer a member."""
 
 
 def member(
@@ -117,7 +117,7 @@ async def a_cooperative_member_keeps_what_stays(world: World) -> None:
         await world.send(topic, b"x", partition=where.partition)
     async with member(world, topic, group, "cooperative-sticky") as first:
         read = await world.settled([first], everything)
-        await world.take(first, 4 - len(read))  # what is on its way would move the positions
+        await world.take(first, 4 - len(read))  # records in flight would move the positions
         before = {where: await first.position(where) for where in everything}
         async with member(world, topic, group, "cooperative-sticky") as second:
             kept: set[TopicPartition] = set(first.assignment())
@@ -131,7 +131,7 @@ async def a_cooperative_member_keeps_what_stays(world: World) -> None:
 
 
 class Told:
-    """What a member's listeners were told, in order."""
+    """Records the calls of a member's listeners, in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[TopicPartition]]] = []
@@ -205,7 +205,7 @@ async def listeners_hear_of_what_is_lost(world: World) -> None:
 
 
 class AllToTheLast:
-    """An assignor of one's own: the member with the last id reads everything."""
+    """A custom assignor: the member with the last id reads everything."""
 
     name = "all-to-the-last"
     protocol: RebalanceProtocol = "eager"

@@ -1,4 +1,4 @@
-"""Patterns: which topics ``pattern=`` reads, and what becomes of it while topics come and go."""
+"""Patterns: the topics that ``pattern=`` reads, while topics are created and deleted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ EXPRESSIONS = {
     r"(?i){}-AUDIT": {"audit"},
     r"{}": set[str](),
 }
-"""Expressions that other engines read in another way (POSIX, RE2) or refuse, with the ends of the names that match."""
+"""Expressions that other engines (POSIX, RE2) interpret differently or refuse, with the suffixes of the names that
+match."""
 
 
 async def _topics(world: World) -> str:
-    """Create the topics that `EXPRESSIONS` are about, with a record in each, and return how their names begin."""
+    """Create the topics that `EXPRESSIONS` match, with a record in each, and return the prefix of their names."""
     stem = world.name("pattern")
     names = [f"{stem}-{end}" for end in ("1", "22", "d", "audit")]
     await world.admin.create_topics([TopicSpec(name, 1) for name in names])
@@ -31,7 +32,7 @@ async def _topics(world: World) -> str:
 
 
 def _written(stem: str) -> dict[str, list[bytes]]:
-    """The expressions for topics that begin so, each with the values of the topics that it matches."""
+    """Return the expressions for topics with this prefix, each with the values of the topics that it matches."""
     return {
         expression.format(re.escape(stem)): sorted(f"{stem}-{end}".encode() for end in ends)
         for expression, ends in EXPRESSIONS.items()
@@ -93,7 +94,7 @@ async def a_pattern_takes_up_new_topics_and_leaves_the_others_alone(world: World
             await bus.send(name, b"%d" % number)
             if name == other:
                 break
-            await bus.drain()  # all of a topic that was created while the handler runs is new
+            await bus.drain()  # all records of a topic that was created while the handler runs are new
             assert handled == [b"%d" % one for one in range(number + 1)]
         await bus.admin.delete_topics(old)
         await bus.send(kept, b"again")

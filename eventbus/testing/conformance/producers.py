@@ -1,4 +1,4 @@
-"""Producers: acknowledgements, and what idempotence keeps from happening."""
+"""Producers: acknowledgements, and the guarantees of idempotence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress: what holds one partition back leaves all else running, and a handler that is done has no lag."""
+"""Progress: a partition that is held back does not stop others, and a handler that is done has no lag."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ HANDLERS: dict[str, dict[str, Any]] = {
     "exactly once": {"exactly_once": True},
 }
 TURNS = 500
-"""Turns of the event loop that another task gets meanwhile."""
+"""The turns of the event loop that another task gets meanwhile."""
 
 
 @promise(each=("in order", "by key"))
 async def an_output_whose_acknowledgement_is_late_stalls_no_other_task(world: World, kind: str) -> None:
-    """The outputs sent after it are acknowledged first: they are in other partitions, at other brokers."""
+    """Later outputs are acknowledged first: they are in other partitions, on other brokers."""
     source, target, group = await world.topic(), await world.topic(8), world.name("group")
     bus, may_be_stored = world.target.open(), anyio.Event()
     backend = FaultyBackend(bus.context.backend)
-    # The producer takes a record that is held back for one in flight. Records to other partitions overtake it.
+    # The producer treats a record that is held back as in flight. Records to other partitions overtake it.
     backend.hooks.append(lambda call: _held(call, target, may_be_stored))
     values = [b"%d" % number for number in range(20)]
 
@@ -91,7 +91,7 @@ async def a_handler_that_is_done_has_no_lag_after_transactions(world: World, kin
                 await bus.drain()
                 await _is_level(world, bus, topic, group)
         await write(False)
-        async with opened() as bus:  # it gets no record at all
+        async with opened() as bus:  # it gets no records
             await bus.drain()
             await _is_level(world, bus, topic, group)
     assert handled == [b"yes"] * 2

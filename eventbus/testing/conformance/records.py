@@ -220,7 +220,7 @@ async def an_offset_out_of_range_is_an_error_or_a_reset_as_start_says(world: Wor
 
 
 async def _assign_at(consumer: Consumer, where: TopicPartition) -> None:
-    """With start="none" and no group nothing says where to begin: the seek that follows does."""
+    """Assign a partition with start="none" and without a group; the seek that follows sets the position."""
     try:
         await consumer.assign([where])
     except NoCommittedOffset:
@@ -259,7 +259,7 @@ async def a_poll_waits_for_a_record_and_no_longer(world: World) -> None:
                 await world.send(topic, b"at last")
 
             tasks.start_soon(later)
-            # The promise's own time limit is shorter than this poll: it has to be woken.
+            # The time limit of the promise is shorter than this poll: the poll has to be woken.
             assert [record.value for record in await consumer.poll(timeout_ms=600_000)] == [b"at last"]
 
 

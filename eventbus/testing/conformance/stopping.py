@@ -1,4 +1,4 @@
-"""Handlers stop where they must and nowhere else: outages, damaged partitions, exits, and a close with a deadline."""
+"""Handlers stop exactly where they must: outages, damaged partitions, process exits, and a close with a deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT_MS = 200
 
 
 def _read(world: World, topic: str, group: str, values: list[bytes]) -> EventBus:
-    """A bus with a handler that collects values."""
+    """Return a bus with a handler that collects values."""
     bus = world.target.open()
 
     @bus.consumer(topic, group=group, start="earliest")
@@ -102,7 +102,7 @@ async def a_partition_that_cannot_be_read_stops_alone(world: World) -> None:
 
 @promise(each=("stuck", "waiting for an outage"))
 async def a_close_has_a_deadline(world: World, why: str) -> None:
-    """A handler that does not return keeps its bus for ``drain_timeout_ms``, and its record is handled again."""
+    """A handler that does not return delays the close by ``drain_timeout_ms``, and its record is handled again."""
     topic, group, begun = await world.topic(), world.name("group"), anyio.Event()
     await world.send(topic, b"1")
     bus = world.target.open()

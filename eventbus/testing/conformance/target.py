@@ -1,4 +1,4 @@
-"""What the author of a backend supplies, and how a promise is run on it."""
+"""Targets, which the author of a backend supplies, and promises, which run on them."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ if TYPE_CHECKING:
     from eventbus.types import TopicPartition
 
 Ability = Literal["restart", "kill", "clock", "damage"]
-"""What not every backend lets a test do: ``restart`` the log in order, ``kill`` what holds it, move its ``clock``,
-``damage`` what it has stored."""
+"""Operations that only some backends support in tests: ``restart`` the log in order, ``kill`` its process, move its
+``clock``, ``damage`` stored data."""
 
 PATIENCE_SECONDS = 30
-"""How long a promise may take to come true where nothing says when: a bound for failures, not a measurement."""
+"""How long a promise may take where no other limit applies: an upper limit for failures, not a measurement."""
 
 
 class Target(ABC):
-    """One log to try promises on. Each promise gets a new one, or new names on a shared one.
+    """A log on which promises are checked. Each promise gets a new log, or new names on a shared log.
 
-    All buses that `open` gives see the same log. A log that other promises (or other people) use at the same time is
-    fine: everything a promise creates has ``prefix`` in front of its name.
+    All buses returned by `open` use the same log. Other promises (or people) may use the log at the same time:
+    everything a promise creates has names with ``prefix``.
     """
 
     can: ClassVar[frozenset[Ability]] = frozenset()
-    """What this target lets a promise do; promises that need more are not for it (`promises_for`)."""
+    """The operations that this target supports; promises that need more are skipped (`promises_for`)."""
     prefix: str = ""
 
     @abstractmethod
     def open(self) -> EventBus:
-        """A bus on the log, not started: the promise does that. Called several times."""
+        """Return a bus on the log, not started: the promise starts it. Called several times."""
 
     def now_ms(self) -> int:
-        """The log's clock, which is also that of the buses. Needed for ``clock``."""
-        # Optional: only a target that says it `can` is asked, so the message is for its author.
+        """Return the time of the log's clock, which is also that of the buses. Needed for ``clock``."""
+        # Optional: only targets that declare the ability are called, so the message is for their author.
         raise NotImplementedError(f"{type(self).__name__} says it can move the clock, but has no now_ms()")
 
     def advance(self, milliseconds: int) -> None:
-        """Move that clock. What is due then has to happen by itself, soon. Needed for ``clock``."""
+        """Advance that clock. Everything then due must happen soon without further calls. Needed for ``clock``."""
         # Optional, as `now_ms` is.
         raise NotImplementedError(f"{type(self).__name__} says it can move the clock, but has no advance()")
 
     async def restart(self) -> None:
-        """Called when all buses are closed: stop the log and start it again. An embedded log did that already."""
+        """Stop the log and start it again. Called when all buses are closed; an embedded log is restarted by that
+        alone."""
         await anyio.lowlevel.checkpoint()
 
     async def kill(self) -> None:
-        """What holds the log dies where it stands, while buses are open. Needed for ``kill``.
+        """Kill the process that holds the log while buses are open. Needed for ``kill``.
 
-        Buses opened from now on see the log with all that was acknowledged. The old ones are closed afterwards, may
-        fail at that, and must change nothing any more.
+        Buses opened from now on see everything that was acknowledged. The old ones are closed afterwards, which may
+        fail, and must not change anything any more.
         """
         # Optional, as `now_ms` is.
         raise NotImplementedError(f"{type(self).__name__} says it can kill the log, but has no kill()")
@@ -71,7 +72,7 @@ class Target(ABC):
 
 
 class Promise:
-    """One sentence that holds on every backend, and the function that tries it."""
+    """A sentence that holds for every backend, and the function that checks it."""
 
     def __init__(
         self, function: Callable[[World], Awaitable[None]], area: str, name: str, needs: Iterable[Ability]
@@ -80,21 +81,21 @@ class Promise:
         self.area = area
         self.name = name
         self.needs = frozenset(needs)
-        """What the target must be able to do."""
+        """The abilities that the target must have."""
 
     def __repr__(self) -> str:
         return f"{self.area}: {self.name}"
 
     def check(self, target: Target, event_loop: str = "asyncio", *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Try it on an event loop of its own, "asyncio" or "trio".
+        """Check the promise on a new event loop, "asyncio" or "trio".
 
-        Raises AssertionError, whatever the backend raised, or TimeoutError: what was promised did not come true within
+        Raises AssertionError, errors of the backend, or TimeoutError if the promise did not come true within
         ``patience_seconds``.
         """
         anyio.run(self.run, target, patience_seconds, backend=event_loop)
 
     async def run(self, target: Target, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """The same on the running event loop."""
+        """Check the promise on the running event loop."""
         from eventbus.testing.conformance.world import World
 
         with anyio.fail_after(patience_seconds):
@@ -103,13 +104,13 @@ class Promise:
 
 
 PROMISES: list[Promise] = []
-"""Every promise, in the order of the modules."""
+"""All promises, in the order of the modules."""
 
 
 def promise(
     *needs: Ability, each: Collection[str] = ()
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:
-    """Mark a promise. With ``each`` there is one per value, which the function gets as its second argument."""
+    """Mark a promise. With ``each`` there is a promise per value, which is the function's second argument."""
 
     def register(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         area = function.__module__.rpartition(".")[2]
@@ -131,5 +132,5 @@ def _with(function: Callable[..., Awaitable[None]], value: str) -> Callable[[Wor
 
 
 def promises_for(target: type[Target]) -> list[Promise]:
-    """Those that can be tried on a target of this kind."""
+    """Return the promises that can be checked on a target of this kind."""
     return [one for one in PROMISES if one.needs <= target.can]

@@ -1,4 +1,4 @@
-"""Transactions: all or nothing over partitions, topics and offsets; what readers see; takeovers, timeouts, errors."""
+"""Transactions: atomicity over partitions, topics and offsets; visibility to readers; takeovers, timeouts, errors."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ async def pending_offsets_are_not_taken_for_committed_ones(world: World) -> None
         await producer.send_offsets({where: 2}, GroupMetadata(group))
 
         async def successor() -> None:
-            # It may wait for the outcome, or be told to; it may not begin at the start meanwhile.
+            # It may wait for the outcome, or get a retriable error; but it must not begin at the start meanwhile.
             async with world.bus.new_consumer(topic, group=group) as consumer:
                 while not read:
                     try:
@@ -259,7 +259,7 @@ async def an_offset_outside_the_group_spoils_the_transaction(world: World) -> No
     async with world.producer(world.name("id")) as producer:
         await producer.begin()
         await sent(producer, target, b"no")
-        # A generation that never was: somebody who was thrown out of the group.
+        # A generation that does not exist, as of a member that was removed from the group.
         stranger = GroupMetadata(group, 41, "nobody")
         await refused(EventBusError, _offsets_and_commit(producer, {where: 1}, stranger))
         await producer.abort()
@@ -284,7 +284,7 @@ async def consume_process_produce_moves_each_record_once(world: World) -> None:
     async with world.producer(world.name("id")) as producer:
         done = 0
         while done < 60:
-            # Each round a new consumer: it begins where the last *committed* transaction ended.
+            # Each round uses a new consumer: it begins where the last *committed* transaction ended.
             async with world.bus.new_consumer(source, group=group) as consumer:
                 records = await world.take(consumer, min(random.randint(1, 9), 60 - done))
                 await producer.begin()

@@ -1,4 +1,4 @@
-"""What every promise uses: a started bus, names nobody else uses, and ways to read all there is."""
+"""The environment of a promise: a started bus, unique names, and helpers to read all records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
 
 class World:
-    """``world.bus`` on the target, and short words for what promises do all the time."""
+    """A bus on the target (``world.bus``), and helpers for common operations of promises."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -45,25 +45,25 @@ class World:
         await self.close_buses()
 
     async def another_bus(self) -> EventBus:
-        """One more bus on the same log."""
+        """Start another bus on the same log."""
         bus = self.target.open()
         await bus.start()
         self._buses.append(bus)
         return bus
 
     async def close_buses(self) -> None:
-        """Close every bus; the log keeps what it has."""
+        """Close every bus; the log keeps its content."""
         while self._buses:
             await self._buses.pop().close()
 
     async def restart(self) -> None:
-        """Close every bus, restart the log, and open one bus."""
+        """Close every bus, restart the log, and open a new bus."""
         await self.close_buses()
         await self.target.restart()
         self.bus = await self.another_bus()
 
     async def kill(self) -> None:
-        """The log dies where it stands, and with it its clients; then it is opened again."""
+        """Kill the log and its clients; then open it again."""
         await self.target.kill()
         while self._buses:
             with suppress(Exception):
@@ -71,7 +71,7 @@ class World:
         self.bus = await self.another_bus()
 
     async def doomed(self, client: C) -> C:
-        """A client that is in use when the log is killed: opened, and never closed by itself."""
+        """Open a client that is in use when the log is killed, and that is never closed explicitly."""
         await client.__aenter__()
         self._doomed.append(client)
         return client
@@ -83,11 +83,11 @@ class World:
     # names -----------------------------------------------------------------------------------------------------------
 
     def name(self, what: str) -> str:
-        """A name that nobody else uses: of a topic, a group, a transactional id."""
+        """Return a unique name for a topic, a group, or a transactional id."""
         return f"{self.target.prefix}{what}-{next(self._numbers)}"
 
     async def topic(self, partitions: int = 1, **configs: object) -> str:
-        """A new topic; configs with underscores."""
+        """Create a topic; configs are given with underscores."""
         name = self.name("topic")
         await self.admin.create_topic(name, partitions, configs={k.replace("_", "."): v for k, v in configs.items()})
         return name
@@ -95,7 +95,7 @@ class World:
     # writing ---------------------------------------------------------------------------------------------------------
 
     async def send(self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
-        """Records in their order, all acknowledged."""
+        """Send records in order, and wait for all acknowledgements."""
         for value in values:
             await self.bus.send(topic, value, key=key, partition=partition)
 
@@ -106,7 +106,7 @@ class World:
         bus: EventBus | None = None,
         **config: Unpack[ProducerFunctionOptions],
     ) -> AsyncGenerator[Producer, None]:
-        """A producer, for a transactional id if given: that is taken over when it first begins."""
+        """Open a producer; a transactional id is taken over when it first begins."""
         options: ProducerOptions = {**config}
         if transactional_id is not None:
             options["transactional_id"] = transactional_id
@@ -118,7 +118,7 @@ class World:
     async def records(
         self, topic: str, partition: int = 0, isolation: IsolationLevel = COMMITTED
     ) -> list[ConsumerRecord]:
-        """All of a partition that a reader of that isolation may see now."""
+        """Return all records of a partition that a reader with that isolation may see now."""
         where = TopicPartition(topic, partition)
         end = (await self.admin.list_offsets({where: -1}, isolation))[where].offset
         found: list[ConsumerRecord] = []
@@ -130,7 +130,7 @@ class World:
         return [record for record in found if record.offset < end]
 
     async def values(self, topic: str, partition: int = 0, isolation: IsolationLevel = COMMITTED) -> list[bytes | None]:
-        """The values of `records`."""
+        """Return the values of `records`."""
         return [record.value for record in await self.records(topic, partition, isolation)]
 
     async def first_offset(self, topic: str, partition: int = 0) -> int:
@@ -145,9 +145,9 @@ class World:
     # waiting ---------------------------------------------------------------------------------------------------------
 
     async def eventually(self, true: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Return when ``true`` is; the promise's own time limit says when that is too late."""
+        """Return when ``true`` is true; the time limit of the promise applies."""
         try:
-            while not await true():  # noqa: ASYNC110 - nobody tells when something is due
+            while not await true():  # noqa: ASYNC110 - there is no notification of what is due
                 await anyio.sleep(0.002)
         except anyio.get_cancelled_exc_class() as cancelled:
             cancelled.add_note(f"still waiting: {what}")
@@ -156,10 +156,10 @@ class World:
     async def settled(
         self, consumers: Sequence[Consumer], partitions: Iterable[TopicPartition]
     ) -> list[ConsumerRecord]:
-        """Poll the members in turn until each partition has one owner among them; what they returned meanwhile.
+        """Poll the members in turn until each partition has exactly one owner among them; return the records polled.
 
-        A rebalance is known to be over when all agree for a few rounds, and the group knows of no newer one: members
-        far from their coordinator hear of it late.
+        A rebalance counts as over when all agree for a few rounds, and the group has no newer generation: members may
+        learn of it late.
         """
         wanted = sorted(partitions)
         records: list[ConsumerRecord] = []
@@ -172,14 +172,14 @@ class World:
         return records
 
     async def _agree(self, consumers: Sequence[Consumer]) -> bool:
-        """The group is stable, and of the generation that its members here are."""
+        """Return True if the group is stable, and has the generation of its members here."""
         members = [consumer.group_metadata() for consumer in consumers]
         described = await self.admin.describe_group(members[0].group)
         generations = {member.generation_id for member in members}
         return described.state == "Stable" and generations == {described.generation_id}
 
     async def take(self, consumer: Consumer, count: int) -> list[ConsumerRecord]:
-        """The next ``count`` records of a consumer."""
+        """Return the next ``count`` records of a consumer."""
         records: list[ConsumerRecord] = []
         while len(records) < count:
             records += await consumer.poll(timeout_ms=100, max_records=count - len(records))
