@@ -300,7 +300,7 @@ async def test_unknown_groups_and_handlers_are_named(kit: TestBus) -> None:
             kit.log.committed("biling")
         with pytest.raises(GroupIdNotFound, match="no group 'x'; there are: billing"):
             kit.log.assert_no_lag("x")
-        with pytest.raises(ConfigError, match="is no handler of this bus"):
+        with pytest.raises(ConfigError, match="is not a handler of this bus"):
             kit.log.lag(other)
         with pytest.raises(UnknownTopicOrPartition, match="no topic 'tt'"):
             kit.log.committed("billing", "tt")
