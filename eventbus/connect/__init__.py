@@ -1,6 +1,6 @@
 """Connectors by configuration: files and tables to topics, topics to files, with the settings of Kafka Connect.
 
-`Connectors` runs them with a bus; ``eventbus connect standalone`` is it from a shell. Write one by deriving from
+`Connectors` runs them with a bus; ``eventbus connect standalone`` runs them from a shell. Custom connectors derive from
 `SourceConnector` or `SinkConnector`.
 """
 

@@ -1,4 +1,4 @@
-"""What a connector is: a class that brings records from elsewhere, or takes them there."""
+"""The base classes of connectors, which copy records into the log or out of it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from eventbus.connect.values import Schema
 from eventbus.types import Headers, TopicPartition
 
 Offset = dict[str, Any]
-"""How far a source has come in one of its partitions: JSON data, which only the source understands."""
+"""The position of a source in one of its partitions: JSON data that only the source interprets."""
 
 
 class SourceRecord(msgspec.Struct, kw_only=True):
-    """What a source has read. ``offset`` of ``partition`` is stored with it, in one transaction."""
+    """A record that a source has read. ``offset`` of ``partition`` is stored with it, in one transaction."""
 
     topic: str
     value: Any
-    """What the converter takes; a SerializationError: the record is at fault, see ``errors.tolerance``."""
+    """The value for the converter; a SerializationError marks a record that is at fault, see ``errors.tolerance``."""
     key: Any = None
     schema: Schema | None = None
-    """The value's; None: whatever it is, converters go by its Python type."""
+    """The value's schema; without it, converters use the value's Python type."""
     key_schema: Schema | None = None
     partition: dict[str, Any] = {}
-    """Which file, which table: JSON data."""
+    """The source partition, such as a file or a table: JSON data."""
     offset: Offset = {}
-    """Where to go on behind this record; empty: nothing is stored."""
+    """The position after this record; if it is empty, nothing is stored."""
     topic_partition: int | None = None
-    """Of the topic; None: the partitioner's choice."""
+    """The topic's partition; None leaves the choice to the partitioner."""
     headers: Headers = ()
     timestamp_ms: int | None = None
 
 
 class SinkRecord(msgspec.Struct, kw_only=True):
-    """What a sink is given: a record of the log, read by the converters."""
+    """A record of the log, decoded by the converters, for a sink."""
 
     topic: str
     partition: int
@@ -51,14 +51,14 @@ class SinkRecord(msgspec.Struct, kw_only=True):
 
 
 class Refused(NamedTuple):
-    """A record that a sink cannot take, and why."""
+    """A record that a sink cannot write, with the reason."""
 
     record: SinkRecord
     error: Exception
 
 
 class Context:
-    """What a connector knows of where it runs."""
+    """The environment of a connector."""
 
     def __init__(
         self, name: str, settings: Mapping[str, Any], places: Callable[[str], str], clock: Callable[[], int],
@@ -66,23 +66,23 @@ class Context:
     ) -> None:  # fmt: skip
         self.name = name
         self.settings = settings
-        """A value for each of the connector's `keys`, checked."""
+        """A checked value for each of the connector's `keys`."""
         self.place = places
-        """Where a key stands, for errors: ``source.properties, line 3``."""
+        """Returns the position of a key for errors: ``source.properties, line 3``."""
         self.clock = clock
-        """Milliseconds since the epoch."""
+        """Returns milliseconds since the epoch."""
         self.note = note
-        """Say something to whoever watches: once, not with each record."""
+        """Logs a message for the user; call it once, not for each record."""
 
 
-class Connector(ABC):  # noqa: B024 - its kinds have them
-    """What sources and sinks have in common. All methods are called in a worker thread, never two at a time."""
+class Connector(ABC):  # noqa: B024 - its subclasses have them
+    """The base of sources and sinks. All methods are called in a worker thread, never two at a time."""
 
     keys: ClassVar[Sequence[Key]] = ()
-    """Its own settings; those of all connectors are known anyway."""
+    """Its own settings, in addition to those of all connectors."""
 
     def __init__(self, context: Context) -> None:
-        """Settings are there to be checked: raise ConfigError. Nothing is opened yet."""
+        """Check the settings: raise ConfigError. Do not open anything yet."""
         self.context = context
         self.settings = context.settings
 
@@ -91,60 +91,62 @@ class Connector(ABC):  # noqa: B024 - its kinds have them
 
 
 class SourceConnector(Connector):
-    """Brings records into the log. ``start``, then ``poll`` again and again, then ``stop``.
+    """Copies records into the log. Called: ``start``, then ``poll`` repeatedly, then ``stop``.
 
-    What a poll returns is stored in one transaction, together with the offsets in it: a crash before it is as if the
-    poll had not been, and `start` is given what is stored. So none is lost and none comes twice.
+    The records of a poll are stored in one transaction, together with the offsets in them. A crash before that cancels
+    the poll, and `start` gets the stored offsets. So no record is lost and none is doubled.
     """
 
     idle_ms: int = 1_000
-    """How long to wait after a poll that brought nothing."""
+    """How long to wait after an empty poll."""
     repeats: bool = False
-    """It brings everything again and again: who waits for it to have brought all waits for the first time only."""
+    """True if it copies everything repeatedly: `drain` waits only for the first time."""
 
     def topics(self) -> Iterable[str]:
-        """Those it will write to, as far as it knows: created before `start`, if they are missing."""
+        """Return the topics that it will write to, as far as known: they are created before `start` if they are
+        missing."""
         return ()
 
     @abstractmethod
     def start(self, offsets: Mapping[str, Offset]) -> None:
-        """Open. ``offsets``: how far it has come, by `partition_key` of each of its partitions."""
+        """Open. ``offsets``: its positions, by `partition_key` of each of its partitions."""
 
     @abstractmethod
     def poll(self) -> Sequence[SourceRecord]:
-        """The next records, a few thousand at most; none when there is nothing now. It should not wait for long."""
+        """Return the next records, a few thousand at most; none if there are none now. It should not wait for long."""
 
 
 class SinkConnector(Connector):
-    """Takes records out of the log. ``start``, then ``put`` and ``flush``, then ``stop``.
+    """Copies records out of the log. Called: ``start``, then ``put`` and ``flush``, then ``stop``.
 
-    The group's offsets are committed after `flush`: a crash before it brings records again, unless the sink keeps
-    offsets beside what it writes, see `positions`.
+    The group's offsets are committed after `flush`: after an earlier crash, records come again, unless the sink stores
+    offsets together with its output, see `positions`.
     """
 
     @abstractmethod
     def start(self) -> None:
-        """Open."""
+        """Open the destination."""
 
     @abstractmethod
     def put(self, records: Sequence[SinkRecord]) -> Iterable[Refused] | None:
-        """Write. Returns the records that are at fault themselves; raises for trouble that may pass."""
+        """Write. Return the records that are themselves at fault; raise for temporary errors."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Make what was put durable; ``offsets``: the next ones to read, of all partitions that it has been given."""
+        """Make all written records durable. ``offsets``: the next offsets to read, of all partitions that it was
+        given."""
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
-        """Check the ids of topics, by name, before the first record of them is put.
+        """Check the ids of topics, by name, before their first record is put.
 
         A sink that stores offsets stores these ids next to them. A topic that was deleted and created again has another
         id, and its offsets mean other records: raise ConfigError then.
         """
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        """Where to go on, if the sink itself knows: it holds where the group's committed offset is lower."""
+        """Return the sink's own positions, if it has any: they apply where the group's committed offset is lower."""
         return {}
 
 
 def partition_key(partition: Mapping[str, Any]) -> str:
-    """A source partition as text, whatever the order of its keys."""
+    """Return a source partition as text, whatever the order of its keys."""
     return msgspec.json.encode(dict(partition), order="sorted").decode()

@@ -1,4 +1,4 @@
-"""Connectors of a bus: made of properties, checked together, and run beside its handlers."""
+"""The connectors of a bus: created from properties, checked together, and run alongside its handlers."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _DEFAULTS = "topic.creation.default."
 
 
 class Connectors:
-    """Connectors that live with a bus, a `Part` of it::
+    """Connectors that run with a bus, as a `Part` of it::
 
         bus.include(Connectors("source.properties", "sink.properties"))
 
-    Each is a properties file, or a dict of the same keys. ``worker``: what holds for all, converters for one.
-    ``ends``: raise ConnectorsFailed, which ends the bus, when all have failed for good; else one finds it in `runs`
-    and in the log. `bus.drain()` waits until sources have brought what is there now, and sinks have taken it.
+    Each is a properties file, or a dict with the same keys. ``worker``: settings for all of them, such as converters.
+    ``ends``: raise ConnectorsFailed, which ends the bus, when all have failed permanently; otherwise failures are in
+    `runs` and in the log. `bus.drain()` waits until sources have copied what exists now, and sinks have written it.
 
-    Raises ConfigError: a setting is missing, misspelt or wrong, two connectors have one name.
+    Raises ConfigError: a setting is missing, misspelt or wrong, or two connectors have the same name.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Connectors:
         self._note = note or logger.warning
         self._ends = ends
         self.notes: list[str] = []
-        """What was passed over in the settings."""
+        """Notes about ignored settings."""
         self._worker = Properties("the worker's settings", {}) if worker is None else Properties.of(worker)
         self.settings = read(self._worker, WORKER_KEYS, "the worker", self.notes)
-        """The worker's."""
+        """The checked settings of the worker."""
         if not connectors:
             raise ConfigError("no connector: give a properties file for each")
         self._check_twice(connectors)
         self.runs: list[Run] = [self._made(Properties.of(one)) for one in connectors]
-        """One for each connector, in their order."""
+        """The runs of the connectors, in order."""
         self._check_names(connectors)
         self._offsets = self._offset_topic()
         self._clock: Clock = system_clock
@@ -122,7 +122,7 @@ class Connectors:
         common = {**settings, **self._shared(), **_overrides(properties, is_source, self._worker)}
         context = Context(name, settings, properties.place, self._now, self._say)
         make = partial(_make, kind)
-        make(context)  # what it says against its settings, it says now
+        make(context)  # it raises errors about its settings now
         converters = [
             make_converter(self._worker, properties, one, self.notes) for one in ("key.converter", "value.converter")
         ]
@@ -174,9 +174,9 @@ class Connectors:
         self._note(text)
 
     async def start(self, bus: EventBus) -> None:
-        """Begin all. Raises ConfigError for a topic of offsets that forgets them."""
+        """Start all connectors. Raises ConfigError for an offsets topic that would lose them."""
         timers = bus.context.backend.timers
-        self._clock = cast("Clock", timers) if callable(timers) else system_clock  # a test's clock stands for both
+        self._clock = cast("Clock", timers) if callable(timers) else system_clock  # a test's clock is both
         if any(run.kind == "source" for run in self.runs):
             await self._offsets.create(bus)
         for part in self._registries():
@@ -195,13 +195,13 @@ class Connectors:
             raise ConnectorsFailed(f"no connector runs any more ({'; '.join(failed)})")
 
     async def drain(self) -> bool:
-        """Return when sources have brought what is there now, and sinks have taken what is in their topics."""
+        """Return when sources have copied what exists now, and sinks have written what is in their topics."""
         sources = [await run.drain() for run in self.runs if run.kind == "source"]
         sinks = [await run.drain() for run in self.runs if run.kind == "sink"]
         return any(sources) or any(sinks)
 
     async def aclose(self) -> None:
-        """Finish what is at work, within ``task.shutdown.graceful.timeout.ms``."""
+        """Finish the current work, within ``task.shutdown.graceful.timeout.ms``."""
         try:
             if self._bus is not None:
                 await self._stop(self._bus)
@@ -224,7 +224,7 @@ class Connectors:
         return [part for run in self.runs for part in run.parts]
 
     def health(self) -> PartHealth:
-        """Degraded while a connector has failed, or waits to begin again."""
+        """Degraded while a connector has failed, or waits to start again."""
         details = {run.name: run.state for run in self.runs}
         for run in self.runs:
             if run.error is not None:
@@ -234,7 +234,7 @@ class Connectors:
         return PartHealth(part="connectors", status="ok", reason=f"{len(self.runs)} run", details=details)
 
     def samples(self) -> Iterable[Sample]:
-        """For `EventBus.metrics`."""
+        """Yield samples for `EventBus.metrics`."""
         for run in self.runs:
             labels = {"connector": run.name, "kind": run.kind}
             yield Sample("eventbus_connect_records_total", labels, run.records, "counter")
@@ -248,7 +248,7 @@ def _make(kind: AnyConnector, context: Context) -> Any:
 
 
 def _overrides(properties: Properties, is_source: bool, worker: Properties) -> dict[str, dict[str, str]]:
-    """Settings of the client, the worker's and the connector's, which go first."""
+    """Return client settings of the worker and the connector, which take precedence."""
     what = "producer" if is_source else "consumer"
     found = {**worker.below(f"{what}.").values, **properties.below(f"{what}.override.").values}
     refused = {"transactional.id", "enable.idempotence", "acks", "group.id", "enable.auto.commit"} & found.keys()

@@ -1,4 +1,4 @@
-"""Between connectors' values and the bytes in the log, under the names that Kafka Connect has for it."""
+"""Converters between connectors' values and the bytes in the log, under Kafka Connect's names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _INCOMPATIBLE = 409
 """A registry's status for a schema that the subject's compatibility does not allow."""
 _PRECISION = 38
-"""Of decimals in Avro: Connect does not know it of its own, and writes 64 unless it is told."""
+"""The precision of decimals in Avro: Connect does not know it, and writes 64 by default."""
 
 
 class SchemaAndValue(NamedTuple):
@@ -31,7 +31,7 @@ class SchemaAndValue(NamedTuple):
 
 
 class Converter(Protocol):
-    """To bytes and back; called in worker threads. Raises SerializationError for what does not fit."""
+    """Encodes and decodes; called in worker threads. Raises SerializationError for invalid data."""
 
     def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None: ...
 
@@ -39,7 +39,7 @@ class Converter(Protocol):
 
 
 class StringConverter:
-    """Text, in UTF-8; other values as one would print them, and structs as JSON."""
+    """Text in UTF-8; other values as they would be printed, and structs as JSON."""
 
     def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None or isinstance(value, bytes):
@@ -55,7 +55,7 @@ class StringConverter:
 
 
 class ByteArrayConverter:
-    """Bytes as they are."""
+    """Bytes, unchanged."""
 
     def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         match value:
@@ -75,7 +75,7 @@ class ByteArrayConverter:
 
 
 class JsonConverter:
-    """JSON; with ``schemas.enable`` each record carries its schema, as Connect's own converter writes it."""
+    """JSON; with ``schemas.enable`` each record includes its schema, as with Connect's own converter."""
 
     def __init__(self, *, schemas: bool, numeric_decimals: bool) -> None:
         self._schemas = schemas
@@ -122,14 +122,14 @@ class JsonConverter:
 
 
 class AvroConverter:
-    """Avro with a schema registry, in Confluent's wire format. ``registry``: a URL, or ``log``, the bus's own."""
+    """Avro with a schema registry, in Confluent's wire format. ``registry``: a URL, or ``log`` for the bus's own."""
 
     def __init__(self, registry: str, *, is_key: bool, auto_register: bool, use_latest: bool) -> None:
         from serdes import Avro
         from serdes.registry import schema_client
 
         client = self.client = schema_client(registry)
-        """Lives with the bus, where it is a `Part`."""
+        """Runs with the bus if it is a `Part`."""
 
         def make(schema: Any = None) -> Avro:
             return Avro(client, schema=schema, is_key=is_key, auto_register=auto_register, use_latest=use_latest)
@@ -160,7 +160,7 @@ class AvroConverter:
 
 @contextmanager
 def _schema_errors(what: str) -> Generator[None]:
-    """What is the record's fault becomes a SerializationError; trouble of the registry stays what it is, and passes."""
+    """Convert errors of the record to SerializationError; temporary errors of the registry stay as they are."""
     from serdes.errors import SchemaRegistryError
 
     try:
@@ -174,7 +174,7 @@ def _schema_errors(what: str) -> Generator[None]:
 
 
 def avro_of(schema: Schema, name: str = "ConnectDefault") -> Any:
-    """The same as an Avro schema, as Connect's Avro converter makes it. ``name``: of a struct without one."""
+    """Return the schema as an Avro schema, as Connect's Avro converter makes it. ``name``: for a struct without one."""
     found = _avro_of(schema, name)
     return ["null", found] if schema.optional else found
 
@@ -211,7 +211,7 @@ def _avro_of(schema: Schema, name: str) -> Any:
 
 
 def in_avro(value: Any, schema: Schema) -> Any:
-    """A value as Avro's codec takes it: times are instants, of milliseconds; one without a time zone is in UTC."""
+    """Convert a value for Avro's codec: times are instants in milliseconds; without a time zone they are UTC."""
     match value:
         case None:
             return None
@@ -235,13 +235,14 @@ def in_avro(value: Any, schema: Schema) -> Any:
 
 def _avro_field(field: Field, record: str) -> dict[str, Any]:
     name = _avro_name(field.name)
-    found = {"name": name, "type": avro_of(field.schema, f"{record}_{name}")}  # two records of one name are refused
+    # Avro refuses two records with the same name.
+    found = {"name": name, "type": avro_of(field.schema, f"{record}_{name}")}
     return {**found, "default": None} if field.schema.optional else found
 
 
 def _avro_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise SerializationError(f"{name!r} is no name in Avro (letters, digits, underscores): rename it in a query")
+        raise SerializationError(f"{name!r} is not a name in Avro (letters, digits, underscores): rename it in a query")
     return name
 
 
@@ -277,9 +278,9 @@ _SHORT = {name.rpartition(".")[2]: kind for name, kind in _NAMES.items()}
 
 
 def make_converter(worker: Properties, connector: Properties, which: str, notes: list[str]) -> Converter:
-    """The one of ``key.converter`` or ``value.converter``: the connector's, else the worker's, with its own settings.
+    """Return the ``key.converter`` or ``value.converter`` of the connector, else of the worker, with its settings.
 
-    Without one: text for keys, JSON without schemas for values. Raises ConfigError.
+    The default is text for keys, and JSON without schemas for values. Raises ConfigError.
     """
     place = connector if which in connector.values else worker
     given = place.get(which)

@@ -1,7 +1,7 @@
-"""``FileStreamSink``: a line of a file for each record, once each.
+"""``FileStreamSink``: writes each record as a line of a file, exactly once.
 
-Beside the file stands ``FILE.offsets``: how long the file was, and which offsets were next, when it was last made
-durable. After a crash the file is cut back to there, and what was behind comes again.
+The file ``FILE.offsets`` next to it stores how long the file was, and which offsets were next, when it was last made
+durable. After a crash the file is truncated to that length, and later records are written again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Committed(msgspec.Struct):
 
 
 class FileStreamSink(SinkConnector):
-    """Appends values of records to ``file``; to standard output without one."""
+    """Appends values of records to ``file``; without ``file`` to standard output."""
 
     keys: ClassVar[Sequence[Key]] = (
         Key("file", default="", doc="to append to; standard output without one"),
@@ -41,10 +41,10 @@ class FileStreamSink(SinkConnector):
             raise ConfigError(f"{context.place('file')}: there is no directory {self._path.absolute().parent}")
         self._file: BinaryIO | None = None
         self._keeps = False
-        """It is a file that can be cut back, and not a pipe."""
+        """True for a file that can be truncated, and not a pipe."""
         self._offsets: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
-        """Identify the topics to which the offsets belong."""
+        """The ids of the topics to which the offsets belong."""
 
     def start(self) -> None:
         if self._path is None:
@@ -70,7 +70,7 @@ class FileStreamSink(SinkConnector):
         if size > found.length:
             os.ftruncate(file.fileno(), found.length)
             self.context.note(
-                f"{self.context.name}: {size - found.length:,} byte(s) behind the last commit of {path} are taken "
+                f"{self.context.name}: {size - found.length:,} byte(s) after the last commit of {path} are taken "
                 "back; their records come again"
             )
 
@@ -100,7 +100,7 @@ class FileStreamSink(SinkConnector):
             self._commit(self._file, self._path)
 
     def _commit(self, file: BinaryIO, path: Path) -> None:
-        """The lines first, then what says that they count."""
+        """Make the lines durable first, then the file that makes them count."""
         os.fsync(file.fileno())
         content = _Committed(
             os.fstat(file.fileno()).st_size,
@@ -138,7 +138,7 @@ def _read(beside: Path) -> _Committed | None:
 
 
 def _line(value: Any) -> bytes:
-    """A value as one would print it; null as Kafka's sink writes it."""
+    """Format a value as it would be printed; null as Kafka's sink writes it."""
     match value:
         case bytes():
             return value + b"\n"
@@ -149,10 +149,10 @@ def _line(value: Any) -> bytes:
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    """Two that cut back and append would destroy each other's lines."""
+    """Lock the file: two sinks that truncate and append would destroy each other's lines."""
     try:
         import fcntl
-    except ImportError:  # Windows opens it for one at a time by itself
+    except ImportError:  # Windows lets only one process open it
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""``FileStreamSource``: a file's lines as records, and it is followed as ``tail -F`` does."""
+"""``FileStreamSource``: a file's lines as records, following the file as ``tail -F`` does."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _HEAD_BYTES = 1_024
 
 
 class FileStreamSource(SourceConnector):
-    """Lines of ``file`` to ``topic``, from where it was; of standard input without one.
+    """Copies lines of ``file`` to ``topic``, from the last position on; without ``file``, of standard input.
 
-    What has no line feed yet is a line that is being written: it waits. A file that was cut short, or is another one,
-    is read from its beginning; the rest of the old one comes first, as long as this runs.
+    Text without a line feed is a line that is being written: it waits. A file that was truncated, or replaced, is read
+    from its beginning; the rest of the old file comes first, as long as this process runs.
     """
 
     keys: ClassVar[Sequence[Key]] = (
@@ -43,11 +43,11 @@ class FileStreamSource(SourceConnector):
             raise ConfigError(f"{context.place('file')}: {self._path} is a directory: one file to a connector")
         self._file: BinaryIO | None = None
         self._position = 0
-        """Behind the last line that was returned."""
+        """The position after the last line that was returned."""
         self._buffer = bytearray()
-        """Read, and not returned."""
+        """Bytes that were read, and not returned."""
         self._head = b""
-        """How the file began: another one of the same name begins otherwise."""
+        """The beginning of the file: a replacement with the same name begins differently."""
         self._stored: Offset = {}
         self._is_missing = False
         self._is_at_end = False
@@ -65,7 +65,7 @@ class FileStreamSource(SourceConnector):
         self._stored = dict(offsets.get(partition_key(self._partition), {}))
 
     def _open(self) -> bool:
-        """The file, at the place where it was left."""
+        """Open the file at the last position."""
         try:
             file = Path(self._path).open("rb", buffering=0)  # noqa: SIM115 - it stays open between polls
         except FileNotFoundError:
@@ -108,14 +108,14 @@ class FileStreamSource(SourceConnector):
         return self._lines() if self._is_changed() else ()
 
     def _lines(self) -> list[SourceRecord]:
-        """Whole lines, as many as a batch takes."""
+        """Return whole lines, as many as a batch holds."""
         assert self._file is not None
         while b"\n" not in self._buffer:
             piece = self._file.read(_CHUNK_BYTES)
             if not piece:
                 return []
             if _head(self._file, len(self._head)) != self._head:
-                return self._lines() if self._reopen() else []  # cut short, and longer again by now
+                return self._lines() if self._reopen() else []  # truncated, and already longer again
             self._buffer += piece
             if b"\n" not in piece and len(self._buffer) > self._limit:
                 raise self._too_long()
@@ -130,7 +130,7 @@ class FileStreamSource(SourceConnector):
                 break
             if end - start > self._limit:
                 if records:
-                    break  # these first
+                    break  # return these first
                 raise self._too_long()
             line = bytes(self._buffer[start:end]).removesuffix(b"\r")
             if len(self._head) < _HEAD_BYTES:
@@ -158,12 +158,12 @@ class FileStreamSource(SourceConnector):
         )
 
     def _is_changed(self) -> bool:
-        """At the end of the file: whether there is something to read after all, because it is another one now."""
+        """Check, at the end of the file, whether it was replaced; return True if there is more to read."""
         assert self._file is not None
         try:
-            now = Path(self._path).open("rb", buffering=0)  # noqa: SIM115 - it may be kept
+            now = Path(self._path).open("rb", buffering=0)  # it may be kept open
         except FileNotFoundError:
-            return False  # moved away; the new one will come
+            return False  # moved away; its replacement will come
         found, mine = os.fstat(now.fileno()), os.fstat(self._file.fileno())
         is_other = (found.st_ino, found.st_dev) != (mine.st_ino, mine.st_dev)
         goes_on = found.st_size >= self._position and _head(now, len(self._head)) == self._head
@@ -171,7 +171,7 @@ class FileStreamSource(SourceConnector):
             now.close()
             return False
         if is_other and not goes_on and self._buffer:
-            # Who wrote the old one has moved on, so its last line has no end to come.
+            # The writer of the old file has moved on, so its last line will never be completed.
             now.close()
             self._buffer += b"\n"
             return True
@@ -208,7 +208,7 @@ class FileStreamSource(SourceConnector):
 
 
 def _head(file: BinaryIO, size: int) -> bytes:
-    """Without moving."""
+    """Read the beginning without changing the position."""
     at = file.tell()
     file.seek(0)
     found = file.read(size) if size else b""

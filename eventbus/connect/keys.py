@@ -1,4 +1,4 @@
-"""The settings that workers and all connectors know, under Kafka Connect's names."""
+"""The settings of workers and all connectors, under Kafka Connect's names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WORKER_KEYS = (
     Key("consumer.", doc="settings of the consumers of sinks"),
     Key("admin.", ignored="the connection's settings hold for all clients"),
 )
-"""Of a worker; settings of its connection to a Kafka are taken out before."""
+"""The keys of a worker; settings of its connection to Kafka are removed before."""
 
 COMMON_KEYS = (
     Key("name", default=REQUIRED, doc="of this connector: its offsets are kept under it"),

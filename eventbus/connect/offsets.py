@@ -1,7 +1,7 @@
-"""Where sources stand: a compacted topic, in the form of Kafka Connect's own.
+"""The positions of sources: a compacted topic, in the format of Kafka Connect's own.
 
-Key: ``["connector", {"filename": "..."}]``; value: what the source says of its position; null: forgotten. An entry is
-written in the transaction of the records that it is about.
+Key: ``["connector", {"filename": "..."}]``; value: the source's position; null deletes it. An entry is written in the
+transaction of the records it belongs to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL_RECORDS = 10_000
 
 
 class Stored(NamedTuple):
-    """What the topic holds of one partition of a source."""
+    """The stored position of one partition of a source."""
 
     connector: str
     partition: dict[str, Any]
@@ -34,7 +34,7 @@ class Stored(NamedTuple):
 
 
 class OffsetTopic:
-    """The topic of a worker, ``offset.storage.topic``."""
+    """The offsets topic of a worker, ``offset.storage.topic``."""
 
     def __init__(self, topic: str, partitions: int = 1, replication_factor: int = -1) -> None:
         self.topic = topic
@@ -53,9 +53,9 @@ class OffsetTopic:
             )
 
     async def read(self, bus: EventBus) -> dict[str, Stored]:
-        """Return all offsets that are stored, by key.
+        """Return all stored offsets, by key.
 
-        Transactions that are open when reading begins are waited for: one of them may be this worker's last.
+        Waits for transactions that are open when reading begins: one of them may be this worker's last.
         """
         try:
             [described] = await bus.context.backend.describe_topics([self.topic])
@@ -72,25 +72,25 @@ class OffsetTopic:
         return {key.decode(): one for key, value in found.items() if (one := _stored(key, value)) is not None}
 
     async def of(self, bus: EventBus, connector: str) -> dict[str, Offset]:
-        """Those of one connector, by `partition_key`."""
+        """Return the offsets of one connector, by `partition_key`."""
         stored = (await self.read(bus)).values()
         return {partition_key(one.partition): one.offset for one in stored if one.connector == connector}
 
 
 def entry(connector: str, partition: Mapping[str, Any], offset: Offset | None) -> tuple[bytes, bytes | None]:
-    """Key and value of a record; None forgets."""
+    """Return key and value of a record; None deletes the offset."""
     key = msgspec.json.encode([connector, dict(partition)])
     return key, None if offset is None else msgspec.json.encode(offset)
 
 
 def entries(connector: str, records: Iterable[SourceRecord]) -> list[tuple[bytes, bytes | None]]:
-    """The last offset of each partition of the source."""
+    """Return entries with the last offset of each partition of the source."""
     last = {partition_key(one.partition): one for one in records if one.offset}
     return [entry(connector, one.partition, one.offset) for one in last.values()]
 
 
 def _stored(key: bytes, value: bytes | None) -> Stored | None:
-    """None: forgotten, or nothing of ours."""
+    """Decode an entry; return None for a deleted offset, or a record of another format."""
     try:
         found: Any = msgspec.json.decode(key)
         offset: Any = None if value is None else msgspec.json.decode(value)

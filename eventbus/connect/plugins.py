@@ -1,4 +1,4 @@
-"""Which class a ``connector.class`` is."""
+"""Find the class of a ``connector.class``."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 
 ENTRY_POINTS = "eventbus.connectors"
-"""Each entry is a class, or a function that returns one; its name is what ``connector.class`` says."""
+"""Each entry is a class, or a function that returns one; its name is the value of ``connector.class``."""
 
 AnyConnector = type[SourceConnector] | type[SinkConnector]
 
 
 class Plugin(NamedTuple):
-    """A connector that can be named."""
+    """A connector that can be named in properties."""
 
     name: str
-    """Short."""
+    """The short name."""
     java: str
-    """What it is called in Kafka Connect; of others, where it comes from."""
+    """The name in Kafka Connect; for others, their origin."""
     path: str
-    """``module:Class``."""
+    """The path of the class: ``module:Class``."""
 
     @property
     def names(self) -> frozenset[str]:
-        """All by which it is known, in small letters."""
+        """Return all names of the connector, in lower case."""
         short = self.java.rpartition(".")[2]
         found = {self.name, self.java, short, short.removesuffix("Connector"), self.path, self.path.rpartition(":")[2]}
         return frozenset(name.lower() for name in found)
 
     def load(self) -> AnyConnector:
-        """Its class. Raises ConfigError."""
+        """Import the class. Raises ConfigError."""
         return _load(self.path)
 
 
@@ -49,14 +49,15 @@ BUILT_IN = (
 
 
 def plugins() -> Iterator[Plugin]:
-    """Ours, and those of other distributions."""
+    """Yield our connectors, and those of other distributions."""
     yield from BUILT_IN
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: one.name):
         yield Plugin(entry.name, entry.dist.name if entry.dist else entry.value, entry.value)
 
 
 def find(name: str, place: str) -> AnyConnector:
-    """By short name, by Java's, or by ``module:Class`` (``module.Class``). Raises ConfigError with the nearest one."""
+    """Find by short name, Java name, or ``module:Class`` (``module.Class``). Raises ConfigError with the nearest
+    name."""
     known = list(plugins())
     for one in known:
         if name.lower() in one.names:
@@ -85,5 +86,5 @@ def _load(path: str, place: str = "") -> AnyConnector:
         make: Callable[[], Any] = found
         found = make()
     if not isinstance(found, type) or not issubclass(found, (SourceConnector, SinkConnector)):
-        raise ConfigError(f"{where}{path!r} is no connector: derive it from SourceConnector or SinkConnector")
+        raise ConfigError(f"{where}{path!r} is not a connector: derive it from SourceConnector or SinkConnector")
     return found

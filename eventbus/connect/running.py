@@ -1,4 +1,4 @@
-"""A connector at work: begun, and begun again when it fails, until it is stopped or cannot go on."""
+"""Run a connector: start it, and restart it when it fails, until it is stopped or cannot continue."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _FINAL = (
     ConfigError, SerializationError, RecordTooLarge, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
     PolicyViolation, ProducerFenced,
 )  # fmt: skip
-"""A next try would end the same way, or do harm."""
+"""Errors after which a restart would fail again, or do harm."""
 
 
 class Run(ABC):
-    """What sources and sinks have in common while they run."""
+    """The common part of running sources and sinks."""
 
     kind: Literal["source", "sink"]
 
@@ -61,11 +61,11 @@ class Run(ABC):
         self.name = name
         self.state: State = "stopped"
         self.error: Exception | None = None
-        """Why it has failed, or waits to begin again."""
+        """Why it has failed, or waits to start again."""
         self.records: int = 0
-        """Brought or taken since the start."""
+        """Records copied since the start."""
         self.errors = 0
-        """Records passed over."""
+        """Records that were skipped."""
         self.restarts = 0
         self.ended = anyio.Event()
         self._make = make
@@ -76,7 +76,7 @@ class Run(ABC):
         self._stopping = False
         self._wake = anyio.Event()
         self._progress = anyio.Event()
-        """Set, and replaced, when somebody who waits for this run should look again."""
+        """Set, and replaced, when tasks that wait for this run should check again."""
         self._limiter: anyio.CapacityLimiter | None = None
         self._bus: EventBus | None = None
 
@@ -87,14 +87,14 @@ class Run(ABC):
 
     @property
     def parts(self) -> list[Part]:
-        """What of its converters lives with the bus: a registry in the log."""
+        """The converters' parts that run with the bus: a registry in the log."""
         converters = (self._key_converter, self._value_converter)
         return [one.client for one in converters if isinstance(one, AvroConverter) and isinstance(one.client, Part)]
 
     # life ------------------------------------------------------------------------------------------------------------
 
     def begin(self, bus: EventBus) -> None:
-        """Before `run`: events belong to the event loop."""
+        """Create events before `run`, because they belong to the event loop."""
         self._bus = bus
         self._stopping = False
         self.state, self.error = "starting", None
@@ -102,14 +102,14 @@ class Run(ABC):
         self._limiter = anyio.CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Until it is stopped, or cannot go on."""
+        """Run until it is stopped, or cannot continue."""
         pause = _FIRST_PAUSE_SECONDS
         try:
             while not self._stopping:
                 before = self.records
                 try:
                     await self._life()
-                except Exception as error:  # a connector is anybody's code, and its failure is its own
+                except Exception as error:  # a connector may be any code, and its failure affects only itself
                     self._failed(error)
                     if isinstance(error, _FINAL):
                         return
@@ -146,22 +146,22 @@ class Run(ABC):
 
     @abstractmethod
     async def _life(self) -> None:
-        """From `start` to `stop` of one connector."""
+        """Run one connector from `start` to `stop`."""
 
     def stop(self) -> None:
-        """What is at work is finished; then `ended` is set."""
+        """Finish the current work; then `ended` is set."""
         self._stopping = True
         self.hurry()
 
     def hurry(self) -> None:
-        """Do not wait any longer."""
+        """End the present wait."""
         self._wake.set()
 
     async def _wait(self, seconds: float) -> None:
-        """Less, when `hurry` is called meanwhile."""
+        """Wait; `hurry` ends the wait."""
         if self._stopping:
             return
-        self._wake = anyio.Event()  # what was asked for before this wait is no reason to cut it short
+        self._wake = anyio.Event()  # earlier calls of `hurry` do not apply to this wait
         with self.bus.context.backend.timers.move_on_after(seconds):
             await self._wake.wait()
 
@@ -170,7 +170,7 @@ class Run(ABC):
         progress.set()
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Connectors wait for files and databases, the event loop does not. One call at a time."""
+        """Call a connector in a thread, since it may block. Only one call at a time."""
         at_work: list[threading.Thread] = []
 
         def work() -> T:
@@ -187,12 +187,12 @@ class Run(ABC):
 
     @abstractmethod
     async def drain(self) -> bool:
-        """Return when all that is there now has been brought, or taken. True: something was."""
+        """Return when everything that exists now has been copied. Return True if there was anything."""
 
     # topics ----------------------------------------------------------------------------------------------------------
 
     async def _create_topics(self, names: set[str], partitions: int, factor: int, configs: Mapping[str, str]) -> None:
-        """Those that are missing. Raises UnknownTopicOrPartition where that is not wanted."""
+        """Create missing topics. Raises UnknownTopicOrPartition if that is not allowed."""
         there = set(await self.bus.admin.list_topics(internal=True))
         for name in sorted(names - there):
             if not self._common["topic.creation.enable"]:
@@ -202,14 +202,14 @@ class Run(ABC):
             try:
                 await self.bus.admin.create_topic(name, partitions, factor, configs)
             except TopicAlreadyExists:
-                continue  # by another connector, meanwhile
+                continue  # created by another connector meanwhile
             self._context.note(f"{self.name}: topic {name!r} created")
 
     def _passed_over(self, what: str, error: Exception) -> None:
         self.errors += 1
         if self._common["errors.log.enable"]:
             place = f" ({what})" if self._common["errors.log.include.messages"] else ""
-            logger.error("connector %r: a record is passed over%s: %s", self.name, place, error)
+            logger.error("connector %r: a record is skipped%s: %s", self.name, place, error)
 
 
 def _said(error: Exception) -> str:

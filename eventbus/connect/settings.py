@@ -1,4 +1,4 @@
-"""Settings of workers and connectors: read from properties files, checked, and told with file and line when wrong."""
+"""Settings of workers and connectors: read from properties files, checked, with file and line in errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"\$\{env:([^}]*)\}")
 
 
 class _Required:
-    """There is no default."""
+    """Marks a key without a default."""
 
     def __repr__(self) -> str:
         return "(required)"
@@ -30,41 +30,41 @@ REQUIRED = _Required()
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A setting: what it is called, and what it takes."""
+    """A setting: its name and its values."""
 
     name: str
-    """With a dot at its end: every key that begins so."""
+    """The name; with a dot at its end, it covers every key with that prefix."""
     kind: Kind = "text"
     default: Any = None
     doc: str = ""
     choices: tuple[str, ...] = ()
-    """The values there are; case does not matter."""
+    """The allowed values; case does not matter."""
     minimum: int | None = None
     ignored: str = ""
-    """Why it means nothing here: it is taken, and a note says so."""
+    """Why the key has no effect here: it is accepted, with a note."""
     refused: str = ""
-    """Why it cannot be had, and what to do instead."""
+    """Why the key is not supported, and what to use instead."""
 
 
 class Given(NamedTuple):
-    """A value, and where it stands."""
+    """A value, with its position."""
 
     value: str
     place: str
 
 
 class Properties:
-    """What one file, or one dict, says."""
+    """The settings of a file or a dict."""
 
     def __init__(self, origin: str, values: Mapping[str, Given], notes: Sequence[str] = ()) -> None:
         self.origin = origin
-        """As errors call it: a path, or "the settings of a connector"."""
+        """The name in errors: a path, or "the settings of a connector"."""
         self.values = dict(values)
         self.notes = list(notes)
 
     @classmethod
     def of(cls, given: str | os.PathLike[str] | Mapping[str, Any] | Properties) -> Properties:
-        """A file, or a dict of keys as the file would have them. Raises ConfigError."""
+        """Return the properties of a file, or of a dict with the same keys. Raises ConfigError."""
         if isinstance(given, Properties):
             return given
         if isinstance(given, Mapping):
@@ -101,24 +101,24 @@ class Properties:
         return None if found is None else found.value
 
     def place(self, name: str) -> str:
-        """Where a key stands; the file, if it does not."""
+        """Return the position of a key; of the file, if it is not set."""
         found = self.values.get(name)
         return self.origin if found is None else found.place
 
     def below(self, prefix: str) -> Properties:
-        """The keys that begin with ``prefix``, without it."""
+        """Return the keys that begin with ``prefix``, without it."""
         found = {key.removeprefix(prefix): one for key, one in self.values.items() if key.startswith(prefix)}
         return Properties(self.origin, found)
 
     def without(self, *prefixes: str) -> Properties:
-        """All but those that begin so."""
+        """Return all keys except those with these prefixes."""
         return Properties(self.origin, {key: one for key, one in self.values.items() if not key.startswith(prefixes)})
 
 
 def read(properties: Properties, keys: Iterable[Key], what: str, notes: list[str]) -> dict[str, Any]:
-    """The value of each key, checked; of those that are not given, the default. ``notes`` gets what is passed over.
+    """Return the checked value of each key, or its default. ``notes`` gets ignored settings.
 
-    Raises ConfigError for a key that is missing, refused, or a misspelling of one that is known, and for a wrong value.
+    Raises ConfigError for a key that is missing, refused, or a misspelling of a known key, and for a wrong value.
     """
     notes.extend(properties.notes)
     known = {key.name: key for key in keys}
@@ -129,11 +129,11 @@ def read(properties: Properties, keys: Iterable[Key], what: str, notes: list[str
             hint = nearest(name, [one for one in known if not one.endswith(".")])
             if hint:
                 raise ConfigError(f"{given.place}: {what} has no setting {name!r}{hint}")
-            notes.append(f"{given.place}: {what} has no setting {name!r}; it is not looked at")
+            notes.append(f"{given.place}: {what} has no setting {name!r}; it is ignored")
         elif key.refused:
             raise ConfigError(f"{given.place}: {name}: {key.refused}")
         elif key.ignored:
-            notes.append(f"{given.place}: {name} is not looked at: {key.ignored}")
+            notes.append(f"{given.place}: {name} is ignored: {key.ignored}")
     values: dict[str, Any] = {}
     for key in known.values():
         if key.ignored or key.refused or key.name.endswith("."):
@@ -149,7 +149,7 @@ def read(properties: Properties, keys: Iterable[Key], what: str, notes: list[str
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """A list as properties have it: parted by commas."""
+    """Split a list in properties at commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -187,7 +187,7 @@ def _number(key: Key, text: str, place: str) -> int:
 
 
 def _lines(text: str) -> Iterable[tuple[int, str]]:
-    """Each setting's line, with the lines that a backslash joins to it, and the number of the first."""
+    """Yield each setting's line, joined with the lines after a backslash, and the number of the first."""
     joined: list[str] = []
     first = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -205,7 +205,7 @@ def _lines(text: str) -> Iterable[tuple[int, str]]:
 
 
 def _with_variables(value: str, place: str) -> str:
-    """``${env:NAME}`` is the variable's value: passwords need not stand in files."""
+    """Replace ``${env:NAME}`` by the variable's value, so that passwords need not be in files."""
 
     def replaced(found: re.Match[str]) -> str:
         if found[1] not in os.environ:

@@ -1,4 +1,4 @@
-"""A sink at work: records are put, made durable, and then committed."""
+"""Run a sink: records are put, made durable, and then committed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _IDLE_MS = 1_000
 _UNFLUSHED_MS = 100
-"""How long a poll waits; while something is put that is not durable, it is soon made so."""
+"""How long a poll waits, which is short so that put records are soon made durable."""
 _JAVA = "org.apache.kafka.connect.errors.DataException"
 
 
 class SinkRun(Run):
-    """One sink connector."""
+    """A sink connector that runs."""
 
     kind: Literal["source", "sink"] = "sink"
 
@@ -33,16 +33,16 @@ class SinkRun(Run):
         self._pattern = pattern
         self._sink: SinkConnector | None = None
         self._positions: Mapping[TopicPartition, int] = {}
-        """Where the sink itself says that it stands."""
+        """The sink's own positions."""
         self._next: dict[TopicPartition, int] = {}
-        """The next offset to read, of what was put."""
+        """The next offset to read, after the records that were put."""
         self._is_put = False
-        """Something was put, and not flushed."""
+        """True if records were put and not flushed."""
         self._scope: anyio.CancelScope | None = None
-        """Of a poll that may be cut short."""
+        """The scope of a poll that may be cut short."""
         self._asked = 0
         self._answered = 0
-        """Calls of `drain`."""
+        """The number of calls of `drain` that were served."""
         self._drained: int = 0
 
     @property
@@ -66,9 +66,10 @@ class SinkRun(Run):
                 await self._assigned(consumer, partitions)
 
             async def revoked(partitions: list[TopicPartition]) -> None:
-                with anyio.CancelScope(shield=True):  # of a poll that is cut short: the sink is one thread's at a time
+                # A poll may be cut short, but only one thread at a time may use the sink.
+                with anyio.CancelScope(shield=True):
                     await self._flush(consumer)
-                self._lost(partitions)  # what is committed of them next is their new owner's
+                self._lost(partitions)  # their next commit is their new owner's
 
             consumer = self.bus.new_consumer(
                 *self._topics, pattern=self._pattern, group=self.group, **overrides,
@@ -116,7 +117,7 @@ class SinkRun(Run):
         return all(at >= ends[one] for one, at in (await consumer.positions(*mine)).items())
 
     async def _others_have_all(self) -> bool:
-        """The group has more members than partitions, and this one reads none."""
+        """True if the group has more members than partitions, and this member reads none."""
         group = await self.bus.admin.describe_group(self.group)
         return group.state == "Stable" and len(group.members) > 1
 
@@ -137,7 +138,7 @@ class SinkRun(Run):
     def _put_converted(
         self, records: list[ConsumerRecord]
     ) -> tuple[int, list[tuple[ConsumerRecord | SinkRecord, Exception, str]]]:
-        """In the connector's thread. How many were put, and those that were not."""
+        """Put records, in the connector's thread. Return how many were put, and those that were not."""
         assert self._sink is not None
         refused: list[tuple[ConsumerRecord | SinkRecord, Exception, str]] = []
         ready: list[SinkRecord] = []
@@ -160,7 +161,7 @@ class SinkRun(Run):
                 )
             )  # fmt: skip
         if refused and self._common["errors.tolerance"] == "none":
-            return 0, refused  # nothing of this poll is put: after a mend all of it comes again
+            return 0, refused  # nothing of this poll is put: after a fix all of it comes again
         not_put = list(self._sink.put(ready) or ())
         refused += [(one.record, one.error, "TASK_PUT") for one in not_put]
         return len(ready) - len(not_put), refused
@@ -183,7 +184,8 @@ class SinkRun(Run):
     # offsets ---------------------------------------------------------------------------------------------------------
 
     async def _assigned(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
-        """Where the sink knows more than the group, it is right: it died between its flush and the commit."""
+        """Set the positions of new partitions. A sink that is ahead of the group is right: it died between flush and
+        commit."""
         assert self._sink is not None
         topic_ids = await consumer.topic_ids(*{partition.topic for partition in partitions})
         await self._in_thread(self._sink.assigned, topic_ids)
@@ -213,14 +215,14 @@ class SinkRun(Run):
         self._look_up()
 
     def _look_up(self) -> None:
-        """From a poll that waits."""
+        """End the wait of a poll."""
         if self._scope is not None:
             self._scope.cancel()
 
     async def drain(self) -> bool:
         self._asked += 1
         asked = self._asked
-        self._look_up()  # a pause after a failure stays as long as it is
+        self._look_up()  # a pause after a failure is not shortened
         while self._answered < asked and not self.ended.is_set() and self.state != "waiting":
             await self._progress.wait()
         moved, self._drained = self.records != self._drained, self.records
@@ -228,7 +230,7 @@ class SinkRun(Run):
 
 
 def _context(name: str, record: ConsumerRecord, error: Exception, stage: str) -> list[tuple[str, bytes | None]]:
-    """Kafka Connect's headers of a dead letter (KIP-298)."""
+    """Return Kafka Connect's headers of a dead letter (KIP-298)."""
     found = {
         "topic": record.topic,
         "partition": record.partition,

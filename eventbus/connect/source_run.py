@@ -1,4 +1,4 @@
-"""A source at work: what a poll brings, and how far it has come, in one transaction."""
+"""Run a source: the records of a poll and the source's positions are written in one transaction."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from eventbus.client.producer import Producer
 
 _TURN = 500
-"""Records before other tasks get their turn."""
+"""The number of records before other tasks get a turn."""
 _OWN_TOPIC_KEYS = ("topic.creation.default.partitions", "topic.creation.default.replication.factor")
 
 
 def transactional_id(connector: str) -> str:
-    """Whoever opens it last is the one that may write."""
+    """Return the transactional id: the producer that opens it last is the only one that may write."""
     return f"connect-{connector}-0"
 
 
 class _Ready(NamedTuple):
-    """A record as bytes; None in place of it: passed over."""
+    """An encoded record; None instead of the record if it was skipped."""
 
     record: SourceRecord
     key: bytes | None
@@ -41,7 +41,7 @@ class _Polled(NamedTuple):
 
 
 class SourceRun(Run):
-    """One source connector."""
+    """A source connector that runs."""
 
     kind: Literal["source", "sink"] = "source"
 
@@ -50,13 +50,13 @@ class SourceRun(Run):
         self._offsets = offsets
         self._topic_configs = topic_configs
         self._topics: set[str] = set()
-        """Known to be there."""
+        """Topics that are known to exist."""
         self.transactions: int = 0
         self._rounds_begun: int = 0
-        """Polls up to the one that brings nothing: then all that was there is here."""
+        """The number of rounds. A round ends with an empty poll, so all that existed at its start was read."""
         self._rounds_ended: int = 0
         self._is_idle = False
-        """It waits for the next round."""
+        """True while it waits for the next round."""
         self._drained: int = 0
         self._repeats = False
 
@@ -69,7 +69,7 @@ class SourceRun(Run):
         async with AsyncExitStack() as stack:
             producer = self.bus.new_producer(**overrides, transactional_id=transactional_id(self.name))
             stack.push_async_callback(producer.aclose)
-            await producer.init()  # fences whoever wrote before, so what is read next is the last word
+            await producer.init()  # fences earlier writers, so the offsets read next are final
             offsets = await self._offsets.of(self.bus, self.name)
             await self._create({*connector.topics()})
             stack.push_async_callback(self._stop, connector)
@@ -79,7 +79,7 @@ class SourceRun(Run):
                 await self._round(connector, producer)
 
     async def _stop(self, connector: SourceConnector) -> None:
-        """One that is cancelled may be at work in its thread, for ever: it is left alone."""
+        """Stop the connector. If its task was cancelled, it may still run in its thread: it is abandoned."""
         await self._in_thread(connector.stop)
 
     async def _round(self, connector: SourceConnector, producer: Producer) -> None:
@@ -98,7 +98,7 @@ class SourceRun(Run):
         self._is_idle = False
 
     def _poll(self, connector: SourceConnector) -> _Polled:
-        """In the connector's thread: making bytes of many records takes time too."""
+        """Poll and encode, in the connector's thread, because encoding many records takes time too."""
         records = connector.poll()
         ready: list[_Ready] = []
         refused: list[tuple[SourceRecord, SerializationError]] = []
@@ -119,11 +119,11 @@ class SourceRun(Run):
         records = polled.records
         for record, error in polled.refused:
             if self._common["errors.tolerance"] == "none":
-                # What came before the record at fault is stored: the next try begins at it.
+                # Records before the record at fault are stored: the next attempt begins with it.
                 records = records[: next(index for index, one in enumerate(records) if one is record)]
                 await self._transaction(records, polled.ready, producer)
                 raise SerializationError(
-                    f"{record.partition} at {record.offset}: {error}; mend it, or errors.tolerance=all passes it over"
+                    f"{record.partition} at {record.offset}: {error}; fix it, or errors.tolerance=all passes it over"
                 )
             self._passed_over(f"{record.partition} at {record.offset}", error)
         await self._transaction(records, polled.ready, producer)

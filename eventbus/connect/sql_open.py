@@ -1,4 +1,4 @@
-"""Which tables a SQL source reads, and by which columns: looked up, and checked, as it begins."""
+"""Find and check the tables and columns of a SQL source when it starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Places = Callable[[str], str]
 
 
 def sources(engine: sa.Engine, reader: Reader, settings: Mapping[str, Any], place: Places) -> Iterator[Source]:
-    """Raises ConfigError for a table or a column that is not there, or that cannot be what it is to be."""
+    """Yield the sources. Raises ConfigError for a table or a column that does not exist, or that cannot be used so."""
     if settings["query"]:
         yield _query(reader, settings, place)
         return
@@ -48,7 +48,7 @@ def _matching(wanted: str, there: list[str], place: str) -> list[str]:
 
 
 def _fits(wanted: str, name: str) -> bool:
-    """By name, also with the schema before it, or by a pattern."""
+    """True if the name matches, also with its schema, or as a pattern."""
     if wanted == name or wanted.rpartition(".")[2] == name:
         return True
     try:
@@ -58,7 +58,8 @@ def _fits(wanted: str, name: str) -> bool:
 
 
 def _query(reader: Reader, settings: Mapping[str, Any], place: Places) -> Source:
-    text = settings["query"].strip().rstrip(";").replace(":", r"\:")  # a colon is no parameter of SQLAlchemy's here
+    # A colon does not begin a parameter of SQLAlchemy here.
+    text = settings["query"].strip().rstrip(";").replace(":", r"\:")
     rows = sa.text(f"({text}) eventbus_query")
     try:
         names = reader.columns_of(rows)
@@ -130,7 +131,7 @@ def _check(
     settings: Mapping[str, Any],
     place: Places,
 ) -> None:
-    """Whether rows could be passed over by these columns."""
+    """Raise ConfigError if these columns could cause rows to be skipped."""
     name = order.incrementing
     if name is not None:
         if not isinstance(kinds[name], (sa.types.Integer, sa.types.Numeric, sa.types.NullType)):

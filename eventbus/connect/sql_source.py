@@ -1,4 +1,4 @@
-"""``JdbcSource``: rows of tables, or of a query, as records; on any database that SQLAlchemy speaks to."""
+"""``JdbcSource``: rows of tables, or of a query, as records; on any database that SQLAlchemy supports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BEGINS_AGAIN = "a connector that fails begins again by itself"
 
 
 class SqlSource(SourceConnector):
-    """See docs/connect.md for what each mode promises."""
+    """A source of database rows. See docs/connect.md for the guarantees of each mode."""
 
     keys: ClassVar[Sequence[Key]] = (
         Key("connection.url", default=REQUIRED, doc="sqlite:///shop.db, postgresql+psycopg://host/db, jdbc:..."),
@@ -89,16 +89,16 @@ class SqlSource(SourceConnector):
         self._reader: Reader | None = None
         self._sources: list[Source] = []
         self._places: dict[str, Place] = {}
-        """By table: behind the last row that was returned."""
+        """The position after the last row that was returned, by table."""
         self._offsets: Mapping[str, Offset] = {}
         self._to_do: deque[Source] = deque()
         """Tables that may have more rows, in this round."""
         self._rest: Any = None
-        """Of a bulk: rows that are not returned yet."""
+        """The rows of a bulk read that are not returned yet."""
         self._looked_ms = 0
 
     def _check(self) -> None:
-        """What contradicts itself."""
+        """Check for settings that contradict each other."""
         of, place = self.settings, self.context.place
         increments = "incrementing" in self._mode
         has_times = "timestamp" in self._mode
@@ -138,7 +138,7 @@ class SqlSource(SourceConnector):
         self._look()
 
     def _look(self) -> None:
-        """At which tables there are."""
+        """Look up the tables."""
         from eventbus.connect import sql_open
 
         assert self._engine is not None and self._reader is not None
@@ -160,7 +160,7 @@ class SqlSource(SourceConnector):
                 )
 
     def _note_restart(self, source: Source, place: Place) -> None:
-        """Warn if the numbers of the table seem to have begun again: new rows would be skipped."""
+        """Warn if the numbers of the table seem to have started over: new rows would be skipped."""
         assert self._reader is not None
         if self._mode != "incrementing" or not isinstance(place.rest[0], int):
             return
@@ -198,7 +198,7 @@ class SqlSource(SourceConnector):
                 return records
 
     def _next(self, source: Source) -> tuple[list[SourceRecord], bool]:
-        """Rows, and whether there may be more of them now."""
+        """Return rows, and True if there may be more of them now."""
         from eventbus.connect.sql_tables import delayed
 
         assert self._reader is not None
@@ -212,7 +212,8 @@ class SqlSource(SourceConnector):
         return [self._record(source, row) for row in rows], has_more
 
     def _some_of_all(self, source: Source) -> list[SourceRecord]:
-        """Of a bulk: a cursor stays open between polls, so that a large table is not held in memory."""
+        """Return rows of a bulk read, whose cursor stays open between polls, so that a large table is not held in
+        memory."""
         assert self._engine is not None and self._reader is not None
         if self._rest is None:
             connection = self._engine.connect().execution_options(stream_results=True, max_row_buffer=self._limit)
@@ -232,7 +233,7 @@ class SqlSource(SourceConnector):
             offset = offset_of(source.order, place)
         try:
             schema, value = source.shape.read(row)
-            if self._zone.key != "UTC":  # which is what converters take a time without a zone for
+            if self._zone.key != "UTC":  # converters treat a time without a zone as UTC
                 value = {name: _in_zone(one, self._zone) for name, one in value.items()}
         except SerializationError as error:
             schema, value = None, error
@@ -257,11 +258,11 @@ def _in_zone(value: Any, zone: ZoneInfo) -> Any:
 
 
 _END: Any = object()
-"""Behind the last table of a round."""
+"""Marks the end of a round, after its last table."""
 
 
 def sqlalchemy_url(given: str, place: str) -> str:
-    """A URL of SQLAlchemy's, with a driver that waits; also of what JDBC calls it. Raises ConfigError."""
+    """Return a SQLAlchemy URL with a blocking driver, also for a JDBC URL. Raises ConfigError."""
     if given.startswith("jdbc:sqlite:"):
         path = given.removeprefix("jdbc:sqlite:").partition("?")[0].removeprefix("file:")
         return f"sqlite:///{path}"
@@ -277,13 +278,13 @@ def sqlalchemy_url(given: str, place: str) -> str:
         return f"{_JDBC[found.scheme]}://{login}{found.netloc}{found.path}"
     scheme, mark, rest = given.partition("://")
     if not mark:
-        raise ConfigError(f"{place}: {given!r:.60} is no URL of a database: sqlite:///shop.db, for one")
+        raise ConfigError(f"{place}: {given!r:.60} is not a URL of a database: sqlite:///shop.db, for one")
     driver = scheme.partition("+")[2]
     return f"{_SYNCHRONOUS.get(driver, scheme)}://{rest}"
 
 
 def open_engine(url: str, user: str | None, password: str | None, place: str, in_utc: bool) -> Engine:
-    """Connects at its first use. Raises ConfigError for a URL that nobody understands, and a driver that is missing."""
+    """Create an engine, which connects on first use. Raises ConfigError for an invalid URL, or a missing driver."""
     import sqlalchemy as sa
     from sqlalchemy import event
     from sqlalchemy.exc import ArgumentError
@@ -313,12 +314,12 @@ def open_engine(url: str, user: str | None, password: str | None, place: str, in
 
 
 def _in_utc(connection: Any, _: Any) -> None:
-    """A TIMESTAMP comes in the zone of the session."""
+    """Set the session's time zone, in which a TIMESTAMP is returned."""
     with connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
 
 
 def hinted(name: str, known: Iterable[str]) -> str:
-    """The nearest, or all there are."""
+    """Return the nearest name, or all names."""
     found = sorted(known)
     return nearest(name, found) or f"; there are {', '.join(found[:20]) or 'none'}"

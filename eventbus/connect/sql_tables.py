@@ -1,4 +1,4 @@
-"""What is asked of a database: rows behind a place, in an order in which none is passed over."""
+"""Database queries: rows after a position, in an order in which none is skipped."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ _FOR_SQLITE = "%Y-%m-%d %H:%M:%S.%f"
 
 
 class Order(NamedTuple):
-    """By which columns a table is read, and so what its offsets hold."""
+    """The columns by which a table is read, and which its offsets hold."""
 
     timestamps: tuple[str, ...] = ()
-    """The first that is not null counts."""
+    """The timestamp columns; the first that is not null is used."""
     incrementing: str | None = None
     keys: tuple[str, ...] = ()
-    """The primary key, where rows of one time have nothing else to be told apart by."""
+    """The primary key, which distinguishes rows with the same time if nothing else does."""
 
     is_aware: bool = False
-    """Its times have a zone."""
+    """True if its times have a time zone."""
 
     @property
     def is_unique(self) -> bool:
-        """No two rows stand at one place."""
+        """True if no two rows have the same position."""
         return self.incrementing is not None or bool(self.keys)
 
 
 class Place(NamedTuple):
-    """Behind a row."""
+    """The position of a row."""
 
     timestamp: Any = None
     rest: tuple[Any, ...] = ()
-    """The incrementing column, or the keys."""
+    """The value of the incrementing column, or of the key columns."""
 
 
 class Source(NamedTuple):
-    """A table, or a query: what one partition of the connector reads."""
+    """A table, or a query: one partition of the connector."""
 
     name: str
     topic: str
     partition: dict[str, Any]
     rows: Any
-    """SQLAlchemy's FROM."""
+    """The table or query as SQLAlchemy's FROM."""
     shape: Shape
     order: Order | None
-    """None: all of it, each time."""
+    """None reads everything each time."""
 
 
 class Reader:
-    """The statements, for one database."""
+    """The statements for one database."""
 
     def __init__(self, engine: sa.Engine, quote: bool, zone: ZoneInfo) -> None:
         self._engine = engine
@@ -68,7 +68,7 @@ class Reader:
         self.is_sqlite = engine.dialect.name == "sqlite"
 
     def now(self, clock_ms: int) -> datetime:
-        """The database's: its rows have its times."""
+        """Return the database's time, because its rows have its times."""
         match self._engine.dialect.name:
             case "postgresql":
                 statement, is_utc = "SELECT CURRENT_TIMESTAMP", False
@@ -86,7 +86,7 @@ class Reader:
     def next_rows(
         self, source: Source, place: Place | None, limit: int, until: datetime | None
     ) -> tuple[list[tuple[Any, ...]], bool]:
-        """Rows behind ``place`` and before the time ``until``, in order, and whether there may be more."""
+        """Return rows after ``place`` and before the time ``until``, in order, and True if there may be more."""
         order = source.order
         assert order is not None
         columns = self._ordered(order)
@@ -98,7 +98,7 @@ class Reader:
         rows = self._rows(statement)
         if order.is_unique or len(rows) < limit:
             return rows, len(rows) == limit
-        # Rows of one time belong together, and the last of these may have more of its kind.
+        # Rows with the same time belong together, and there may be more rows with the last time.
         last = self.place(source, rows[-1]).timestamp
         whole = [row for row in rows if self.place(source, row).timestamp != last]
         return whole or self._rows(self._select(source).where(columns[0] == _given(last))), True
@@ -110,7 +110,7 @@ class Reader:
         return _simple(found)
 
     def place(self, source: Source, row: tuple[Any, ...]) -> Place:
-        """Where a row stands. Raises SerializationError for one that can stand nowhere."""
+        """Return the position of a row. Raises SerializationError for a row without one."""
         order = source.order
         assert order is not None
         at = {column.name: index for index, column in enumerate(source.shape.columns)}
@@ -121,7 +121,7 @@ class Reader:
         return Place(times[0] if times else None, tuple(map(_simple, rest)))
 
     def columns_of(self, query: Any) -> list[str]:
-        """Of a query."""
+        """Return the columns of a query."""
         with self._engine.connect() as connection:
             return list(connection.execute(sa.select(sa.text("*")).select_from(query).limit(0)).keys())
 
@@ -147,7 +147,8 @@ class Reader:
     def _before(self, order: Order, until: datetime) -> ColumnElement[bool]:
         column = self._ordered(order)[0]
         if self.is_sqlite:
-            # Its times are texts of several forms. One that is none at all is not passed over: reading it says so.
+            # Its times are texts in several formats. A text that is not a time is not skipped: reading it raises an
+            # error.
             found = sa.func.julianday(column)
             bound = until.astimezone(self._zone).strftime(_FOR_SQLITE)
             return sa.or_(found < sa.func.julianday(bound), sa.and_(found.is_(None), column.is_not(None)))
@@ -159,7 +160,7 @@ def delayed(now: datetime, delay_ms: int) -> datetime:
 
 
 def offset_of(order: Order, place: Place) -> Offset:
-    """As it is stored."""
+    """Return the position as it is stored."""
     offset: Offset = {}
     if order.timestamps:
         offset["timestamp"] = place.timestamp if isinstance(place.timestamp, str) else place.timestamp.isoformat()
@@ -171,7 +172,7 @@ def offset_of(order: Order, place: Place) -> Offset:
 
 
 def place_of(order: Order, offset: Offset, *, is_sqlite: bool) -> Place | None:
-    """None: it says nothing that fits this order."""
+    """Return the stored position; None if it does not fit this order."""
     time, rest = offset.get("timestamp"), offset.get("key", [])
     if order.incrementing:
         rest = [offset["incrementing"]] if "incrementing" in offset else []
@@ -189,7 +190,7 @@ def _values(order: Order, place: Place) -> Sequence[Any]:
 
 
 def _behind(columns: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> ColumnElement[bool]:
-    """(a, b) > (1, 2), as every database understands it; the first condition is one for an index."""
+    """Return (a, b) > (1, 2) in a form that every database supports; the first condition can use an index."""
     first, value = columns[0], _given(values[0])
     if len(columns) == 1:
         return first > value
@@ -197,7 +198,7 @@ def _behind(columns: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> Col
 
 
 def _given(value: Any) -> ColumnElement[Any]:
-    """As the driver takes it: a value that came from it goes back to it."""
+    """Return a parameter in the driver's own type: a value that came from it goes back to it."""
     return sa.bindparam(None, value, type_=sa.types.NullType())
 
 

@@ -1,4 +1,4 @@
-"""What columns are in a record: the types of a database as Kafka Connect's."""
+"""Convert column values to records: the types of a database as Kafka Connect's."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from eventbus.connect.values import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schem
 from eventbus.errors import SerializationError
 
 _MOST_SECONDS = 100_000_000_000
-"""Since the epoch; what is more are milliseconds."""
+"""The largest number taken as seconds since the epoch; larger numbers are milliseconds."""
 
 Read = Callable[[Any], Any]
 
 
 class Column(NamedTuple):
-    """One of a table's, or of a query's."""
+    """A column of a table or a query."""
 
     name: str
     optional: bool
     schema: Schema | None
-    """None: it has no type, its values have."""
+    """None for a column without a type, whose values have types."""
     read: Read
 
 
 def column_of(name: str, kind: Any, *, optional: bool, mapping: str, is_sqlite: bool) -> Column:
-    """``kind``: SQLAlchemy's type of the column; ``mapping``: ``numeric.mapping``."""
+    """Return the column. ``kind``: SQLAlchemy's type; ``mapping``: ``numeric.mapping``."""
     found = _schema_and_read(kind, mapping, is_sqlite)
     if found is None:
         return Column(name, optional, None, _same)
@@ -40,7 +40,7 @@ def column_of(name: str, kind: Any, *, optional: bool, mapping: str, is_sqlite: 
 
 
 def untyped(name: str) -> Column:
-    """A column of a query: it is what its values are."""
+    """Return a column of a query, whose type depends on its values."""
     return Column(name, True, None, _same)
 
 
@@ -87,22 +87,22 @@ def _numeric(precision: int | None, scale: int | None, mapping: str) -> tuple[Sc
     if mapping in ("best_fit", "best_fit_eager_double"):
         return Schema("float64"), float
     if scale is None:
-        return Schema("string"), lambda found: format(_decimal(found), "f")  # it has as many digits as it likes
+        return Schema("string"), lambda found: format(_decimal(found), "f")  # it may have any number of digits
     return Schema("bytes", name=DECIMAL, scale=scale), _decimal
 
 
 class Shape:
-    """Rows of these columns as structs, with their schema."""
+    """Converts rows with these columns to structs, with their schema."""
 
     def __init__(self, name: str, columns: list[Column]) -> None:
         self.name = name
         self.columns = columns
         self._seen: dict[str, Schema] = {}
-        """Of columns without a type: what their last value was."""
+        """The types of the last values of columns without a type."""
         self._schema: Schema | None = None
 
     def read(self, row: tuple[Any, ...]) -> tuple[Schema, dict[str, Any]]:
-        """Raises SerializationError, naming the column."""
+        """Convert a row. Raises SerializationError with the column's name."""
         value: dict[str, Any] = {}
         for column, cell in zip(self.columns, row, strict=True):
             try:
@@ -117,7 +117,7 @@ class Shape:
         return self._schema, value
 
     def _look(self, name: str, value: Any) -> None:
-        """The schema of a column without a type; a null leaves it as it was."""
+        """Update the schema of a column without a type; a null leaves it unchanged."""
         if value is not None or name not in self._seen:
             found = schema_of(value)
             if self._seen.get(name) != found:

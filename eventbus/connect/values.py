@@ -1,4 +1,4 @@
-"""Schemas of values, as Kafka Connect has them: they say what a number or a text in JSON was in the table."""
+"""Kafka Connect's schemas of values: the type that a number or text in JSON had in the table."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _TIME_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One of a struct's."""
+    """A field of a struct."""
 
     name: str
     schema: Schema
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """A type of Kafka Connect's."""
+    """A type of Kafka Connect."""
 
     type: Type
     optional: bool = False
     name: str | None = None
-    """A struct's; or what the type means, `DECIMAL` for one."""
+    """The name of a struct, or the meaning of the type, such as `DECIMAL`."""
     fields: tuple[Field, ...] = ()
     items: Schema | None = None
     scale: int = 0
-    """A decimal's digits behind the point."""
+    """The number of digits of a decimal after the point."""
 
     def described(self, field: str | None = None) -> dict[str, Any]:
-        """As Connect's JSON converter writes it into every record."""
+        """Return the schema as Connect's JSON converter writes it into every record."""
         found: dict[str, Any] = {"type": self.type}
         if self.type == "struct":
             found["fields"] = [one.schema.described(one.name) for one in self.fields]
@@ -68,7 +68,7 @@ BYTES = Schema("bytes")
 
 
 def schema_of(value: Any) -> Schema:
-    """The schema of a value that came without one. Raises SerializationError."""
+    """Return a schema for a value without one. Raises SerializationError."""
     match value:
         case bool():
             return Schema("boolean", optional=True)
@@ -101,7 +101,7 @@ def schema_of(value: Any) -> Schema:
 
 
 def plain(value: Any, schema: Schema, *, numeric_decimals: bool) -> Any:
-    """A value as Connect's JSON has it: dates as days, times as milliseconds, decimals and bytes in base64."""
+    """Convert a value as in Connect's JSON: dates as days, times as milliseconds, decimals and bytes in base64."""
     if value is None:
         return None
     try:
@@ -130,7 +130,7 @@ def plain(value: Any, schema: Schema, *, numeric_decimals: bool) -> Any:
 
 
 def unscaled(value: Decimal, scale: int) -> bytes:
-    """A decimal's digits as a big-endian number, in two's complement. Raises SerializationError."""
+    """Return a decimal's digits as a big-endian number in two's complement. Raises SerializationError."""
     number = int(value.scaleb(scale).to_integral_exact())
     if Decimal(number).scaleb(-scale) != value:
         raise SerializationError(f"{value} has more than {scale} digit(s) behind the point")
@@ -142,6 +142,6 @@ def milliseconds_of_day(value: time) -> int:
 
 
 def milliseconds(value: datetime) -> int:
-    """Since the epoch; one without a time zone is taken as UTC."""
+    """Return milliseconds since the epoch; a time without a time zone counts as UTC."""
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return (aware - _TIME_0) // timedelta(milliseconds=1)

@@ -1,8 +1,8 @@
-"""One log copied to another: from a directory to a Kafka cluster, between clusters, and back.
+"""Copy a log to another log: from a directory to a Kafka cluster, between clusters, and back.
 
-`Mirror` is the door; ``eventbus mirror`` is it from a shell. Records are read committed and written in transactions
-that also carry which offset became which: so nothing is lost and nothing doubled wherever it is interrupted, and the
-offsets of groups can be translated exactly.
+`Mirror` is the API; ``eventbus mirror`` runs it from a shell. Records are read committed and written in transactions
+that also contain the mapping of offsets. So nothing is lost or doubled wherever it is interrupted, and the offsets of
+groups can be translated exactly.
 """
 
 from eventbus.mirror.mirror import Mirror

@@ -1,4 +1,4 @@
-"""The groups' committed offsets, translated: a consumer that moves goes on where it was, and skips nothing."""
+"""Translate the groups' committed offsets: a consumer that moves continues at its position, and skips nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 logger = logging.getLogger("eventbus.mirror")
 
 _TAKEN = (UnknownMemberId, RebalanceInProgress)
-"""What a coordinator answers to strangers that commit for a group with members."""
+"""A coordinator's errors for commits by non-members of an active group."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class GroupOffsets:
-    """Keeps the destination's offsets where the source's are, until somebody there moves them."""
+    """Keeps the destination's offsets in step with the source's, until another client moves them."""
 
     def __init__(
         self, source: Backend, destination: Backend, journal: Journal, options: Options, progress: Progress
@@ -35,10 +35,10 @@ class GroupOffsets:
         self._options = options
         self._progress = progress
         self._settled: dict[str, Offsets] = {}
-        """Groups and the offsets that need no second look."""
+        """Groups whose offsets are already committed, and need no further check."""
 
     async def sync(self, writer: Writer) -> None:
-        """Look at every group once. Between transactions: the maps tell what is committed."""
+        """Check every group once. Called between transactions, when the maps contain only committed records."""
         if self._options.groups is None:
             return
         for listing in await self._source.list_groups():
@@ -51,7 +51,7 @@ class GroupOffsets:
                     self._refuse(listing.group, error)
 
     def _refuse(self, group: str, error: KafkaError) -> None:
-        """The next look tries it again."""
+        """Record an error; the next check tries the group again."""
         before = self._progress.groups.get(group)
         if before is None or before.state != "refused":
             logger.warning("the offsets of group %r are not translated: %s", group, error)
@@ -79,7 +79,7 @@ class GroupOffsets:
         return OffsetAndMetadata(self._journal.maps[where].translate(at.offset), at.metadata)
 
     def _is_ahead(self, where: TopicPartition, offset: int) -> bool:
-        """It has read what is not copied yet: only when it is, there is an offset that says so."""
+        """True if the group has read records that are not copied yet, so that its offset has no translation yet."""
         return offset > max(self._progress.of(where).position, self._journal.maps[where].position)
 
     def _tell(self, group: str, state: GroupState, partitions: int, committed: int) -> None:
@@ -90,7 +90,7 @@ class GroupOffsets:
         self._progress.groups[group] = GroupProgress(state=state, partitions=partitions, committed=total)
 
     async def _settle(self, group: str, wanted: Offsets, writer: Writer) -> tuple[GroupState, int]:
-        """Commit what is not there yet; how it stands then, and how many offsets that were."""
+        """Commit missing offsets; return the group's state, and how many offsets were committed."""
         there = await self._destination.group_offsets(group)
         written = self._journal.groups.get(group, {})
         missing = {where: at for where, at in wanted.items() if there.get(where) != at}
@@ -112,11 +112,12 @@ class GroupOffsets:
         return "moved at the destination" if moved else "translated", len(to_commit)
 
     async def _held(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """None before the destination's first record: a consumer would be reset from there, perhaps to the end."""
+        """Return the committed offsets, without those before the destination's first record, which would cause a
+        reset."""
         try:
             first = await self._destination.list_offsets(dict.fromkeys(offsets, EARLIEST))
         except KafkaError as error:
             if not error.retriable:
                 raise
-            return dict(offsets)  # no leader tells now; the next look asks again
+            return dict(offsets)  # a leader does not answer now; the next check tries again
         return {where: at._replace(offset=max(at.offset, first[where].offset)) for where, at in offsets.items()}

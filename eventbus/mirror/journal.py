@@ -1,6 +1,6 @@
-"""What a mirror knows of its work: kept at the destination, in a compacted topic, in the transactions of the records.
+"""The state of a mirror: stored at the destination, in a compacted topic, in the transactions of the records.
 
-So there is never a record without its entry nor an entry without its record, wherever a mirror dies. Keys and values
+So there is never a record without its entry, or an entry without its record, wherever a mirror dies. Keys and values
 are JSON: ``eventbus consume __eventbus_mirror.NAME --from-beginning`` shows them.
 """
 
@@ -23,42 +23,42 @@ logger = logging.getLogger("eventbus.mirror")
 
 PREFIX = "__eventbus_mirror."
 READER = ConsumerConfig(start="earliest", client_id="eventbus-mirror", fetch_max_wait_ms=50)
-"""Reads up to an end that is known: what it is told when there are no more records it should be told soon."""
+"""Use a short fetch_max_wait_ms: the end offset is known, so an empty fetch must return quickly."""
 
 Entry = tuple[bytes, bytes | None]
-"""Key and value of one record of the journal; without a value it is forgotten."""
+"""Key and value of a record of the journal; a null value deletes the entry."""
 
 
 class TopicState(msgspec.Struct, kw_only=True):
-    """A topic that this mirror has taken up."""
+    """The state of a topic that is mirrored."""
 
     source_id: str
     destination_id: str
-    """Topics deleted and made anew have others."""
+    """The topic's id, which differs after the topic is deleted and created again."""
     bases: list[int]
-    """Per partition the destination's end before anything was copied."""
+    """The end of each partition of the destination before anything was copied."""
     configs: dict[str, str] = {}
-    """As they were last set at the destination: what somebody changes there stays."""
+    """The configs as the mirror set them last at the destination: changes made there by others stay."""
 
 
 class Journal:
-    """The entries of one mirror, read and to be written."""
+    """The entries of a mirror, loaded and to be written."""
 
     def __init__(self, name: str) -> None:
         self.topic = PREFIX + name
         self.owner = ""
-        """The run that began last: the one that goes on."""
+        """The run that began last, which is the one that may continue."""
         self.topics: dict[str, TopicState] = {}
         self.maps: dict[TopicPartition, OffsetMap] = {}
         self.groups: dict[str, dict[TopicPartition, list[int]]] = {}
-        """What may be committed at the destination for a group, if this mirror was the last to commit there."""
+        """The offsets at the destination that the mirror itself may have committed for a group."""
         self._saved: dict[TopicPartition, int] = {}
-        """The chunks of a map before this one are stored and will not change."""
+        """Chunks of each map before this one are stored and will not change."""
 
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def load(self, backend: Backend) -> None:
-        """Read the whole journal. A mirror that writes has taken its transactional id before it calls this."""
+        """Load the whole journal. A mirror that writes must have taken its transactional id before."""
         try:
             await backend.describe_topics([self.topic])
         except UnknownTopicOrPartition:
@@ -89,11 +89,11 @@ class Journal:
                             TopicPartition(topic, number): offsets for topic, number, offsets in written
                         }
                     case _:
-                        pass  # of a later version, or written by another program
+                        pass  # written by a later version, or another program
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            # It has replaced what the mirror had stored under the key. Without that, records could be copied twice.
+            # It replaced what the mirror had stored under the key. Without that, records could be copied twice.
             raise CorruptRecord(
-                f"topic {self.topic!r} of the destination is no mirror's journal ({error}): leave it to the mirror, or "
+                f"topic {self.topic!r} of the destination is not a mirror's journal ({error}): leave it to the mirror, or "
                 "give this one another name"
             ) from None
         for topic, state in self.topics.items():
@@ -105,19 +105,19 @@ class Journal:
     # writing ---------------------------------------------------------------------------------------------------------
 
     def claim(self, owner: str) -> Entry:
-        """Whoever has begun before is to stop."""
+        """Return the entry that makes an earlier run stop."""
         self.owner = owner
         return _encode("owner"), msgspec.json.encode(owner)
 
     def take_up(self, topic: str, state: TopicState) -> Entry:
-        """A topic is mirrored from now on, or has changed."""
+        """Return the entry of a topic that is mirrored from now on, or has changed."""
         self.topics[topic] = state
         for partition, base in enumerate(state.bases):
             self.maps.setdefault(TopicPartition(topic, partition), OffsetMap(base))
         return _encode("topic", topic), msgspec.json.encode(state)
 
     def forget(self, topic: str) -> list[Entry]:
-        """A topic is mirrored no more: its copy may begin anew."""
+        """Return the entries that end the mirroring of a topic, whose copy may then start over."""
         entries: list[Entry] = [(_encode("topic", topic), None)]
         for where in [where for where in self.maps if where.topic == topic]:
             copied = self.maps.pop(where)
@@ -127,7 +127,7 @@ class Journal:
         return entries
 
     def grown(self, where: TopicPartition) -> list[Entry]:
-        """What was added to a partition's map since this was last asked."""
+        """Return entries for what was added to a partition's map since the last call."""
         found = self.maps[where]
         first, self._saved[where] = self._saved.get(where, 0), found.last_chunk
         return [
@@ -136,12 +136,13 @@ class Journal:
         ]
 
     def dropped(self, where: TopicPartition, source: int, destination: int) -> list[Entry]:
-        """What neither side holds any more is forgotten."""
+        """Return entries that delete the part of a map that exists on neither side any more."""
         numbers = self.maps[where].drop_before(source, destination)
         return [(_encode("offsets", *where, number), None) for number in numbers]
 
     def committing(self, group: str, offsets: Mapping[TopicPartition, tuple[int | None, int]]) -> Entry:
-        """A group's offsets are about to be committed: a crash leaves the one that is there, or the new one."""
+        """Return the entry before a group's offsets are committed: after a crash, the present or the new offset is
+        valid."""
         written = self.groups.setdefault(group, {})
         for where, (there, new) in offsets.items():
             written[where] = [new] if there is None else [there, new]

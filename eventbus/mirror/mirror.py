@@ -1,4 +1,4 @@
-"""The mirror: topics, records, schemas and groups' offsets of one log copied to another, once or as they come."""
+"""The mirror: copies topics, records, schemas and groups' offsets of a log to another log, once or continuously."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ from eventbus.types import Compression, TopicPartition
 logger = logging.getLogger("eventbus.mirror")
 
 _PRIVATE = "memory://"
-"""Each log of this URL is another one."""
+"""Each log with this URL is a separate log."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_ATTEMPTS = 10
-"""Of one copy, in a row and without a record between them; one that follows tries for ever."""
+"""The most attempts of a copy, in a row and without progress; a mirror that follows never gives up."""
 
 
 class Mirror:
-    """Copies one log to another, exactly once, and goes on where it was after any interruption.
+    """Copies one log to another, exactly once, and continues after any interruption.
 
     ::
 
         async with Mirror("file://./data", "kafka://one:9092,two:9092") as mirror:
-            await mirror.copy()                 # what is there now
+            await mirror.copy()                 # what exists now
             for check in await mirror.verify():
                 assert check.ok, check.differences
 
-    ``await mirror.follow()`` goes on copying until it is cancelled: in a task beside a bus on the same URL, they share
-    the log. What it knows of its work is kept at the destination, in the transactions that carry the records. A
-    mirror is known by its ``name``: whoever begins later under the same one goes on with the work, and the one before
-    is stopped.
+    ``await mirror.follow()`` continues to copy until it is cancelled. In a task alongside a bus on the same URL, both
+    share the log. The mirror's state is stored at the destination, in the transactions that contain the records. A
+    mirror is identified by its ``name``: a later mirror with this name continues the work, and the earlier one is
+    stopped.
     """
 
     def __init__(
@@ -81,13 +81,14 @@ class Mirror:
         source_config: Mapping[str, Any] | None = None,
         destination_config: Mapping[str, Any] | None = None,
     ) -> None:
-        """``topics``, or a ``pattern`` of whole names, say what is copied, less what ``exclude`` matches; else all is.
+        """Copy ``topics``, or those that match ``pattern`` as a whole, without those that ``exclude`` matches; default:
+        all.
 
-        ``groups``: a pattern of the groups whose offsets are translated; None: of none. Those that somebody has moved
-        at the destination stay, unless ``overwrite_groups``. ``replication_factor`` of topics that are made; -1: the
-        cluster's default. ``again``: topics to be copied from their beginning once more. ``refresh_seconds``: how often
-        topics, configs and groups are looked at. ``source_config`` and ``destination_config``: settings of the two
-        logs, as `EventBus` takes them. Raises ConfigError.
+        ``groups``: a pattern of the groups whose offsets are translated; None: none. Offsets that were moved at the
+        destination stay, unless ``overwrite_groups``. ``replication_factor``: of created topics; -1: the cluster's
+        default. ``again``: topics to copy from their beginning again. ``refresh_seconds``: the interval of checks of
+        topics, configs and groups. ``source_config`` and ``destination_config``: settings of the two logs, as for
+        `EventBus`. Raises ConfigError.
         """
         self._source = open_backend(source, source_config or {}) if isinstance(source, str) else source
         self._destination = (
@@ -145,7 +146,7 @@ class Mirror:
     # work ------------------------------------------------------------------------------------------------------------
 
     async def plan(self) -> list[TopicPlan]:
-        """What a copy would do, topic by topic; nothing is changed."""
+        """Return what a copy would do, topic by topic, without changing anything."""
         _, plans = await self._plan()
         return plans
 
@@ -163,20 +164,21 @@ class Mirror:
         return journal, plans
 
     async def copy(self) -> Progress:
-        """Copy what is there now, then the groups' offsets.
+        """Copy what exists now, then the groups' offsets.
 
-        Raises ConfigError, with nothing copied, when a topic cannot be mirrored: the message says why and what to do.
-        ProducerFenced when another mirror of the name has begun. Raises what kept a partition from being copied when
-        all others are: ``progress.refused`` has all of them. After any other error: call it again, it goes on.
+        Raises ConfigError, with nothing copied, if a topic cannot be mirrored, with the reason and the remedy. Raises
+        ProducerFenced if another mirror with the name has begun. Raises the error of a partition that could not be
+        copied after all others are: ``progress.refused`` has all of them. After any other error, call it again to
+        continue.
         """
         await self._run(follow=False)
         return self.progress
 
     async def follow(self) -> NoReturn:
-        """Copy what is there and what comes, until cancelled: records, topics, partitions, configs, groups' offsets.
+        """Copy existing and new records, topics, partitions, configs and groups' offsets until cancelled.
 
-        Topics that cannot be mirrored any more stand in ``progress.problems``, and partitions that cannot be copied now
-        in ``progress.refused``; the others go on. Raises as `copy` does, but not for one partition.
+        Topics that cannot be mirrored any more are in ``progress.problems``, and partitions that cannot be copied now
+        in ``progress.refused``; the others continue. Raises as `copy` does, except errors of single partitions.
         """
         await self._run(follow=True)
         raise AssertionError("a mirror that follows does not end by itself")
@@ -224,13 +226,13 @@ class Mirror:
                 if trouble is None or (attempts >= _MOST_ATTEMPTS and not follow):
                     raise
                 if attempts == 1:
-                    logger.warning("the mirror begins anew where it was: %s", trouble)
+                    logger.warning("the mirror restarts where it was: %s", trouble)
             has_begun = session.has_begun
             self.progress.restarts += 1
             await timers.sleep(min(_FIRST_PAUSE_SECONDS * 2 ** (attempts - 1), _LONGEST_PAUSE_SECONDS))
 
     def _passing(self, error: EventBusError) -> EventBusError | None:
-        """The error, if it may pass; else it is raised: None, or a better one in its place."""
+        """Return an error that is temporary; for others, return None or a better error to raise instead."""
         if isinstance(error, Superseded):
             return None
         cause = error.__cause__ if isinstance(error, TransactionAborted) else None
@@ -242,7 +244,7 @@ class Mirror:
 
 
 def identity(url: str) -> str:
-    """What is the same for two URLs of one log, as far as can be seen."""
+    """Return a text that is equal for two URLs of the same log, as far as that can be determined."""
     scheme, rest, _ = split_url(url)
     if scheme == "file":
         return f"file://{Path(unquote(rest)).expanduser().resolve()}"
@@ -252,7 +254,7 @@ def identity(url: str) -> str:
 
 
 def name_of(url: str) -> str:
-    """A mirror's name, unless it is given one: the source's, readable, and not like another's."""
+    """Return the default name of a mirror: readable, unique, derived from the source."""
     said = identity(url)
     readable = re.sub(r"[^a-zA-Z0-9]+", "-", said.rpartition("/")[2]).strip("-")[:40]
     return f"{readable}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"

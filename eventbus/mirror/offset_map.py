@@ -1,4 +1,4 @@
-"""Which offset of the destination holds which record of the source: of one partition, exactly."""
+"""The exact mapping of source offsets to destination offsets, for one partition."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 CHUNK_RUNS = 64
-"""Runs that are stored together: a transaction writes the last chunk anew, so it is small; compaction keeps one."""
+"""The number of runs stored together. A transaction rewrites the last chunk, so it is small; compaction keeps only
+one."""
 
 
 class Run(NamedTuple):
-    """So many records in a row, on both sides without a gap."""
+    """A number of consecutive records, without gaps on either side."""
 
     source: int
     destination: int
@@ -20,10 +21,10 @@ class Run(NamedTuple):
 
 
 class OffsetMap:
-    """Grows at its end, as records are copied; loses its beginning, once both sides have.
+    """Grows at its end, as records are copied; shrinks at its beginning, once both sides have deleted them.
 
-    Offsets of the two sides drift apart: markers of transactions take some, aborted records do, compaction leaves gaps.
-    What lies between two gaps is a run: 24 bytes in memory, however many records it holds.
+    Offsets of the two sides diverge: markers and aborted records take offsets, and compaction leaves gaps. The records
+    between two gaps are a run: 24 bytes in memory, however many records it holds.
     """
 
     def __init__(self, base: int = 0) -> None:
@@ -42,16 +43,16 @@ class OffsetMap:
 
     @property
     def position(self) -> int:
-        """The source's offset behind the last record that was copied; -1: none was."""
+        """The source's offset after the last record that was copied; -1 if there is none."""
         return self._sources[-1] + self._counts[-1] if self._sources else -1
 
     @property
     def end(self) -> int:
-        """The destination's offset behind the last record that was copied."""
+        """The destination's offset after the last record that was copied."""
         return self._destinations[-1] + self._counts[-1] if self._sources else self.base
 
     def add(self, source: int, destination: int, count: int) -> None:
-        """Records behind those before. Raises ValueError for any others: they would be copied twice."""
+        """Append records. Raises ValueError unless they follow the last ones: they would be copied twice."""
         if source < self.position or destination < self.end or count < 1:
             raise ValueError(f"{Run(source, destination, count)} does not follow {self.position}, {self.end}")
         if source == self.position and destination == self.end and self._sources:
@@ -62,10 +63,10 @@ class OffsetMap:
         self._counts.append(count)
 
     def translate(self, source: int) -> int:
-        """Where a reader of the destination goes on whose next offset at the source is this one.
+        """Return the position at the destination for a reader whose next offset at the source is ``source``.
 
-        At the record of that offset; where there is none (a marker, an aborted record, one compacted away), at the next
-        that was copied; behind the last of them, at the end: what is copied next lies there or later.
+        It is the copy of that record; if that has none (a marker, an aborted or compacted record), the next record that
+        was copied; after the last of them, the end: records copied later have that offset or a higher one.
         """
         index = bisect_right(self._sources, source) - 1
         if index >= 0 and source < self._sources[index] + self._counts[index]:
@@ -73,14 +74,15 @@ class OffsetMap:
         return self._destinations[index + 1] if index + 1 < len(self) else self.end
 
     def copy_of(self, source: int) -> int | None:
-        """The offset of a record's copy; None: it was not copied."""
+        """Return the offset of a record's copy; None if it was not copied."""
         return _across(self._sources, self._destinations, self._counts, source)
 
     def origin_of(self, destination: int) -> int | None:
-        """The offset of the record that this one is a copy of; None: of none."""
+        """Return the offset of the record of which this is a copy; None if it is not a copy."""
         return _across(self._destinations, self._sources, self._counts, destination)
 
-    # as it is stored -------------------------------------------------------------------------------------------------
+    # storage
+    # --------------------------------------------------------------------------------------------------------------
 
     @property
     def last_chunk(self) -> int:
@@ -88,9 +90,9 @@ class OffsetMap:
         return self._dropped_chunks + max(len(self) - 1, 0) // CHUNK_RUNS
 
     def chunks_from(self, first: int) -> Iterator[tuple[int, list[int]]]:
-        """(number, content) of the chunks from this one on: source, destination and count of each run.
+        """Yield (number, content) of the chunks from ``first`` on: source, destination and count of each run.
 
-        Of all but the first run the two offsets are counted from the end of the run before: they are small then.
+        Except in the first run, the offsets are relative to the end of the previous run, which keeps them small.
         """
         for number in range(max(first, self._dropped_chunks), self.last_chunk + 1 if len(self) else 0):
             begin = (number - self._dropped_chunks) * CHUNK_RUNS
@@ -104,7 +106,7 @@ class OffsetMap:
 
     @classmethod
     def of_chunks(cls, base: int, chunks: Iterable[tuple[int, Sequence[int]]]) -> OffsetMap:
-        """The map that was stored."""
+        """Return the stored map."""
         ordered = sorted(chunks)
         found = cls(base)
         found._dropped_chunks = ordered[0][0] if ordered else 0
@@ -123,7 +125,7 @@ class OffsetMap:
         return found
 
     def drop_before(self, source: int, destination: int) -> list[int]:
-        """Forget what neither side holds any more; the numbers of the chunks that went. The last chunk stays."""
+        """Drop runs that exist on neither side any more; return the numbers of deleted chunks. The last chunk stays."""
         gone = 0
         while (gone + 1) * CHUNK_RUNS < len(self):
             last = (gone + 1) * CHUNK_RUNS - 1

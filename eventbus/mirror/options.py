@@ -1,4 +1,4 @@
-"""What a mirror is asked for."""
+"""The options of a mirror."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from eventbus.types import Compression
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """See `eventbus.mirror.Mirror`."""
+    """The arguments of `eventbus.mirror.Mirror`."""
 
     name: str
     selection: Selection
     groups: str | None = ".*"
-    """A pattern of whole names; None: no group."""
+    """A pattern of whole names; None selects no group."""
     overwrite_groups: bool = False
     replication_factor: int = -1
     compression: Compression = Compression.NONE

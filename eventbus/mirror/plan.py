@@ -1,4 +1,4 @@
-"""Which topics a mirror copies, and what has to be done at the destination before: decided, and nothing done."""
+"""Plan which topics a mirror copies, and what must be done at the destination before. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from eventbus.topic_patterns import check_pattern, matches
 from eventbus.types import TopicPartition
 
 _TIMES = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
-"""They would change, or refuse, the timestamps of records that are copied."""
+"""Configs that would change, or refuse, the timestamps of copied records."""
 _THE_CLUSTERS_OWN = (
     "min.insync.replicas", "unclean.leader.election.enable", "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas", "remote.storage.enable", "remote.log.copy.disable",
     "remote.log.delete.on.disable", "local.retention.ms", "local.retention.bytes",
 )  # fmt: skip
-"""They speak of brokers and their disks, not of the records."""
+"""Configs about brokers and their disks, not about records."""
 
 _KEEPS_LESS = ("retention.ms", "retention.bytes")
-"""Where the destination's own say so, what is copied may be deleted at once."""
+"""Configs because of which the destination might delete copied records at once."""
 
 Action = Literal["create", "take up", "go on", "refuse"]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which topics: named ones, those that match a pattern, or all; less those excluded. Internal ones never."""
+    """Selects topics: named ones, those that match a pattern, or all; without excluded ones. Never internal ones."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -39,7 +39,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """A pattern of whole names."""
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError for an invalid selection."""
         for pattern in (self.pattern, self.exclude):
             check_pattern(pattern or "")
         if self.names and self.pattern is not None:
@@ -49,7 +49,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"topic {name!r} is the log's own: its contents are translated, not copied")
 
     def choose(self, topics: Iterable[TopicDescription]) -> list[TopicDescription]:
-        """Raises UnknownTopicOrPartition for a name that is none."""
+        """Return the selected topics. Raises UnknownTopicOrPartition for a name that does not exist."""
         found = {one.name: one for one in topics if not one.is_internal and not one.name.startswith("__")}
         for name in self.names:
             if name not in found:
@@ -65,23 +65,23 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done for one topic."""
+    """The planned action for one topic."""
 
     topic: str
     action: Action
     partitions: int
     grow_to: int = 0
-    """The destination lacks partitions; so many there should be."""
+    """The partition count that the destination must grow to; 0 if it has enough."""
     set_configs: dict[str, str] = {}
     delete_configs: tuple[str, ...] = ()
     kept_back: tuple[str, ...] = ()
     """Configs of the source that are not copied."""
     reason: str = ""
-    """Why it is refused."""
+    """The reason of a refusal."""
 
 
 def own_configs(topic: TopicDescription) -> dict[str, str]:
-    """What was set for the topic itself, of what a mirror copies."""
+    """Return the topic's own configs that a mirror copies."""
     skipped = {*_TIMES, *_THE_CLUSTERS_OWN}
     return {
         name: entry.value for name, entry in topic.configs.items() if entry.source == "topic" and name not in skipped
@@ -91,7 +91,7 @@ def own_configs(topic: TopicDescription) -> dict[str, str]:
 def plan_topic(
     source: TopicDescription, destination: TopicDescription | None, state: TopicState | None, journal: Journal
 ) -> TopicPlan:
-    """What a mirror with this journal does for a topic."""
+    """Return the plan for a topic, given the journal."""
     name, count = source.name, len(source.partitions)
     wanted = own_configs(source)
     reason = _why_not(source, destination, state, journal)
@@ -99,7 +99,7 @@ def plan_topic(
     known = {} if state is None else state.configs
     if destination is None:
         changed = wanted
-    elif state is None:  # made by hand: what is set there stays, what is not is copied
+    elif state is None:  # created manually: its own configs stay, others are copied
         changed = {key: value for key, value in wanted.items() if key not in own_configs(destination)}
     else:
         changed = {key: value for key, value in wanted.items() if known.get(key) != value}
@@ -121,7 +121,7 @@ def plan_topic(
 
 
 def _kept_longer(source: TopicDescription, destination: TopicDescription | None) -> tuple[str, ...]:
-    """What the source's log keeps by default for longer than the destination's topic."""
+    """Return configs whose default at the source keeps records longer than the destination's topic."""
     found: list[str] = []
     for key in _KEEPS_LESS:
         here = source.configs.get(key)
@@ -137,11 +137,11 @@ def _kept_longer(source: TopicDescription, destination: TopicDescription | None)
 def _why_not(
     source: TopicDescription, destination: TopicDescription | None, state: TopicState | None, journal: Journal
 ) -> str:
-    """Why a topic cannot be mirrored; empty: it can."""
+    """Return why a topic cannot be mirrored; empty if it can."""
     name, count = source.name, len(source.partitions)
     if state is not None and source.topic_id and state.source_id and source.topic_id != state.source_id:
         return (
-            f"topic {name!r} of the source is not the one that was mirrored: it was deleted and made anew, or this is "
+            f"topic {name!r} of the source is not the one that was mirrored: it was deleted and created again, or this is "
             f"another log. {_anew(name)}"
         )
     if destination is None:
@@ -177,7 +177,7 @@ def _why_not(
 def _changed_since(source: TopicDescription, destination: TopicDescription, state: TopicState, journal: Journal) -> str:
     name = source.name
     if destination.topic_id and state.destination_id and destination.topic_id != state.destination_id:
-        return f"topic {name!r} of the destination is not the one that was written: it was made anew. {_anew(name)}"
+        return f"topic {name!r} of the destination is not the one that was written: it was created again. {_anew(name)}"
     for one in source.partitions:
         where = TopicPartition(name, one.partition)
         copied = journal.maps.get(where)
@@ -194,7 +194,7 @@ def _anew(name: str) -> str:
 
 
 def check_plans(plans: Sequence[TopicPlan]) -> None:
-    """Raises ConfigError with all that is refused: nothing has been copied then."""
+    """Raise ConfigError with all refused topics: nothing has been copied then."""
     reasons = [plan.reason for plan in plans if plan.reason]
     if len(reasons) == 1:
         raise ConfigError(reasons[0])

@@ -1,4 +1,4 @@
-"""How far a mirror has come: while it runs, and at its end."""
+"""The progress of a mirror: while it runs, and at its end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ GroupState = Literal[
 
 
 class PartitionProgress(msgspec.Struct, kw_only=True):
-    """One partition. Offsets are the source's."""
+    """The progress of one partition. Offsets are the source's."""
 
     copied: int = 0
-    """Records, by this run."""
+    """Records copied by this run."""
     copied_bytes: int = 0
     position: int = 0
-    """The next offset to look at: everything before it is copied, or is nothing for readers."""
+    """The next offset to read: everything before it is copied, or has no readable record."""
     end: int = 0
-    """The next offset the source will write (the last stable one), as last seen."""
+    """The next offset that the source will write (the last stable offset), when last checked."""
     lost: int = 0
     """Offsets that the source had deleted before they were copied."""
 
@@ -32,32 +32,32 @@ class PartitionProgress(msgspec.Struct, kw_only=True):
 
 
 class GroupProgress(msgspec.Struct, kw_only=True):
-    """One group's offsets."""
+    """The progress of one group's offsets."""
 
     state: GroupState
     partitions: int
-    """With a committed offset."""
+    """Partitions with a committed offset."""
     committed: int = 0
-    """Offsets this run has committed at the destination."""
+    """Offsets that this run has committed at the destination."""
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """All of it; it changes while the mirror runs."""
+    """The whole progress; it changes while the mirror runs."""
 
     partitions: dict[TopicPartition, PartitionProgress] = {}
     groups: dict[str, GroupProgress] = {}
     problems: dict[str, str] = {}
-    """Topics that are not mirrored any more, and why."""
+    """Topics that are not mirrored any more, each with the reason."""
     refused: dict[TopicPartition, str] = {}
-    """Partitions that cannot be copied now, and why. A mirror that follows tries them again."""
+    """Partitions that cannot be copied now, each with the reason. A mirror that follows tries them again."""
     kept_back: dict[str, tuple[str, ...]] = {}
     """Configs of topics that were not copied."""
     looks: int = 0
-    """Times that topics, configs and groups were looked at."""
+    """The number of checks of topics, configs and groups."""
     restarts: int = 0
-    """Times that the mirror began anew after an error that may pass."""
+    """The number of restarts after a temporary error."""
     moved_timestamps: int = 0
-    """Records of the first millisecond of 1970, which a Kafka client cannot write: they say the second one."""
+    """Records of the first millisecond of 1970, which a Kafka client cannot write: they get the second one."""
 
     @property
     def copied(self) -> int:
@@ -69,7 +69,7 @@ class Progress(msgspec.Struct, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """Offsets still to be looked at."""
+        """The number of offsets that remain."""
         return sum(one.lag for one in self.partitions.values())
 
     @property

@@ -1,4 +1,5 @@
-"""Partitions that cannot be copied now: which, why, and when each is tried again. The others are copied meanwhile."""
+"""Partitions that cannot be copied now, with the reason and the time of the next try. The others are copied
+meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from eventbus.types import TopicPartition
 logger = logging.getLogger("eventbus.mirror")
 
 _OF_PRODUCER = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
-"""The transaction timed out, or another mirror has begun: the next session finds out which."""
+"""The transaction timed out, or another mirror has begun: the next session determines which."""
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
@@ -58,7 +59,7 @@ class Refusals:
         return where in self._retry_at
 
     def add(self, where: TopicPartition, error: EventBusError) -> None:
-        """Note a refusal. The partition is tried again later if the mirror follows, else in the next run."""
+        """Record a refusal. The partition is tried again later if the mirror follows, else in the next run."""
         if self._follow and str(error) != self._progress.refused.get(where):  # a copy raises it at its end
             logger.warning("%s", error)
         self.errors[where] = error
@@ -73,11 +74,11 @@ class Refusals:
         self._retry_at[where] = self._timers.current_time() + pause if self._follow else float("inf")
 
     def suspect(self, where: TopicPartition) -> None:
-        """Try the partition alone."""
+        """Try the partition separately."""
         self._suspects[where] = None
 
     def clear(self, where: TopicPartition) -> None:
-        """The partition was copied, or has nothing to copy."""
+        """Clear the refusal of a partition that was copied, or has nothing to copy."""
         self._suspects.pop(where, None)
         self._retry_at.pop(where, None)
         self._pauses.pop(where, None)
@@ -93,16 +94,17 @@ class Refusals:
             self._suspects[where] = None
 
     def release_passing(self) -> None:
-        """Make suspects of the partitions whose refusal may have passed. At the beginning of a session."""
+        """Make suspects of the partitions whose refusal may have passed, at the beginning of a session."""
         for where in [where for where, error in self.errors.items() if error.retriable]:
             self._retry_at.pop(where, None)
             self._suspects[where] = None
 
     def check(self) -> None:
-        """Raise the error of a partition that was not copied: one that may pass, so that it is tried again, or any."""
+        """Raise the error of a partition that was not copied: preferably a temporary error, so that it is tried
+        again."""
         for error in sorted(self.errors.values(), key=lambda error: not error.retriable):
             raise error
 
     def next_trial(self) -> TopicPartition | None:
-        """Return the partition to be copied alone now, or None: all that do not wait are copied together."""
+        """Return the partition to be copied separately now, or None: then all that do not wait are copied together."""
         return next(iter(self._suspects), None)

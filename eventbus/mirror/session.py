@@ -1,4 +1,4 @@
-"""One life of a mirror as a writer: from taking its transactional id to its end, or to the first trouble."""
+"""A session of a mirror: from taking its transactional id to its end, or to the first error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _BYTES = 33_554_432
 _FEWEST_RECORDS = 100
 _FEWEST_BYTES = 65_536
 _SECONDS = 1.0
-"""A transaction is committed when it has so many records, so many bytes, or is so old; or when there are no more."""
+"""A transaction is committed when it reaches a number of records, of bytes, or an age; or when there are no more
+records."""
 _COMPANY_MS = 10
 """How long an open transaction waits for more records."""
 _IDLE_MS = 500
@@ -48,7 +49,7 @@ _FETCH_BYTES = 1_048_576
 
 
 class Superseded(ProducerFenced):
-    """Another mirror of the name has begun since: stop this one."""
+    """Another mirror with the name has begun since: stop this one."""
 
 
 class Session:
@@ -66,9 +67,9 @@ class Session:
         has_begun: bool,
         attempt: int,
     ) -> None:
-        """``owner``: the run whose session this is; ``has_begun``: the journal has said so.
+        """``owner``: the run of this session; ``has_begun``: the journal already contains it.
 
-        ``attempt``: so many sessions before have not come far; transactions get smaller, for links that are slow.
+        ``attempt``: the number of earlier sessions with little progress; transactions get smaller, for slow links.
         """
         self._source = source
         self._destination = destination
@@ -83,36 +84,36 @@ class Session:
         self._journal = Journal(options.name)
         self._groups = GroupOffsets(source, destination, self._journal, options, progress)
         self._starts: dict[TopicPartition, int] = {}
-        """Partitions that are mirrored, and the first offsets that the source has of them."""
+        """Partitions that are mirrored, each with its first offset at the source."""
         self._read: set[TopicPartition] = set()
-        """Those that are read now: not those that are refused, and one alone while it is tried."""
+        """Partitions that are read now, without refused ones; a single one while it is tried separately."""
         self._cuts: dict[TopicPartition, Refusal] = {}
-        """Records that the destination refuses: those before them are copied."""
+        """Records that the destination refuses: the records before them are copied."""
         self._is_stale = False
-        """Other partitions are to be read than those that are."""
+        """True if the set of partitions to read has changed."""
         self._doubtful: set[str] = set()
-        """Topics that may have been deleted, and made anew: nothing of them is taken until that is known."""
+        """Topics that may have been deleted and created again: their records wait until that is known."""
         self._ends: dict[TopicPartition, int] = {}
-        """Where copying ends, unless it follows; of partitions that are not there yet."""
+        """Where copying ends, unless it follows; of partitions that are not finished yet."""
         self._next: dict[TopicPartition, int] = {}
-        """The offset behind what was read last."""
+        """The offset after the last record that was read."""
         self._passed: dict[TopicPartition, int] = {}
-        """The consumer's positions after it had nothing to give: true if it has nothing the next time either."""
+        """The consumer's positions after an empty poll: if they are unchanged after the next one, it has no more."""
         self._only: set[str] | None = None
-        """Unless it follows: the topics there were at the start."""
+        """The topics at the start, unless the mirror follows."""
         self._gaps: list[tuple[TopicPartition, int, int]] = []
-        """Offsets passed without a record since the last look: nothing for readers, or deleted before they came."""
+        """Offsets passed without a record since the last check: unreadable, or deleted before they were read."""
         self._look_at = 0.0
         self._tried_since = 0.0
 
     async def run(self, *, follow: bool) -> None:
-        """Until cancelled, or until everything is copied that is there now.
+        """Run until cancelled, or until everything that exists now is copied.
 
-        Topics that cannot be mirrored stand in the progress' ``problems``. Raises ProducerFenced when another mirror of
-        the name has begun, and at the end what kept a partition from being copied.
+        Topics that cannot be mirrored are in the progress' ``problems``. Raises ProducerFenced if another mirror with
+        the name has begun, and at the end the error of a partition that could not be copied.
         """
         self._refusals.release_passing()
-        if self.has_begun:  # before the transactional id is taken: another mirror's transactions go on
+        if self.has_begun:  # before the transactional id is taken: another mirror's transactions may continue
             journal = Journal(self._options.name)
             await journal.load(self._destination)
             self._check_owner(journal)
@@ -171,15 +172,15 @@ class Session:
             self._look_at = 0.0
 
     async def _look(self, writer: Writer, consumer: BackendConsumer, *, at_start: bool = False) -> None:
-        """What has changed at the source: topics, partitions, configs, groups. Between transactions."""
+        """Check for changes at the source: topics, partitions, configs, groups. Called between transactions."""
         described = {one.name: one for one in await self._describe() if self._only is None or one.name in self._only}
         there = by_name(await self._destination.describe_topics())
         problems = self._progress.problems
         self._refusals.release_due()
         plans = self._plan(described, there)
         if refused := {plan.topic for plan in plans if plan.action == "refuse"}:
-            # Kafka tells a topic's id first, and its partitions' ends when they are asked: where it was made anew in
-            # between, these are the new one's. By its id now it is known whose ends they were.
+            # Kafka returns a topic's id first, and its partitions' ends on request: if it was created again in between,
+            # the ends are the new topic's. Its present id shows whose ends they were.
             ids = {one.name: one.topic_id for one in await self._describe()}
             for name in refused:
                 topic = described.pop(name)
@@ -187,13 +188,13 @@ class Session:
                     described[name] = msgspec.structs.replace(topic, topic_id=ids[name])
             plans = self._plan(described, there)
         for gone in {where.topic for where in self._progress.partitions} - described.keys() - problems.keys():
-            self._give_up(gone, f"topic {gone!r} was deleted at the source; its copy stays as it is")
+            self._give_up(gone, f"topic {gone!r} was deleted at the source; its copy stays unchanged")
         entries: list[Entry] = []
         for plan in plans:
             topic = described[plan.topic]
             if plan.action == "refuse" and plan.topic in there:
                 self._give_up(plan.topic, plan.reason)
-            elif plan.action == "refuse":  # deleted, or hidden from this user: it may be back
+            elif plan.action == "refuse":  # deleted, or hidden from this user: it may return
                 self._refuse_topic(topic, ConfigError(plan.reason))
             elif not any(self._refusals.waits(where) for where in _partitions(topic)):
                 try:
@@ -223,7 +224,8 @@ class Session:
         selection = self._options.selection
         try:
             described = await self._source.describe_topics(selection.names or None)
-        except UnknownTopicOrPartition:  # one of those named, at least: which, the others tell
+        # At least one of the named topics does not exist: the separate calls show which.
+        except UnknownTopicOrPartition:
             described = await self._source.describe_topics()
         return [one for one in described if not one.is_internal and selection.takes(one.name)]
 
@@ -236,7 +238,7 @@ class Session:
         self._progress.problems[topic] = reason
 
     async def _prepare(self, plan: TopicPlan, source: TopicDescription, there: TopicDescription | None) -> list[Entry]:
-        """Make the destination's topic what it should be; what the journal is to say of it."""
+        """Prepare the destination's topic; return the entries for the journal."""
         name, destination = plan.topic, self._destination
         if plan.kept_back:
             self._progress.kept_back[name] = plan.kept_back
@@ -256,7 +258,7 @@ class Session:
         if state is None or there is None or plan.grow_to:
             [there] = await destination.describe_topics([name])
             stamps = there.configs.get("message.timestamp.type")
-            if stamps is not None and stamps.value == "LogAppendTime":  # the brokers' default
+            if stamps is not None and stamps.value == "LogAppendTime":  # the brokers' default is set
                 await destination.alter_configs(name, {"message.timestamp.type": "CreateTime"}, [])
         bases = [] if state is None else state.bases[: plan.partitions]
         bases = bases + [there.partitions[number].log_end_offset for number in range(len(bases), plan.partitions)]
@@ -268,14 +270,14 @@ class Session:
     async def _take_up(
         self, consumer: BackendConsumer, described: dict[str, TopicDescription], *, at_start: bool
     ) -> None:
-        """Read the partitions that are mirrored now, new ones from where the journal says."""
+        """Read the partitions that are mirrored now, new ones from the journal's position."""
         ends = await self._ends_of(described, at_start=at_start)
         self._starts = {}
         for name, topic in described.items():
             for one in topic.partitions if name not in self._progress.problems else ():
                 where = TopicPartition(name, one.partition)
                 if where not in self._journal.maps:
-                    continue  # the destination could not be prepared for it
+                    continue  # the destination could not be prepared
                 progress = self._progress.of(where)
                 progress.end = ends.get(where, progress.end)
                 self._note_lost(where, one.log_start_offset)
@@ -285,7 +287,7 @@ class Session:
         await self._read_mirrored(consumer, doubtful)
 
     async def _read_mirrored(self, consumer: BackendConsumer, doubtful: Collection[str] = ()) -> None:
-        """Read what is mirrored and not refused now. Between transactions."""
+        """Read the mirrored partitions that are not refused now. Called between transactions."""
         self._is_stale = False
         self._passed.clear()
         while (trial := self._refusals.next_trial()) is not None and trial not in self._starts:
@@ -293,7 +295,7 @@ class Session:
         wanted = {one for one in self._starts if not self._refusals.waits(one)} if trial is None else {trial}
         new = {one: self._begin(one) for one in wanted if one not in self._read or one.topic in doubtful}
         if wanted != self._read:
-            self._read = set()  # what is dropped now is not revoked
+            self._read = set()  # dropping partitions now does not count as a revocation
             await consumer.assign(sorted(wanted))
             self._read = wanted
             self._tried_since = self._timers.current_time()
@@ -301,14 +303,14 @@ class Session:
             self._seek(consumer, where, offset)
 
     def _begin(self, where: TopicPartition) -> int:
-        """Where to go on in a partition."""
+        """Return the position from which to continue in a partition."""
         position, start = self._journal.maps[where].position, self._starts[where]
         if where not in self._read and 0 <= position < start and self._progress.of(where).position < start:
             self._say_lost(where, position, start)
         return max(position, start, 0)
 
     def _note_lost(self, where: TopicPartition, log_start_offset: int) -> None:
-        """A reader that retention has overtaken goes on at the first record there is, without a word."""
+        """Record a loss: a consumer that retention has overtaken silently continues at the first record."""
         for gap, begin, end in self._gaps:
             if gap == where and begin < log_start_offset:
                 self._say_lost(where, begin, min(end, log_start_offset))
@@ -329,10 +331,10 @@ class Session:
         except KafkaError as error:
             if at_start or not error.retriable:
                 raise
-            return {}  # a partition without a leader: how far the others are behind can wait
+            return {}  # a partition has no leader: the lag of the others can wait
 
     async def _prune(self, writer: Writer, described: dict[str, TopicDescription]) -> None:
-        """Let the journal forget what neither side holds any more."""
+        """Delete entries of the journal about records that exist on neither side any more."""
         starts = {
             TopicPartition(name, one.partition): one.log_start_offset
             for name, topic in described.items()
@@ -377,7 +379,7 @@ class Session:
             self._note_reached()
             is_full = writer.count >= self._most_records or writer.size_bytes >= self._most_bytes
             is_full = is_full or writer.has_failed
-            has_all = not follow and not self._ends  # and maybe more: producers do not wait for a copy to end
+            has_all = not follow and not self._ends  # there may be more: producers do not wait for a copy to end
             if writer.count and (is_full or has_all or now - began_at > _SECONDS or not fetched):
                 moved_at = now
                 await self._commit(writer, consumer, follow=follow)
@@ -420,11 +422,12 @@ class Session:
 
     def _refuse(self, where: TopicPartition, error: EventBusError) -> None:
         self._refusals.add(where, error)
-        self._read.discard(where)  # it may be due again before others are read: it is sought then
+        self._read.discard(where)  # it may be due again before others are read: then it is sought
         self._is_stale = True
 
     def _before_cut(self, records: FetchedRecords) -> FetchedRecords | None:
-        """The records before the one that the destination refuses. Its partition waits when they are copied."""
+        """Return the records before the record that the destination refuses. The partition waits after they are
+        copied."""
         where = TopicPartition(records.topic, records.partition)
         cut = self._cuts.get(where)
         if cut is None or cut.offset is None or records.offsets[-1] < cut.offset:
@@ -435,7 +438,7 @@ class Session:
         return _part_until(records, cut.offset)
 
     def _end_empty_trial(self, *, has_records: bool) -> None:
-        """A partition that is tried alone must not keep the others waiting when nothing comes from the source."""
+        """End the separate try of a partition without records, so that the others need not wait."""
         trial = self._refusals.next_trial()
         if trial is None or has_records or self._is_stale:
             return
@@ -452,7 +455,7 @@ class Session:
         return min(max(int((self._look_at - now) * 1000), 1), _IDLE_MS)
 
     def _is_sound(self, records: FetchedRecords) -> bool:
-        """Whether these are records of the topic that is mirrored, and not of one made anew under its name."""
+        """True if these are records of the mirrored topic, and not of a new topic with its name."""
         where = TopicPartition(records.topic, records.partition)
         if where not in self._read or where.topic in self._doubtful:
             return False
@@ -475,7 +478,7 @@ class Session:
         }
 
     async def _note_positions(self, consumer: BackendConsumer) -> None:
-        """Markers and aborted records are passed without being seen."""
+        """Detect markers and aborted records that were passed."""
         for where, position in self._passed.items():
             self._progress.of(where).position = position
         self._note_reached()
@@ -490,7 +493,7 @@ def _partitions(topic: TopicDescription) -> list[TopicPartition]:
 
 
 def _part_until(records: FetchedRecords, offset: int) -> FetchedRecords | None:
-    """The records before ``offset``; None: there are none."""
+    """Return the records before ``offset``; None if there are none."""
     end = bisect_left(records.offsets, offset)
     if not end:
         return None

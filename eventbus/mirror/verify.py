@@ -1,4 +1,4 @@
-"""Both sides read and compared, record by record: a digest for each partition, and the first offset that differs."""
+"""Compare both sides, record by record: a digest for each partition, and the first offset that differs."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from eventbus.types import ConsumerRecord, TopicPartition
 _DIGEST_BYTES = 8
 _WAIT_MS = 50
 _SHOWN = 3
-"""Offsets named of those that differ."""
+"""The most differing offsets that are listed."""
 
 
 class PartitionCheck(msgspec.Struct, kw_only=True):
-    """What a comparison of one partition has found. Offsets are the destination's."""
+    """The result of comparing one partition. Offsets are the destination's."""
 
     topic: str
     partition: int
     records: int = 0
-    """Held by both sides, alike."""
+    """Records that are equal on both sides."""
     source_digest: str = ""
     destination_digest: str = ""
-    """Of the records that either side has and should have, in order: alike when all of them are."""
+    """A digest of the records that should be on both sides, in order: equal to the other digest if all are equal."""
     gone_at_source: int = 0
     gone_at_destination: int = 0
-    """Taken by retention or compaction on one side, and so not compared."""
+    """Records deleted by retention or compaction on one side, and so not compared."""
     newer: int = 0
-    """Behind what was mirrored, at the destination: by others."""
+    """Records at the destination after those that were mirrored, written by others."""
     behind: int = 0
     """Offsets at the source that were not mirrored yet, with at least one record among them."""
     differences: list[str] = []
-    """The first of them, in words."""
+    """The first differences, in words."""
     difference_count: int = 0
 
     @property
@@ -52,21 +52,21 @@ class PartitionCheck(msgspec.Struct, kw_only=True):
 
 
 def refused(where: TopicPartition, reason: str) -> PartitionCheck:
-    """There is nothing to compare."""
+    """Return a result for a partition that cannot be compared."""
     check = PartitionCheck(topic=where.topic, partition=where.partition)
     check.differs(reason)
     return check
 
 
 class Verifier:
-    """Compares what was mirrored. The maps say which copy is whose; that none is missing is what is checked."""
+    """Compares what was mirrored. The maps say which record is a copy of which; verified is that none is missing."""
 
     def __init__(self, source: Backend, destination: Backend) -> None:
         self._source = source
         self._destination = destination
 
     async def check(self, where: TopicPartition, copied: OffsetMap) -> PartitionCheck:
-        """One partition, up to the last record that was mirrored."""
+        """Compare a partition up to the last record that was mirrored."""
         check = PartitionCheck(topic=where.topic, partition=where.partition)
         compacts = [await _compacts(side, where.topic) for side in (self._source, self._destination)]
         sides = _reader(self._source), _reader(self._destination)
@@ -89,7 +89,7 @@ class Verifier:
         return check
 
     async def check_absent(self, where: TopicPartition, name: str) -> list[PartitionCheck]:
-        """A partition that this mirror knows nothing of: that is right as long as nothing is in it."""
+        """Check a partition that this mirror has never copied, which is right if it is empty."""
         reader = _reader(self._source)
         try:
             end = (await ends_of(self._source, [where]))[where]
@@ -100,7 +100,7 @@ class Verifier:
 
 
 class _Walk:
-    """Two readings of one partition, side by side in the order of the destination."""
+    """Reads both sides of a partition in parallel, in the order of the destination."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class _Walk:
         self._source_start = source_start
         self._destination_start = destination_start
         self._absent_here: list[int] = []
-        """Offsets at the source of records that only the destination has; not of those known to be deleted."""
+        """Offsets at the source of records that exist only at the destination, without those known to be deleted."""
         self._absent_there: list[tuple[int, bytes]] = []
-        """Offsets at the destination, and digests, of records that only the source has; less those deleted."""
+        """Offsets at the destination, and digests, of records that exist only at the source, without deleted ones."""
         self._last_of_key: dict[bytes, tuple[int, bytes]] = {}
-        """The same, where the destination is compacted: by key, until a later record of the key shows up."""
+        """Such records if the destination is compacted, by key, until a later record of the key is found."""
 
     async def run(self, here: AsyncIterator[ConsumerRecord], there: AsyncIterator[ConsumerRecord]) -> None:
         source, copy = await anext(here, None), await anext(there, None)
@@ -177,7 +177,7 @@ class _Walk:
             self._absent_there.append(absent)
 
     def _supersede(self, record: ConsumerRecord) -> None:
-        """Compaction takes a record because there is a later one of its key, and for no other reason."""
+        """Drop missing records of the key: compaction removes a record only if there is a later record with its key."""
         if self._last_of_key and record.key is not None and self._last_of_key.pop(_digest(record.key), None):
             self._check.gone_at_destination += 1
 
@@ -189,10 +189,10 @@ class _Walk:
             self._absent_here.append(origin)
         elif len(self._map) and copy.offset >= self._map.base:
             self._digests[1].update(_canonical(copy))
-            self._check.differs(f"offset {copy.offset} is no copy of anything: somebody else wrote it")
+            self._check.differs(f"offset {copy.offset} is not a copy: another client wrote it")
 
     def judge(self, source_start: int, destination_start: int) -> None:
-        """What is on one side alone: gone from the other as it should be, or not."""
+        """Judge records that exist on only one side: deleted as expected, or missing."""
         check = self._check
         for origin in self._absent_here:
             if origin < source_start:  # it was deleted while we read
@@ -216,7 +216,7 @@ def _reader(backend: Backend) -> BackendConsumer:
 async def _records(
     consumer: BackendConsumer, where: TopicPartition, start: int, end: int | None
 ) -> AsyncIterator[ConsumerRecord]:
-    """The records of a partition, in order, before ``end``; None: up to what there is now."""
+    """Yield the records of a partition, in order, before ``end``; None: up to the present end."""
     await consumer.assign([where])
     consumer.seek(where, start)
     if end is None:
@@ -232,7 +232,7 @@ async def _records(
             start = records.next_offset
         if fetched:
             passed = -1
-        elif passed >= end:  # it had nothing to give then, and has nothing now
+        elif passed >= end:  # it was empty then, and is empty now
             return
         else:
             passed = await consumer.position(where)
@@ -253,14 +253,14 @@ def _digest(content: bytes) -> bytes:
 
 
 def _canonical(record: ConsumerRecord) -> bytes:
-    """The same bytes for the same record, wherever it stands. Who set the timestamp is not part of it."""
-    time_ms = 1 if record.timestamp_ms == 0 else record.timestamp_ms  # a Kafka client cannot write the first one
+    """Encode a record independently of its position. The type of its timestamp is not included."""
+    time_ms = 1 if record.timestamp_ms == 0 else record.timestamp_ms  # a Kafka client cannot write timestamp 0
     content: tuple[Any, ...] = (time_ms, record.key, record.value, record.headers)
     return msgspec.msgpack.encode(content)
 
 
 def _what(source: ConsumerRecord, copy: ConsumerRecord) -> str:
-    """Which fields differ."""
+    """Return the names of differing fields."""
     fields = ("key", "value", "headers", "timestamp_ms")
     names = [name for name in fields if getattr(source, name) != getattr(copy, name)]
     return f"other {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Records to the destination, in transactions that carry the journal's entries about them."""
+"""Writes records to the destination, in transactions that contain the journal's entries about them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from eventbus.types import FetchedRecords, Headers, TopicPartition
 _BATCH_BYTES = 262_144
 _LINGER_MS = 5
 _LARGEST_RECORD_BYTES = 104_857_600
-"""What the destination takes is for its topics to say."""
+"""The limits of records are those of the destination's topics."""
 _BUFFER_BYTES = 134_217_728
-"""Room for the largest of them; a transaction is much smaller."""
+"""Enough for the largest record; a transaction is much smaller."""
 _TRANSACTION_MS = 60_000
 _TURN = 500
-"""Records before other tasks get their turn: a mirror may live in a service's event loop."""
+"""The number of records before other tasks get a turn: a mirror may run in a service's event loop."""
 _CLOSE_SECONDS = 5.0
 _RECORDS_FAULT = (InvalidRecord, InvalidTimestamp, RecordTooLarge)
 """Refusals that are about a single record, whatever else is in its batch."""
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Refusal(NamedTuple):
-    """Why a partition cannot be copied on."""
+    """The reason why a partition cannot be copied further."""
 
     error: EventBusError
     offset: int | None = None
@@ -61,9 +61,9 @@ class Outcome(NamedTuple):
     again: Mapping[TopicPartition, int] = MappingProxyType({})
     """Partitions, and the offsets at the source from which they have to be read again."""
     refused: Mapping[TopicPartition, Refusal] = MappingProxyType({})
-    """Those of them that cannot be copied on."""
+    """Those of them that cannot be copied further."""
     suspects: frozenset[TopicPartition] = frozenset()
-    """Those of them of which some cannot be copied on, and the error does not show which."""
+    """Those of them of which some cannot be copied further, if the error does not show which."""
 
 
 class _Sent(NamedTuple):
@@ -74,11 +74,11 @@ class _Sent(NamedTuple):
     length: int
     size_bytes: int
     handles: list[Delivery]
-    """Of each; or of the first and the last."""
+    """The handle of each record; or of the first and the last only."""
 
     @property
     def error(self) -> EventBusError | None:
-        """The error that kept one of these records from the destination, whichever it is."""
+        """The error of one of these records, whichever it is."""
         return next((handle.batch.error for handle in self.handles if handle.batch.error is not None), None)
 
     def refusal(self) -> Refusal | None:
@@ -91,7 +91,8 @@ class _Sent(NamedTuple):
         return _refusal(error, self.where, self.source + errors.index(error))
 
     def runs(self) -> list[Run]:
-        """Where they are now. Empty: others wrote between them, and only each one's own handle could tell."""
+        """Return their positions at the destination. Empty if others wrote in between and there is no handle for
+        each record."""
         offsets = [handle.result().offset for handle in self.handles]
         if offsets[-1] - offsets[0] == self.length - 1:
             return [Run(self.source, offsets[0], self.length)]
@@ -101,7 +102,7 @@ class _Sent(NamedTuple):
 
 
 class Writer:
-    """The transactional producer of a mirror: who opens one of the same name later fences this one."""
+    """The transactional producer of a mirror: a later producer with the same name fences it."""
 
     def __init__(self, destination: Backend, journal: Journal, options: Options, progress: Progress) -> None:
         self._destination = destination
@@ -124,27 +125,27 @@ class Writer:
         self._sent: list[_Sent] = []
         self._is_open = False
         self._shared: set[TopicPartition] = set()
-        """Others write there too, between our records: each one's offset has to be asked for."""
+        """Partitions where others write between our records: each record's offset must be requested."""
         self._one_by_one: set[TopicPartition] = set()
-        """A batch of several records was refused there: each record is sent alone, which shows which one it was."""
+        """Partitions where a batch was refused: each record is sent separately, to find out which one it was."""
         self._again: dict[TopicPartition, int] = {}
-        """Partitions in the open transaction, and the offsets at the source of their first records in it."""
+        """Partitions in the open transaction, with the source offsets of their first records in it."""
         self._refused: dict[TopicPartition, Refusal] = {}
-        """Partitions of which the producer would not take a record."""
+        """Partitions of which the producer did not accept a record."""
         self._failure: TransactionAborted | None = None
-        """The open transaction has failed. The outcomes of its records show why."""
+        """The failure of the open transaction. The outcomes of its records show the reason."""
         self.count = 0
-        """Records in the open transaction."""
+        """The number of records in the open transaction."""
         self.size_bytes = 0
 
     async def init(self) -> None:
-        """Fence whoever wrote before under this name; what it left open is aborted on return."""
+        """Fence earlier producers with this name; their open transactions are aborted on return."""
         await self._producer.init_transactions()
 
     # records ---------------------------------------------------------------------------------------------------------
 
     async def add(self, fetched: FetchedRecords) -> None:
-        """Put records into the open transaction, or into a new one. `commit` returns what is refused."""
+        """Add records to the open transaction, or begin one. `commit` returns what is refused."""
         offsets = fetched.offsets
         self._again.setdefault(TopicPartition(fetched.topic, fetched.partition), offsets[0])
         self.count += len(offsets)
@@ -169,14 +170,15 @@ class Writer:
             return
         try:
             self._producer.begin_transaction()
-        except InvalidTxnState:  # Kafka's: after a transaction that took long to end the id has to be taken anew
+        # Raised for kafka:// after a transaction that took long to end: the id must be taken again.
+        except InvalidTxnState:
             await self._producer.init_transactions()
             await self._check_alone()
             self._producer.begin_transaction()
         self._is_open = True
 
     async def _check_alone(self) -> None:
-        """The id was taken anew, maybe from another mirror: what that has written is not in our journal."""
+        """Raise ProducerFenced if another mirror has written the journal since the id was taken over."""
         [end] = (await ends_of(self._destination, [TopicPartition(self._journal.topic, 0)])).values()
         if end > self._journal_end:
             raise ProducerFenced(f"the journal {self._journal.topic!r} has been written by another mirror meanwhile")
@@ -206,7 +208,7 @@ class Writer:
                     except (BufferExhausted, ConfigError):
                         await self._put(add, key, value, of_record, time_ms)
                 size_bytes += len(key or b"") + len(value or b"")
-        except TransactionAborted as error:  # because of an earlier record
+        except TransactionAborted as error:  # caused by an earlier record
             self._failure = error
         except EventBusError as error:
             if is_of_producer(error) or isinstance(error, (BufferExhausted, RequestTimedOut)):
@@ -230,12 +232,12 @@ class Writer:
                 self._progress.moved_timestamps += 1
 
     async def commit(self, *, is_trial: bool = False) -> Outcome:
-        """Commit the records of the open transaction, and what the journal says of them.
+        """Commit the records of the open transaction, and the journal's entries about them.
 
-        They are read again, with nothing committed, if a record is refused, or if others write to the same partitions:
-        then each record has its own handle the next time. ``is_trial``: others could be copied without this partition.
-        Raises TransactionAborted, TransactionOutcomeUnknown, ProducerFenced, and what the destination returns to every
-        partition and may pass.
+        Records must be read again, with nothing committed, if one is refused, or if others write to the same
+        partitions: then each record has a handle the next time. ``is_trial``: others could be copied without this
+        partition. Raises TransactionAborted, TransactionOutcomeUnknown, ProducerFenced, and temporary errors that
+        concern every partition.
         """
         await self._producer.flush()
         sent, again, refused, failure = self._sent, self._again, self._refused, self._failure
@@ -264,7 +266,7 @@ class Writer:
         except TransactionAborted as error:
             outcome = self._find_suspects(again, error)
             self._is_open = False
-            await self._journal.load(self._destination)  # the maps have grown already
+            await self._journal.load(self._destination)  # the maps have already grown
             return outcome
         for one in sent:
             progress = self._progress.of(one.where)
@@ -307,7 +309,7 @@ class Writer:
         return _suspected(again, others)
 
     def _find_suspects(self, again: dict[TopicPartition, int], failure: EventBusError | None) -> Outcome:
-        """A record without a handle was refused. Raises the failure if a new session may succeed."""
+        """Find partitions with a refused record without a handle. Raises the failure if a new session may succeed."""
         cause = None if failure is None else failure.__cause__
         if not isinstance(cause, EventBusError) or may_pass(cause):
             assert failure is not None
@@ -320,17 +322,17 @@ class Writer:
         return Outcome(again)
 
     async def save(self, entries: Iterable[Entry]) -> None:
-        """Entries of the journal, with what else is in the transaction."""
+        """Write entries of the journal, together with the rest of the transaction."""
         await self._begin()
         append = self._producer.appender(self._journal.topic, 0)
         handles = [await self._put(append, key, value, (), system_clock()) for key, value in entries]
         await self._producer.commit_transaction()
         self._is_open = False
         for handle in handles:
-            self._journal_end = handle.result().offset + 2  # behind the marker of its transaction
+            self._journal_end = handle.result().offset + 2  # after the marker of its transaction
 
     async def aclose(self) -> None:
-        """What is open is aborted, if the destination still answers."""
+        """Abort an open transaction, if the destination still answers."""
         with self._timers.move_on_after(_CLOSE_SECONDS, shield=True):
             await self._producer.aclose()
             return
@@ -338,7 +340,8 @@ class Writer:
 
 
 def _suspected(again: dict[TopicPartition, int], errors: Mapping[TopicPartition, EventBusError]) -> Outcome:
-    """Partitions failed for another reason than a record. librdkafka reports one error for the whole transaction."""
+    """Return the suspects of a failure that is not about a record. librdkafka has one error for the whole
+    transaction."""
     if len(errors) > 1:
         return Outcome(again, suspects=frozenset(errors))
     return Outcome(again, {where: Refusal(refusal_of(error, where, again[where])) for where, error in errors.items()})
