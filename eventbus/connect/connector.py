@@ -125,7 +125,7 @@ class SinkConnector(Connector):
 
     @abstractmethod
     def start(self) -> None:
-        """Open the destination."""
+        """Open the destination of the records."""
 
     @abstractmethod
     def put(self, records: Sequence[SinkRecord]) -> Iterable[Refused] | None:

@@ -116,9 +116,7 @@ class Connectors:
                 f"{properties.place('name')}: name={name!r}: no blanks, commas or slashes, 200 characters"
             )
         if settings["tasks.max"] > 1:
-            self.notes.append(
-                f"{properties.place('tasks.max')}: a connector is one task here; tasks.max is not looked at"
-            )
+            self.notes.append(f"{properties.place('tasks.max')}: a connector is one task here; tasks.max is ignored")
         common = {**settings, **self._shared(), **_overrides(properties, is_source, self._worker)}
         context = Context(name, settings, properties.place, self._now, self._say)
         make = partial(_make, kind)
@@ -218,7 +216,7 @@ class Connectors:
                 await run.ended.wait()
         if scope.cancelled_caught:
             slow = ", ".join(run.name for run in self.runs if not run.ended.is_set())
-            self._say(f"{slow}: not stopped within {self._seconds:g} s, and left behind; nothing of it is stored")
+            self._say(f"{slow}: not stopped within {self._seconds:g} s, and was abandoned; nothing of it is stored")
 
     def _registries(self) -> list[Part]:
         return [part for run in self.runs for part in run.parts]

@@ -55,7 +55,7 @@ class StringConverter:
 
 
 class ByteArrayConverter:
-    """Bytes, unchanged."""
+    """Passes bytes on unchanged."""
 
     def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         match value:

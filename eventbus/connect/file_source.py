@@ -161,7 +161,7 @@ class FileStreamSource(SourceConnector):
         """Check, at the end of the file, whether it was replaced; return True if there is more to read."""
         assert self._file is not None
         try:
-            now = Path(self._path).open("rb", buffering=0)  # it may be kept open
+            now = Path(self._path).open("rb", buffering=0)  # noqa: SIM115 - it may be kept open
         except FileNotFoundError:
             return False  # moved away; its replacement will come
         found, mine = os.fstat(now.fileno()), os.fstat(self._file.fileno())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventbus.connect.settings import REQUIRED, Key
 
-_NO_REST = "there is no REST interface; `eventbus connect` is asked on the command line"
+_NO_REST = "a REST interface does not exist; use `eventbus connect` on the command line"
 _STANDALONE = "it is of Connect's distributed mode; one process runs here"
 _NO_TRANSFORMS = (
     "single message transforms are not run here: a handler between two topics changes records (@bus.consumer and "
@@ -59,10 +59,10 @@ COMMON_KEYS = (
     Key("connector.class", default=REQUIRED, doc="which one; `eventbus connect plugins` lists them"),
     Key("tasks.max", "int", 1, "a connector is one task here", minimum=1),
     *CONVERTERS,
-    Key("errors.tolerance", default="none", choices=("none", "all"), doc="all: records at fault are passed over"),
+    Key("errors.tolerance", default="none", choices=("none", "all"), doc="all: records at fault are skipped"),
     Key("errors.log.enable", "bool", False, "whether each of them is logged"),
     Key("errors.log.include.messages", "bool", False, "with its topic, partition and offset"),
-    Key("errors.retry.timeout", ignored="a connector that fails begins again by itself, for ever"),
+    Key("errors.retry.timeout", ignored="a connector that fails is restarted, without limit"),
     Key(
         "errors.retry.delay.max.ms", "int", 60_000, "the longest wait before a failed connector begins again", minimum=1
     ),
@@ -80,7 +80,7 @@ SOURCE_KEYS = (
     Key("topic.creation.default.partitions", "int", -1, "of topics it creates; -1: the log's default", minimum=-1),
     Key("topic.creation.default.replication.factor", "int", -1, "the same; -1: the log's default", minimum=-1),
     Key("topic.creation.groups", ignored="topics are created by topic.creation.default."),
-    Key("topic.creation.default.", doc="configs of topics it creates: cleanup.policy and the like"),
+    Key("topic.creation.default.", doc="configs of topics it creates: such as cleanup.policy"),
     Key("exactly.once.support", ignored="sources are exactly once, always"),
     Key("transaction.boundary", choices=("poll",), default="poll", doc="a transaction is what one poll brings"),
     Key("offsets.storage.topic", refused="offsets of all sources are in one topic: offset.storage.topic of the worker"),

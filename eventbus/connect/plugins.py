@@ -21,7 +21,7 @@ class Plugin(NamedTuple):
     """A connector that can be named in properties."""
 
     name: str
-    """The short name."""
+    """The short name of the connector."""
     java: str
     """The name in Kafka Connect; for others, their origin."""
     path: str

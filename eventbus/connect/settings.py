@@ -92,7 +92,7 @@ class Properties:
                 raise ConfigError(f"{place}: {error}") from None
             for key, value in found.items():
                 if key in values:
-                    notes.append(f"{place}: {key} stands in the file twice; the last one counts")
+                    notes.append(f"{place}: {key} is in the file twice; the last one counts")
                 values[key] = Given(_with_variables(value, place), place)
         return cls(origin, values, notes)
 

@@ -29,7 +29,7 @@ _SYNCHRONOUS = {
     "asyncmy": "mysql+pymysql",
 }
 _JDBC = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
-_BEGINS_AGAIN = "a connector that fails begins again by itself"
+_BEGINS_AGAIN = "a connector that fails is restarted"
 
 
 class SqlSource(SourceConnector):
@@ -58,7 +58,7 @@ class SqlSource(SourceConnector):
         Key("query", default="", doc="in place of tables"),
         Key("query.suffix", refused="write it into query"),
         Key("topic.prefix", default="", doc="before the table's name; with query the whole name of the topic"),
-        Key("poll.interval.ms", "int", 5_000, "how often tables are looked at", minimum=1),
+        Key("poll.interval.ms", "int", 5_000, "how often tables are read", minimum=1),
         Key("batch.max.rows", "int", 1_000, "rows of a transaction, at most", minimum=1),
         Key("validate.non.null", "bool", True),
         Key("quote.sql.identifiers", default="always", choices=("always", "never")),
@@ -114,7 +114,7 @@ class SqlSource(SourceConnector):
                 if of[key]:
                     raise ConfigError(f"{place(key)}: query and {key} exclude each other")
             if increments and not of["incrementing.column.name"]:
-                raise ConfigError(f"{place('query')}: a query needs incrementing.column.name, nothing tells it")
+                raise ConfigError(f"{place('query')}: a query needs incrementing.column.name, which cannot be detected")
             if not of["topic.prefix"]:
                 raise ConfigError(f"{place('query')}: with a query topic.prefix is the topic's whole name: give one")
         included = of["table.whitelist"] or of["table.include.list"]

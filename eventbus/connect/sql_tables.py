@@ -160,7 +160,7 @@ def delayed(now: datetime, delay_ms: int) -> datetime:
 
 
 def offset_of(order: Order, place: Place) -> Offset:
-    """Return the position as it is stored."""
+    """Return the position in its stored form."""
     offset: Offset = {}
     if order.timestamps:
         offset["timestamp"] = place.timestamp if isinstance(place.timestamp, str) else place.timestamp.isoformat()

@@ -93,8 +93,8 @@ class Journal:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             # It replaced what the mirror had stored under the key. Without that, records could be copied twice.
             raise CorruptRecord(
-                f"topic {self.topic!r} of the destination is not a mirror's journal ({error}): leave it to the mirror, or "
-                "give this one another name"
+                f"topic {self.topic!r} of the destination is not a mirror's journal ({error}): leave it to the mirror, "
+                "or give this one another name"
             ) from None
         for topic, state in self.topics.items():
             for partition, base in enumerate(state.bases):

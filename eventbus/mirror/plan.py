@@ -141,8 +141,8 @@ def _why_not(
     name, count = source.name, len(source.partitions)
     if state is not None and source.topic_id and state.source_id and source.topic_id != state.source_id:
         return (
-            f"topic {name!r} of the source is not the one that was mirrored: it was deleted and created again, or this is "
-            f"another log. {_anew(name)}"
+            f"topic {name!r} of the source is not the one that was mirrored: it was deleted and created again, or this "
+            f"is another log. {_anew(name)}"
         )
     if destination is None:
         if state is not None:

@@ -94,7 +94,7 @@ class Session:
         self._doubtful: set[str] = set()
         """Topics that may have been deleted and created again: their records wait until that is known."""
         self._ends: dict[TopicPartition, int] = {}
-        """Where copying ends, unless it follows; of partitions that are not finished yet."""
+        """The offsets at which copying ends, unless it follows, of partitions that are not finished yet."""
         self._next: dict[TopicPartition, int] = {}
         """The offset after the last record that was read."""
         self._passed: dict[TopicPartition, int] = {}

@@ -260,7 +260,7 @@ async def test_structs_in_structs_have_names_of_their_own_in_avro(make_bus: Call
     ("rows", "told"),
     [
         ([(None, {"a": 1}), (None, {"a": "text"})], "incompatible"),
-        ([(None, {"a": 1}), (None, {"the name": 1})], "'the name' is no name in Avro"),
+        ([(None, {"a": 1}), (None, {"the name": 1})], "'the name' is not a name in Avro"),
         ([(None, {"a": 1}), (Schema("struct", fields=(Field("a", Schema("int64")),)), {"a": "x"})], "no Avro can be"),
         ([(None, {"a": 1}), (Schema("struct", fields=(Field("a", Schema("int64")),)), 7)], "no Avro can be made of 7"),
     ],

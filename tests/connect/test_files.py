@@ -212,7 +212,7 @@ async def test_what_is_behind_the_last_commit_is_taken_back(tmp_path: Path, note
         assert out.read_text() == "one\ntwo\n"
         with out.open("a") as file:
             file.write("tw")  # as a crash leaves it
-    assert notes.has("2 byte(s) behind the last commit")
+    assert notes.has("2 byte(s) after the last commit")
 
 
 async def test_the_file_knows_better_than_the_group(tmp_path: Path, notes: Notes) -> None:

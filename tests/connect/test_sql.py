@@ -198,7 +198,7 @@ def test_a_table_far_ahead_does_not_hold_up_the_others(shop: Shop) -> None:
         ({"mode": "bulk", "query": "SELEC 1", "topic.prefix": "q"}, "the database refuses the query: .*syntax error"),
         ({"mode": "bulk", "query": "SELECT 1"}, "topic.prefix is the topic's whole name"),
         ({"mode": "incrementing", "connection.url": "jdbc:oracle:thin:@h"}, "SQLAlchemy's URL"),
-        ({"mode": "incrementing", "connection.url": "shop.db"}, "is no URL of a database"),
+        ({"mode": "incrementing", "connection.url": "shop.db"}, "is not a URL of a database"),
         ({"mode": "incrementing", "connection.url": "sqlite:///nowhere.db"}, "no SQLite database nowhere.db"),
         ({"mode": "incrementing", "connection.url": "sqlite://"}, "in memory is empty"),
         ({"mode": "incrementing", "connection.url": "nosuch://h/d"}, "connection.url.*nosuch"),

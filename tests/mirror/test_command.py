@@ -67,7 +67,7 @@ def test_a_difference_is_exit_code_1(cli: Cli) -> None:
     code, out, err = cli("mirror", "./data", "./copy", "--verify-only")
     assert code == 1
     assert "DIFFERENT" in out
-    assert "is no copy of anything: somebody else wrote it" in err
+    assert "is not a copy: another client wrote it" in err
 
 
 def test_what_is_refused_is_exit_code_1_with_a_reason(cli: Cli) -> None:

@@ -53,7 +53,7 @@ async def test_a_record_of_somebody_else_in_the_journal_is_ignored_unless_it_rep
         await read.load(backend)
         assert read.owner == "a"
         await write(backend, where, value, key=key)
-        with pytest.raises(CorruptRecord, match="is no mirror's journal"):
+        with pytest.raises(CorruptRecord, match="is not a mirror's journal"):
             await Journal("m").load(backend)
 
 
@@ -164,7 +164,7 @@ async def test_a_source_that_was_made_anew_is_refused(new_log: NewLog) -> None:
         await source.delete_topics(["orders"])
         await create(source, "orders")
         await write(source, ORDERS, b"2", b"3")
-        with pytest.raises(ConfigError, match="deleted and made anew, or this is another log"):
+        with pytest.raises(ConfigError, match="deleted and created again, or this is another log"):
             await copy(here, there)
         assert [record.value for record in await visible(destination, ORDERS)] == [b"1"]
 

@@ -132,7 +132,7 @@ async def test_a_record_doubled_or_of_somebody_else_is_found(new_log: NewLog) ->
                 await mirror.copy()
             await write(destination, ORDERS, value)
         check = await verified(here, there, lambda _: None)
-    assert check.differences == ["offset 2 is no copy of anything: somebody else wrote it"]
+    assert check.differences == ["offset 2 is not a copy: another client wrote it"]
     assert (check.records, check.newer) == (2, 1)  # what comes behind the last copy may well be others'
 
 
@@ -191,7 +191,7 @@ async def test_a_source_made_anew_is_a_difference_and_is_not_read_for_ever(new_l
         async with Mirror(here, there, name="m") as mirror:
             with anyio.fail_after(PATIENCE_SECONDS):
                 anew, gone = await mirror.verify()
-    assert "deleted and made anew" in anew.differences[0]
+    assert "deleted and created again" in anew.differences[0]
     assert gone.differences == ["topic 'gone' is gone at the source"]
 
 
