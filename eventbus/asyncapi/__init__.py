@@ -1,7 +1,7 @@
-"""What a bus sends and receives, as an AsyncAPI 3 document, and what a change of it breaks.
+"""AsyncAPI 3 documents of what a bus sends and receives, and the effects of changes.
 
-``asyncapi_document(bus)`` asks nobody and starts nothing. `payloads` turns types into schemas, `servers` a URL into
-servers, `document` the declarations into the rest; `reading` loads a document, `narrowing` compares two schemas,
+``asyncapi_document(bus)`` sends no requests and starts nothing. `payloads` turns types into schemas, `servers` a URL
+into servers, `document` the declarations into the rest; `reading` loads a document, `narrowing` compares two schemas,
 `changes` two documents; `page` writes the HTML.
 """
 

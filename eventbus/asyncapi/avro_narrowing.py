@@ -1,4 +1,4 @@
-"""How one Avro schema differs from another, by Avro's rules of resolution.
+"""Compare two Avro schemas by Avro's rules of resolution.
 
 *Widens*: a reader with the old schema cannot read what is written with the new one. *Narrows*: a reader with the new
 schema cannot read what was written with the old one. See https://avro.apache.org/docs/1.12.0/specification/.
@@ -15,7 +15,7 @@ from serdes.avro.schema import PRIMITIVES, PROMOTIONS
 
 
 def avro_differences(old: Any, new: Any) -> list[Difference]:
-    """Of two Avro schemas as JSON data."""
+    """Return the differences between two Avro schemas, given as JSON data."""
     return list(_Comparison(_definitions(old), _definitions(new)).differences(old, new, ""))
 
 
@@ -101,7 +101,7 @@ class _Comparison:
                 yield from self.differences(one, left.pop(name), path)
             else:
                 gone[name] = one
-        for name in gone:  # a reader takes the first of its branches that a value may be read as
+        for name in gone:  # a reader uses the first of its branches that can read the value
             is_read = any(_identity(one, self._new) in PROMOTIONS.get(name, ()) for one in new)
             yield Difference(path, f"{name} is no longer among its types", narrows=not is_read)
         for name in left:
@@ -134,7 +134,7 @@ def _enums(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
 
 
 def _definitions(schema: Any) -> JsonObject:
-    """The named types within, by their names, with and without a namespace."""
+    """Return the named types inside, by their names, with and without a namespace."""
     found: JsonObject = {}
     waiting: list[Any] = [schema]
     while waiting:
@@ -150,7 +150,7 @@ def _definitions(schema: Any) -> JsonObject:
 
 
 def _schema(node: Any, definitions: JsonObject) -> JsonObject:
-    """As an object with a type; a name is what it was given to."""
+    """Return the schema as an object with a type; a name is resolved to its definition."""
     if isinstance(node, str):
         return {"type": node} if node in PRIMITIVES else definitions.get(node.rpartition(".")[2], {"type": node})
     inner = node["type"]

@@ -1,7 +1,7 @@
-"""What changed between two documents, and whom it breaks.
+"""The changes between two documents, and the clients that they break.
 
-What is sent and gets *wider* breaks who reads it: there are values now that they do not know. What is received and gets
-*narrower* breaks who sends it. The other two directions are compatible.
+If sent data gets *wider*, readers break: there are values now that they do not support. If received data gets
+*narrower*, senders break. The other two directions are compatible.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     channel: str
     what: str
-    """In words."""
+    """The change in words."""
     whom: str = ""
-    """Whom it concerns: "consumers", "producers", "requesters"; "" where it is nobody in particular."""
+    """The affected clients: "consumers", "producers", "requesters"; "" if none in particular."""
     message: str = ""
     path: str = ""
     """The field within the message: "amount", "items[].price", "(key)"."""
@@ -44,21 +44,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Use(msgspec.Struct):
-    """What a document does with a channel in one direction."""
+    """The use of a channel in one direction."""
 
     operations: dict[str, JsonObject]
     messages: dict[str, Any]
 
 
 def changes_between(old: JsonObject, new: JsonObject) -> list[Change]:
-    """Every change, the breaking ones first. Both are AsyncAPI 3, see `read_document`.
+    """Return all changes, breaking ones first. Both documents are AsyncAPI 3, see `read_document`.
 
     Raises ConfigError for a document whose references point to nothing, or that breaks AsyncAPI's rules.
     """
     try:
         return _changes(old, new)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        # Somebody's file: a number where an object belongs, a schema that is nothing but itself.
+        # Written manually, perhaps: a number instead of an object, or a schema that refers to itself.
         raise ConfigError(
             f"a document breaks AsyncAPI's rules ({type(error).__name__}: {error}); "
             "what is wrong where tells  asyncapi validate FILE"
@@ -70,7 +70,7 @@ def _changes(old: JsonObject, new: JsonObject) -> list[Change]:
     before, after = _uses(old), _uses(new)
     found = [*_channels(*channels, {channel for channel, _ in before})]
     for channel, direction in sorted({*before, *after}):
-        # a channel that came or went is told of once, by `_channels`
+        # a channel that was added or removed is reported once, by `_channels`
         if channel in channels[0] and channel in channels[1]:
             nothing = _Use({}, {})
             use = before.get((channel, direction), nothing), after.get((channel, direction), nothing)
@@ -96,7 +96,7 @@ def _channels(before: dict[str, JsonObject], after: dict[str, JsonObject], used:
 
 
 def _settings(channel: JsonObject) -> JsonObject:
-    """Of a topic."""
+    """Return the settings of a topic."""
     binding = _binding(channel)
     counts = {key: binding[key] for key in ("partitions", "replicas") if key in binding}
     return counts | _object(binding, "topicConfiguration") | _object(_object(channel, "x-eventbus"), "configs")
@@ -124,7 +124,7 @@ def _directed(
     yield from _operations(channel, before, after, direction)
     pairs, gone, left = _paired(old, before.messages, new, after.messages)
     for earlier, name, differences in pairs:
-        if earlier != name:  # a class got another name, which is not on the wire
+        if earlier != name:  # a class was renamed, which does not change the encoding
             yield _judged(Difference("", f"its class was {earlier} before"), channel, name, direction)
         for one in differences:
             yield _judged(one, channel, name, direction)
@@ -137,10 +137,10 @@ def _directed(
 def _paired(
     old: JsonObject, before: dict[str, Any], new: JsonObject, after: dict[str, Any]
 ) -> tuple[list[tuple[str, str, list[Difference]]], list[str], list[str]]:
-    """Which message became which, and how they differ; what is gone, and what is new.
+    """Match old and new messages: return pairs with their differences, removed messages, and new ones.
 
-    By their names; but of two classes called Order the second one is Order_2, so one that is in the other document as
-    it was is that one, however it is called.
+    Messages are matched by name. But of two classes called Order the second is Order_2, so an unchanged message is
+    matched whatever its name is.
     """
 
     def between(name: str, other: str) -> list[Difference]:
@@ -198,7 +198,7 @@ def _judged(one: Difference, channel: str, message: str, direction: Direction) -
 
 
 def _of_messages(old: JsonObject, before: JsonObject, new: JsonObject, after: JsonObject) -> Iterator[Difference]:
-    """Of one message: its payload, its key, how it is written."""
+    """Yield the differences of a message: its payload, its key, its format."""
     formats = [_format(old, before), _format(new, after)]
     if formats[0] != formats[1]:
         yield Difference("", f"it was written as {formats[0]} and is {formats[1]}", widens=True, narrows=True)
@@ -219,7 +219,7 @@ def _keys(old: JsonObject, before: JsonObject, new: JsonObject, after: JsonObjec
     if (one is None) != (other is None):
         what = "records have a key now" if one is None else "records have no key any more: no order of a key's records"
         yield Difference("(key)", what, widens=other is None)
-    elif one and other:  # else one of the two is not known
+    elif one and other:  # otherwise one of them is unknown
         avro = [cast(JsonObject, key).get(AVRO_KEY) for key in (one, other)]
         if None not in avro:
             differences = avro_differences(*avro)
@@ -232,13 +232,13 @@ def _keys(old: JsonObject, before: JsonObject, new: JsonObject, after: JsonObjec
 
 
 def _replies(old: JsonObject, new: JsonObject) -> Iterator[Change]:
-    """What who asks gets: it is sent to them, so that wider breaks."""
+    """Yield changes of replies: they are sent to the requesters, so wider replies break them."""
     before, after = _answers(old), _answers(new)
     received = {channel for channel, direction in _uses(new) if direction == "receive"}
     for where in sorted({*before, *after}):
         name = ", ".join((before.get(where) or after[where]).operations)
         if where not in after:
-            if where in received:  # else it is told that nobody receives the question
+            if where in received:  # otherwise it is already reported that the request is not received any more
                 yield Change(severity="breaking", channel=where, what=f"{name} does not reply any more", whom=_ASKING)
         elif where not in before:
             yield Change(severity="compatible", channel=where, what=f"{name} replies now", whom=_ASKING)
@@ -251,7 +251,7 @@ def _replies(old: JsonObject, new: JsonObject) -> Iterator[Change]:
 
 
 def _answers(document: JsonObject) -> dict[str, _Use]:
-    """By the channel of the question."""
+    """Return the replies by the channel of the request."""
     found: dict[str, _Use] = {}
     for name, node in _object(document, "operations").items():
         operation = cast(JsonObject, resolved(document, node))
@@ -263,7 +263,7 @@ def _answers(document: JsonObject) -> dict[str, _Use]:
 
 
 def _uses(document: JsonObject) -> dict[tuple[str, Direction], _Use]:
-    """By the channel's address and the direction."""
+    """Return the uses by the channel's address and the direction."""
     found: dict[tuple[str, Direction], _Use] = {}
     for name, node in _object(document, "operations").items():
         operation = cast(JsonObject, resolved(document, node))
@@ -275,7 +275,7 @@ def _uses(document: JsonObject) -> dict[tuple[str, Direction], _Use]:
 
 
 def _messages(document: JsonObject, operation: JsonObject) -> dict[str, Any]:
-    """An operation's, or all of its channel, by their names there."""
+    """Return the messages of an operation, or of its channel, by their names there."""
     channel: Any = resolved(document, operation.get("channel")) or {}
     chosen: Any = operation.get("messages")
     if chosen is None:
@@ -288,7 +288,7 @@ def _last(reference: Any) -> str:
 
 
 def _by_address(document: JsonObject) -> dict[str, JsonObject]:
-    """All but those that only a reply goes to: where they are says the request."""
+    """Return all channels except those only for replies, whose address is in the request."""
     used = {
         _last(cast(JsonObject, resolved(document, one)).get("channel", {}))
         for one in _object(document, "operations").values()
@@ -307,7 +307,7 @@ def _address(document: JsonObject, operation: JsonObject) -> str:
 
 
 def _called(name: str, channel: JsonObject) -> str:
-    """A topic; of those that a pattern matches the pattern, which is the same when the handler has another name."""
+    """Return the name of a topic, or for a pattern the pattern, which does not depend on the handler's name."""
     pattern = _object(channel, "x-eventbus").get("pattern")
     return channel.get("address") or (f"/{pattern}/" if pattern else name)
 

@@ -28,7 +28,7 @@ from serdes.choose import split_optional
 BINDING_VERSION = "0.5.0"
 _INTEGERS = ("retention.ms", "retention.bytes", "delete.retention.ms", "max.message.bytes")
 _CONFIGS = (*_INTEGERS, "cleanup.policy")
-"""The topic settings that Kafka's binding knows; others go under ``x-eventbus``."""
+"""The topic settings in Kafka's binding; others go under ``x-eventbus``."""
 
 
 def asyncapi_document(
@@ -39,19 +39,19 @@ def asyncapi_document(
     description: str | None = None,
     url: str | None = None,
 ) -> JsonObject:
-    """What ``bus`` receives and sends, as an AsyncAPI 3.0.0 document: plain data, in the same order each time.
+    """Describe what ``bus`` receives and sends, as an AsyncAPI 3.0.0 document: plain data, in a stable order.
 
     ``title``: of the document, by default the service (or the client_id); ``version``: of the contract. ``url``: a
-    ``kafka://`` URL to name as its server, in place of the bus's own; other logs are no servers. No password and no
-    user name is part of it. The bus need not run, and nobody is asked.
+    ``kafka://`` URL to list as its server, instead of the bus's own; other logs are not listed. Passwords and user
+    names are left out. The bus need not run, and no requests are sent.
 
-    Raises ConfigError naming the handler or the function whose type has no schema. See
+    Raises ConfigError with the handler or the function whose type has no schema. See
     https://www.asyncapi.com/docs/reference/specification/v3.0.0.
     """
     writer = _Writer(bus)
     handlers = bus.context.handlers_in_force()
     timetables = {topic for handler in handlers if handler.spec.is_firing for topic in handler.spec.topics}
-    handlers = [handler for handler in handlers if not handler.spec.is_firing]  # the bus's own business
+    handlers = [handler for handler in handlers if not handler.spec.is_firing]  # internal to the bus
     for name, spec in _topics(bus).items():
         if name not in timetables:
             writer.declare(name, spec)
@@ -90,7 +90,7 @@ class _Writer:
         self.operations: dict[str, JsonObject] = {}
         self._serdes = bus.context.serdes
         self._keys = self._all_keys()
-        """By topic; messages are written with them."""
+        """The type of keys of each topic."""
 
     def _all_keys(self) -> dict[str, JsonObject]:
         found: dict[str, list[JsonObject]] = {}
@@ -111,7 +111,7 @@ class _Writer:
         return self.payloads.key(kind, self._serdes, where)
 
     def declare(self, name: str, spec: TopicSpec | None = None) -> JsonObject:
-        """The channel of a topic."""
+        """Return the channel of a topic, which is added if it is new."""
         channel = self.channels.setdefault(name, {"address": name, "messages": {}})
         binding: JsonObject = {"bindingVersion": BINDING_VERSION}
         if spec is not None:
@@ -143,7 +143,7 @@ class _Writer:
         self._operation(f"send.{topic}.{name}", "send", topic, self._messages(topic, payloads), function.function)
 
     def holds(self, topic: str) -> None:
-        """The declared type of a topic, which no producer function names."""
+        """Add the declared type of a topic without a producer function."""
         declared = self._serdes.declared_type(topic)
         if declared is not None and not self.channels[topic]["messages"]:
             self._messages(topic, self.payloads.of(declared, self._serdes, f"topic {topic!r}"))
@@ -164,7 +164,7 @@ class _Writer:
                 operation["reply"] = self._reply(handler)
 
     def keeps(self, table: Table[Any, Any]) -> None:
-        """A table reads its topic, with no group."""
+        """Add a table, which reads its topic without a group."""
         payloads = self.payloads.of(table.spec.value, self._serdes, f"table {table.name!r}")
         operation = self._operation(
             f"receive.{table.topic}.{table.name}", "receive", table.topic, self._messages(table.topic, payloads)
@@ -173,7 +173,7 @@ class _Writer:
         operation["x-eventbus"] = {"table": table.name, "keeps": keeps}
 
     def _topics(self, handler: Handler[Any, Any]) -> Sequence[str]:
-        """The topics it reads; of a pattern those that are declared, else a channel without an address."""
+        """Return the topics of a handler; for a pattern the declared ones, else a channel without an address."""
         spec = handler.spec
         if spec.pattern is None:
             for topic in spec.topics:
@@ -192,7 +192,7 @@ class _Writer:
         if text:
             operation["summary"] = text.partition("\n")[0].strip()
             operation["description"] = text
-        if messages:  # else: whatever the channel has
+        if messages:  # otherwise all messages of the channel
             operation["messages"] = [{"$ref": f"#/channels/{topic}/messages/{one}"} for one in messages]
         name, number = _identifier(name), 2
         while name in self.operations:
@@ -201,7 +201,7 @@ class _Writer:
         return operation
 
     def _messages(self, topic: str, payloads: Sequence[Payload], headers: bool = False) -> list[str]:
-        """The names of these in the channel's messages, where they are from now on."""
+        """Add messages to the channel; return their names."""
         known: dict[str, JsonObject] = self.channels[topic]["messages"]
         names: list[str] = []
         for payload in payloads:
@@ -227,7 +227,7 @@ class _Writer:
         return message
 
     def _reply(self, handler: Handler[Any, Any]) -> JsonObject:
-        """Where the answer goes stands in the request's header."""
+        """Return the reply of a handler. Its address is in the request's header."""
         channel = f"replies.{_identifier(handler.__name__)}"
         self.channels[channel] = {
             "address": None,
@@ -246,7 +246,7 @@ class _Writer:
         }
 
     def recovers(self, handler: Handler[Any, Any], policy: FailurePolicy) -> None:
-        """Retry and dead-letter topics: this bus's own, so nobody's operation, with the messages that failed."""
+        """Add the handler's retry and dead-letter topics with the failed messages; they belong to no operation."""
         spec = handler.spec
         recovery = policy.open(
             Handling(
@@ -275,7 +275,7 @@ class _Writer:
 
 
 def _topics(bus: EventBus) -> dict[str, TopicSpec]:
-    """What the bus declares, with the settings that tables need."""
+    """Return the declared topics, with the settings that tables need."""
     topics = dict(bus.context.topics)
     for table in bus.context.tables.values():
         spec = topics.get(table.topic, TopicSpec(table.topic))
@@ -292,13 +292,13 @@ def _promises(handler: Handler[Any, Any]) -> JsonObject:
     if spec.batch:
         said["batch"] = True
     if spec.retry is not None:
-        ladder: Any = getattr(spec.retry, "retry", None)  # a policy of ours holds what the user wrote
+        ladder: Any = getattr(spec.retry, "retry", None)  # our own policy contains what the user wrote
         said["retry"] = type(spec.retry if ladder is None else ladder).__name__
     return said
 
 
 def _config(topic: str, key: str, value: str) -> Any:
-    """As the binding has it: integers, and a list of policies."""
+    """Return a config as in the binding: integers, and a list of policies."""
     if key == "cleanup.policy":
         return [one.strip() for one in value.split(",") if one.strip()]
     try:

@@ -1,4 +1,4 @@
-"""Of which type the keys are that a function makes of a value, as far as it can be told without one."""
+"""Infer the type of the keys that a function makes of values, as far as possible without a value."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from serdes.choose import split_optional
 
 
 def type_of_key(function: Callable[[Any], Any], value: Any) -> Any:
-    """What ``function`` is annotated to return. One without an annotation is called with a stand-in for ``value``.
+    """Return the annotated return type of ``function``. Without an annotation, call it with a stand-in for ``value``.
 
-    ``lambda order: order.id`` then tells that a key is what ``Order.id`` is. None: it cannot be told.
+    So ``lambda order: order.id`` shows that the key has the type of ``Order.id``. None if it cannot be inferred.
     """
     annotated = _hints(function).get("return")
     if annotated is not None:
         return None if annotated is Any else split_optional(annotated)[0]
     try:
         made = function(_StandIn(value))
-    except Exception:  # anybody's code, which asked more of the stand-in than which fields it has
+    except Exception:  # user code, which needed more of the stand-in than its fields
         return None
     if isinstance(made, _StandIn):
         return object.__getattribute__(made, "_annotation")
@@ -28,7 +28,7 @@ def type_of_key(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 class _StandIn:
-    """Has the fields of a type, and knows of each only the annotation. What else is asked of it raises TypeError."""
+    """An object with the fields of a type, each with only its annotation. Other operations raise TypeError."""
 
     def __init__(self, annotation: Any) -> None:
         object.__setattr__(self, "_annotation", split_optional(annotation)[0])
@@ -45,7 +45,7 @@ class _StandIn:
         return _StandIn(_field(annotation, name))
 
     def __bool__(self) -> bool:
-        raise TypeError  # which way a condition goes is not known
+        raise TypeError  # the result of the condition is unknown
 
     def __eq__(self, other: object) -> bool:
         raise TypeError
@@ -76,7 +76,7 @@ def _field(annotation: Any, name: str) -> Any:
 
 
 def _hints(of: Any) -> dict[str, Any]:
-    """Annotations, or none where they cannot be read: of a built-in function, of a name that is nowhere."""
+    """Return annotations, or none if they cannot be read: of a built-in function, or with an undefined name."""
     try:
         return typing.get_type_hints(of, include_extras=True)
     except (NameError, TypeError, AttributeError):

@@ -1,6 +1,6 @@
-"""How one schema differs from another: each difference *widens* the set of values, or *narrows* it, or does neither.
+"""Compare two schemas: each difference *widens* the set of values, *narrows* it, or does neither.
 
-Whether that breaks anybody is told by who sends and who receives, see `changes`.
+Whether a difference breaks a client depends on the direction, see `changes`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _UNJUDGED = (
     "additionalItems", "contains", "contentMediaType", "dependencies", "dependentRequired", "dependentSchemas", "else",
     "if", "not", "patternProperties", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
 )  # fmt: skip
-"""Words that say which values there are, in ways that are not taken apart here: one that changes may do both."""
+"""Keywords that restrict values in ways that are not analysed here: a change may both widen and narrow."""
 _WORDS = (*_LOWER, *_UPPER, *_OTHER, *_UNJUDGED, "type", "enum", "const", "properties", "required",
           "additionalProperties", "items", "allOf")  # fmt: skip
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One, at a place within a value."""
+    """A difference at a place within a value."""
 
     path: str
-    """"amount", "items[].price"; "" for the value itself."""
+    """A path like "amount" or "items[].price"; "" for the value itself."""
     what: str
     widens: bool = False
-    """Values are possible that were not."""
+    """True if new values are possible."""
     narrows: bool = False
-    """Values are no longer possible that were."""
+    """True if some values are no longer possible."""
 
 
 def json_differences(old_document: JsonObject, old: Any, new_document: JsonObject, new: Any) -> list[Difference]:
-    """Of two JSON Schemas, each within its document."""
+    """Return the differences between two JSON Schemas, each within its document."""
     return list(_Comparison(old_document, new_document).differences(old, new, ""))
 
 
@@ -47,12 +47,12 @@ class _Comparison:
     def __init__(self, old: JsonObject, new: JsonObject) -> None:
         self._old, self._new = old, new
         self._seen: set[tuple[str | int, str | int]] = set()
-        """What is compared already: schemas may hold themselves, as one of several alternatives too."""
+        """References that are already compared: schemas may contain themselves, also as alternatives."""
         self._compared: dict[tuple[int, int], tuple[JsonObject, JsonObject]] = {}
-        """The same of alternatives. They are kept, so that nothing else gets their identity."""
+        """Alternatives that are already compared. They are kept, so that their identities are not reused."""
 
     def differences(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
-        pair = (_reference(old) or id(old), _reference(new) or id(new))  # parts of documents, which stay
+        pair = (_reference(old) or id(old), _reference(new) or id(new))  # parts of documents, which stay in memory
         if pair in self._seen:
             return
         self._seen.add(pair)
@@ -127,15 +127,15 @@ class _Comparison:
                 place = f"{path}[{number}]"
                 if number < min(len(one), len(other)):
                     yield from self.differences(one[number], other[number], place)
-                else:  # whether it must be there is told by minItems, whether more may be by maxItems
+                else:  # minItems decides whether it must exist, maxItems whether there may be more
                     yield Difference(place, "the item is gone" if number < len(one) else "a new item")
         elif isinstance(before, list) or isinstance(after, list):
-            yield Difference(path, "its items are told in another way", widens=True, narrows=True)
+            yield Difference(path, "its items are described in another way", widens=True, narrows=True)
         else:
             yield from self.differences(before, after, f"{path}[]")
 
     def _parts(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
-        """What else has to hold of a value."""
+        """Yield differences in the other conditions for a value."""
         before, after = old.get("allOf", []), new.get("allOf", [])
         for one, other in zip(before, after, strict=False):
             yield from self.differences(one, other, path)
@@ -150,7 +150,7 @@ class _Comparison:
 def _paired(
     old: Sequence[JsonObject], new: Sequence[JsonObject]
 ) -> tuple[list[tuple[JsonObject, JsonObject]], list[JsonObject], list[JsonObject]]:
-    """Which alternative became which, which are gone, and which are new."""
+    """Match old and new alternatives: return pairs, removed ones, and new ones."""
     pairs: list[tuple[JsonObject, JsonObject]] = []
     gone, left = list(old), list(new)
     for is_same in (_is_equal, _is_alike, _promotes):
@@ -161,7 +161,7 @@ def _paired(
                 gone.remove(arm)
                 left.remove(partner)
     if len(gone) == len(left) == 1 and _types(gone[0]) & _types(left[0]):
-        return [*pairs, (gone[0], left[0])], [], []  # a class that is called otherwise, say
+        return [*pairs, (gone[0], left[0])], [], []  # for instance a renamed class
     return pairs, gone, left
 
 
@@ -174,7 +174,7 @@ def _is_alike(one: JsonObject, other: JsonObject) -> bool:
 
 
 def _promotes(one: JsonObject, other: JsonObject) -> bool:
-    """Whole numbers became numbers, or the other way round."""
+    """True if integers became numbers, or numbers became integers."""
     return {*_types(one), *_types(other)} == {"integer", "number"}
 
 
@@ -183,7 +183,7 @@ def _takes_all(arm: JsonObject) -> bool:
 
 
 def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
-    """The alternatives of a schema, references followed; one that has none is its own."""
+    """Return the alternatives of a schema, with references resolved; without alternatives, the schema itself."""
     found = resolved(document, node)
     if not isinstance(found, dict):
         return [{"enum": []}] if found is False else [{}]
@@ -191,7 +191,8 @@ def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
             return [arm for one in schema[word] for arm in _arms(document, one)]
-    if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:  # pydantic, beside a description
+    # Pydantic writes this next to a description.
+    if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
         beside = {word: value for word, value in schema.items() if word in _WORDS and word != "allOf"}
         arms = _arms(document, schema["allOf"][0])
         if all(arm.get(word, value) == value for arm in arms for word, value in beside.items()):
@@ -202,7 +203,7 @@ def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
 
 
 def _identity(arm: JsonObject) -> str:
-    """What tells one alternative from another: a class by its name, anything else by its type."""
+    """Return what identifies an alternative: a class name, otherwise a type."""
     return str(arm.get("title") or sorted(_types(arm)))
 
 
@@ -211,7 +212,7 @@ def _named(arm: JsonObject) -> str:
 
 
 def _types(schema: JsonObject) -> frozenset[str]:
-    """The JSON types that its values may have."""
+    """Return the JSON types that its values may have."""
     said: Any = schema.get("type")
     if isinstance(said, str):
         return frozenset({said})

@@ -1,4 +1,4 @@
-"""A document as one HTML page: no script, nothing fetched, everything escaped."""
+"""A document as a single HTML page: without scripts or external resources, and with everything escaped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REMARKS = (
 
 
 def html_page(document: JsonObject) -> str:
-    """The page of an AsyncAPI 3 document. Raises ConfigError where its references point to nothing."""
+    """Return the page of an AsyncAPI 3 document. Raises ConfigError if its references point to nothing."""
     info = _object(document, "info")
     title = escape(str(info.get("title", "")))
     return "\n".join(
@@ -130,11 +130,11 @@ def _schemas(document: JsonObject) -> Iterator[str]:
 
 
 def _fields(schema: Any) -> str:
-    """A table of the fields; "" for what has none."""
+    """Return a table of the fields; "" for a schema without fields."""
     if not isinstance(schema, dict):
         return ""
     node = cast(JsonObject, schema)
-    if "schema" in node:  # another language: shown as it is
+    if "schema" in node:  # another schema language: shown unchanged
         said = escape(str(node.get("schemaFormat", "")))
         return f'<p class="quiet">{said}</p><pre>{escape(_json(node["schema"]))}</pre>'
     rows = [
@@ -147,7 +147,7 @@ def _fields(schema: Any) -> str:
 
 
 def _kind(schema: Any) -> str:
-    """A schema's type in a word or two, with links to the schemas it names."""
+    """Return a schema's type in a word or two, with links to the schemas it names."""
     if not isinstance(schema, dict):
         return "anything"
     node = cast(JsonObject, schema)

@@ -1,4 +1,4 @@
-"""Types to payloads: JSON Schema of what is written as JSON, Avro schemas of what is written as Avro."""
+"""Convert types to payloads: JSON Schema for values written as JSON, Avro schemas for values written as Avro."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 AVRO_FORMAT = "application/vnd.apache.avro;version=1.9.0"
 _REFERENCE = "#/components/schemas/"
 _RAW = "#/$defs/"
-"""How schemas refer to each other before they have their names in the document."""
+"""The form of references between schemas before they have their names in the document."""
 _PRIMITIVES: dict[type, tuple[str, JsonObject]] = {
     bytes: ("application/octet-stream", {"type": "string", "format": "binary"}),
     bytearray: ("application/octet-stream", {"type": "string", "format": "binary"}),
@@ -39,18 +39,18 @@ _PRIMITIVES: dict[type, tuple[str, JsonObject]] = {
 
 
 AVRO_KEY = "x-avro"
-"""Where the schema of an Avro key stands: the binding has no place for it."""
+"""The extension that holds the schema of an Avro key, for which the binding has no field."""
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """One kind of value in a topic."""
+    """A type of values in a topic."""
 
     name: str
     content_type: str
     schema: JsonObject
     description: str = ""
     avro_id_in: str = ""
-    """"payload" or "header": where Confluent's schema id stands; "" for what is no Avro."""
+    """The place of Confluent's schema id, "payload" or "header"; "" for other formats than Avro."""
 
 
 class Payloads:
@@ -58,13 +58,14 @@ class Payloads:
 
     def __init__(self) -> None:
         self.schemas: dict[str, JsonObject] = {}
-        """For ``components.schemas``."""
+        """The schemas of ``components.schemas``."""
         self._names: dict[str, str] = {}
-        """The name in `schemas` of each, by what it and all that it refers to say."""
+        """The name of each schema in `schemas`, by the content of the schema and all that it refers to."""
         self._taken: set[str] = set()
 
     def key(self, annotation: Any, serdes: Mapping[type, Serde], where: str) -> JsonObject:
-        """The schema of keys of a type, which for Kafka's binding is JSON Schema. Raises ConfigError as `of` does."""
+        """Return the schema of keys of a type, which is JSON Schema in Kafka's binding. Raises ConfigError as `of`
+        does."""
         found = [one.schema for one in self.of(annotation, serdes, where, is_key=True)]
         schemas = [
             {"description": "Avro, in Confluent's format.", AVRO_KEY: one["schema"]} if "schemaFormat" in one else one
@@ -81,9 +82,9 @@ class Payloads:
         is_key: bool = False,
         written: Serde | None = None,
     ) -> list[Payload]:
-        """One for each arm of a union. Raises ConfigError naming ``where`` for a type that has no schema.
+        """Return a payload for each member of a union. Raises ConfigError with ``where`` for a type that has no schema.
 
-        ``written``: the serde of its topic, where that decides the format.
+        ``written``: the serde of its topic, if that decides the format.
         """
         annotation = split_optional(annotation)[0]
         try:
@@ -94,7 +95,7 @@ class Payloads:
             named = getattr(annotation, "__qualname__", annotation)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigError(
-                f"{where}: there is no schema of its type {named}: {reason}. Make it a msgspec.Struct, a dataclass, a "
+                f"{where}: cannot derive a schema of its type {named}: {reason}. Make it a msgspec.Struct, a dataclass, a "
                 "TypedDict or a pydantic model of such fields; or give the bus a serde for it"
             ) from error
 
@@ -118,21 +119,22 @@ class Payloads:
         if base is not None:
             content_type, schema = _PRIMITIVES[base]
             return Payload(name, content_type, self._primitive(arm, base, schema), description)
-        said = f"Bytes of {type(serde).__name__}, which tells no schema of them."
+        said = f"Bytes of {type(serde).__name__}, which has no schema for them."
         return Payload(name, "application/octet-stream", {"description": said}, description)
 
     def _primitive(self, arm: Any, base: type, schema: JsonObject) -> JsonObject:
-        """Of text or numbers that are an enumeration, or have bounds, the schema says so."""
+        """Return a schema of text or numbers, with their enumeration or bounds."""
         if arm is base or base not in (str, int):
             return schema
         try:
             own = self.json_schema(arm)
-        except TypeError:  # a class of one's own that derives from str: any text, as far as one can tell
+        except TypeError:  # a user's class that derives from str: treated as any text
             return schema
         return own if base is str else {"allOf": [own], **schema}
 
     def json_schema(self, annotation: Any) -> JsonObject:
-        """Of a type; classes become references to `schemas`. Raises TypeError, and what pydantic raises."""
+        """Return the schema of a type; classes become references to `schemas`. Raises TypeError, and pydantic's
+        errors."""
         if annotation in (Any, inspect.Parameter.empty):
             return {}
         if survey_of(annotation).is_pydantics:
@@ -145,7 +147,7 @@ class Payloads:
     def _hook(self, kind: type) -> JsonObject:
         if survey_of(kind).is_pydantics:
             return self._pydantic(kind)
-        raise NotImplementedError  # by which msgspec knows that there is no schema, and names the type
+        raise NotImplementedError  # so that msgspec reports the type without a schema
 
     def _pydantic(self, annotation: Any) -> JsonObject:
         schema: JsonObject = adapter_of(annotation).json_schema(ref_template=_RAW + "{model}")
@@ -156,10 +158,10 @@ class Payloads:
         return self._keep({"$ref": _RAW + name}, {**components, name: schema})
 
     def _keep(self, schema: JsonObject, components: dict[str, JsonObject]) -> JsonObject:
-        """Add ``components``; one whose name another has already gets a number.
+        """Add ``components``; a number is added to a name that is already used by another one.
 
-        Two are the same if they and all that they refer to are: of two classes called Order, each may hold a Line of
-        its own.
+        Two components are equal if they and all that they refer to are: each of two classes called Order may have a
+        different Line.
         """
         names: dict[str, str] = {}
         for name in components:
@@ -178,7 +180,7 @@ class Payloads:
 
 
 def _reachable(name: str, components: dict[str, JsonObject]) -> dict[str, JsonObject]:
-    """A component, and those that it refers to."""
+    """Return a component, and those that it refers to."""
     found: dict[str, JsonObject] = {}
     waiting = [name]
     while waiting:
@@ -200,18 +202,18 @@ def _references(node: Any) -> list[str]:
 
 
 def any_of(schemas: list[JsonObject]) -> JsonObject:
-    """One for the values of all of them. One that tells nothing is left out where others do."""
-    told: list[JsonObject] = []
+    """Return a schema for the values of all of them. A schema without conditions is dropped if there are others."""
+    distinct: list[JsonObject] = []
     for one in schemas:
-        if one and one not in told:
-            told.append(one)
-    if len(told) > 1:
-        return {"anyOf": told}
-    return {"allOf": told} if told and "$ref" in told[0] else told[0] if told else {}
+        if one and one not in distinct:
+            distinct.append(one)
+    if len(distinct) > 1:
+        return {"anyOf": distinct}
+    return {"allOf": distinct} if distinct and "$ref" in distinct[0] else distinct[0] if distinct else {}
 
 
 def arms(annotation: Any) -> list[Any]:
-    """The types of a union, or the one that it is; what ``Annotated`` says beside the type is left out."""
+    """Return the members of a union, or the type itself, without the metadata of ``Annotated``."""
     annotation = split_optional(annotation)[0]
     while (meant := getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)) is not None:
         annotation = meant
@@ -224,7 +226,7 @@ def arms(annotation: Any) -> list[Any]:
 
 
 def avro_schema(serde: Any) -> JsonObject | None:
-    """The multi-format schema of an Avro serde; None: it is another one, or has no schema of its own."""
+    """Return the multi-format schema of an Avro serde; None for another serde, or one without a schema."""
     from serdes.avro.schema import Schema
     from serdes.avro.text import to_text
 
@@ -247,7 +249,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _name_of(annotation: Any) -> str:
-    """A message's name: that of the class, ``list_Order`` for ``list[Order]``."""
+    """Return a message's name: that of the class, ``list_Order`` for ``list[Order]``."""
     if annotation in (Any, object, inspect.Parameter.empty):
         return "any"
     origin = typing.get_origin(annotation)
@@ -259,7 +261,7 @@ def _name_of(annotation: Any) -> str:
 
 
 def _doc_of(annotation: Any) -> str:
-    """The docstring that somebody wrote; not the one that `dataclass` makes, nor one of Python's own."""
+    """Return the docstring from the user's source; not one generated by `dataclass`, nor that of a built-in class."""
     text = (vars(annotation).get("__doc__") or "") if inspect.isclass(annotation) else ""
     generated = text.startswith(f"{getattr(annotation, '__name__', '')}(")
     is_own = str(getattr(annotation, "__module__", "builtins")).partition(".")[0] not in sys.stdlib_module_names
@@ -267,7 +269,7 @@ def _doc_of(annotation: Any) -> str:
 
 
 def _as_draft_07(node: Any, names: dict[str, str]) -> Any:
-    """Draft 2020-12, which msgspec and pydantic write, in the words of AsyncAPI's draft 07."""
+    """Convert draft 2020-12, which msgspec and pydantic write, to AsyncAPI's draft 07."""
     if isinstance(node, list):
         return [_as_draft_07(one, names) for one in cast("list[Any]", node)]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""A document from a file, and what its references point to."""
+"""Load a document from a file, and resolve its references."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from eventbus.errors import ConfigError
 JsonObject = dict[str, Any]
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Of a document; larger ones are refused before they are read."""
+"""The limit for a document; larger ones are refused before they are read."""
 
 
 def read_document(path: str) -> JsonObject:
-    """The AsyncAPI 3 document in a JSON file. Raises ConfigError for anything else."""
+    """Return the AsyncAPI 3 document in a JSON file. Raises ConfigError for anything else."""
     file = Path(path)
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -29,19 +29,19 @@ def read_document(path: str) -> JsonObject:
     document = cast(JsonObject, found) if isinstance(found, dict) else {}
     version: Any = document.get("asyncapi")
     if not isinstance(version, str):
-        raise ConfigError(f"{path} is no AsyncAPI document: it has no member 'asyncapi'; see: eventbus docs build")
+        raise ConfigError(f"{path} is not an AsyncAPI document: it has no member 'asyncapi'; see: eventbus docs build")
     if not version.startswith("3."):
         raise ConfigError(f"{path} is AsyncAPI {version}, not 3: convert it first, as with  asyncapi convert {path}")
     for member in ("channels", "operations"):
         if not isinstance(document.get(member, {}), dict):
-            raise ConfigError(f"{path}: {member!r} is not an object, so this is no AsyncAPI 3 document")
+            raise ConfigError(f"{path}: {member!r} is not an object, so this is not an AsyncAPI 3 document")
     return document
 
 
 def resolved(document: JsonObject, node: Any) -> Any:
-    """What ``node`` is, behind its references within the document.
+    """Resolve the references of ``node`` within the document.
 
-    Raises ConfigError for one that points nowhere, elsewhere, or in a circle.
+    Raises ConfigError for a reference that points nowhere, elsewhere, or in a circle.
     """
     for _ in range(100):
         reference: Any = cast(JsonObject, node).get("$ref") if isinstance(node, dict) else None

@@ -1,4 +1,4 @@
-"""The servers of a document: Kafka's, with how one logs in, and never with what."""
+"""The servers of a document: Kafka's, with the kind of authentication, and never with credentials."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MECHANISMS: dict[str, JsonObject] = {
 
 
 def servers_of(url: str, settings: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:
-    """``(servers, securitySchemes)`` of a ``kafka://`` URL and the log's settings; none for other logs.
+    """Return ``(servers, securitySchemes)`` of a ``kafka://`` URL and the log's settings; none for other logs.
 
-    Hosts, protocol and mechanism alone are read: no name, no password. Raises ConfigError for what is no URL.
+    Only hosts, protocol and mechanism are read, no names or passwords. Raises ConfigError for an invalid URL.
     """
     scheme, rest, query = split_url(url)
     if scheme != "kafka":
@@ -47,5 +47,5 @@ def servers_of(url: str, settings: Mapping[str, Any]) -> tuple[JsonObject, JsonO
 
 
 def _hosts(rest: str) -> list[str]:
-    """``user:password@a:9092,b:9092/`` without the user."""
+    """Remove the user from ``user:password@a:9092,b:9092/``; return the hosts."""
     return [host for host in rest.rpartition("@")[2].rstrip("/").split(",") if host]

@@ -1,4 +1,4 @@
-"""The page on a loopback address, for a browser of this machine."""
+"""Serve the page on a loopback address, for a browser on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eventbus.errors import ConfigError
 
 
 def open_server(page: str, document: str, port: int) -> ThreadingHTTPServer:
-    """Serves ``/`` and ``/asyncapi.json`` on 127.0.0.1; 0 is any free port. Raises ConfigError: it is not free."""
+    """Serve ``/`` and ``/asyncapi.json`` on 127.0.0.1; 0 is any free port. Raises ConfigError if the port is in use."""
     answers = {
         "/": ("text/html; charset=utf-8", page.encode()),
         "/asyncapi.json": ("application/json", document.encode()),
@@ -25,7 +25,7 @@ def open_server(page: str, document: str, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads who looked at the page."""
+            """Do nothing: requests for the page are not logged."""
 
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), Answers)

@@ -26,17 +26,17 @@ READY: Final = 1
 TAKEN: Final = 2
 NUMBER_BITS: Final = 63
 CLOCKS_DIFFER_MS: Final = 5_000
-"""The clocks of two machines of one service may differ by so much."""
+"""How much the clocks of two machines of one service may differ."""
 PLAUSIBLE_MS: Final = 1_577_836_800_000
 """A time in 2020. A clock that shows an earlier time has not been set yet."""
 NO_LIMIT: Final = 1 << 62
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
 _MOST_STALE = 1_000
-"""Ranks that are kept although they are of no use, before the heap is rebuilt."""
+"""The most useless ranks in the heap before it is rebuilt."""
 
 
 def rank_of(due_ms: int, number: int) -> int:
-    """Return what the heap sorts by: one integer takes less memory than two and a tuple."""
+    """Return the sort key of the heap: one integer takes less memory than two and a tuple."""
     return due_ms << NUMBER_BITS | number
 
 
@@ -47,7 +47,8 @@ class Due(msgspec.Struct, gc=False, eq=False):
     """The due time, and in the low bits the entry's number. Numbers are unique in a queue, and rise."""
     state: int
     delay_ms: int | None
-    """From the write of the entry until it is due, by the clock of its writer. None if the time itself was given."""
+    """The time from the write of the entry until it is due, by its writer's clock. None if the due time itself was
+    given."""
 
     @property
     def due_ms(self) -> int:
@@ -59,11 +60,11 @@ class Due(msgspec.Struct, gc=False, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the entry."""
-        raise NotImplementedError  # each kind of entry knows its own
+        """The size of the entry in bytes."""
+        raise NotImplementedError  # each kind of entry has its own
 
     def corrected_ms(self, now_ms: int) -> int | None:
-        """Return the due time that replaces one which a wrong clock has computed, or None if the time may be right."""
+        """Return the due time that replaces a time from a wrong clock, or None if the time may be right."""
         if self.delay_ms is not None and self.due_ms - now_ms > self.delay_ms + CLOCKS_DIFFER_MS:
             return now_ms + self.delay_ms
         return None
@@ -80,7 +81,7 @@ class DelayQueue(Generic[E]):
         self.taken = 0
         self._heap: list[int] = []
         self._unchecked: list[E] = []
-        """Entries that were added since the last `correct`. The clock that their times come from may be wrong."""
+        """Entries added since the last `correct`. The clock that their times come from may be wrong."""
         self._latest_now_ms = 0
 
     def add(self, entry: E) -> None:
@@ -131,12 +132,11 @@ class DelayQueue(Generic[E]):
         return taken
 
     def correct(self, now_ms: int, where: str) -> list[E]:
-        """Replace due times that a wrong clock has computed, years ahead perhaps, and log one warning.
+        """Replace due times that come from a wrong clock, perhaps years ahead, and log one warning.
 
-        Return the entries whose time was replaced.
-
-        Without that the entries would wait as long as the clock was wrong. A time can be wrong only if another process
-        has written it, or if the clock was set since. All entries are checked only in the second case.
+        Return the entries whose time was replaced. Otherwise the entries would wait as long as the clock was wrong. A
+        time can be wrong only if another process has written it, or if the clock was set since. All entries are checked
+        only in the second case.
         """
         is_set = now_ms < self._latest_now_ms or self._latest_now_ms < PLAUSIBLE_MS <= now_ms
         self._latest_now_ms = now_ms

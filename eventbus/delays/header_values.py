@@ -23,7 +23,7 @@ def text_bytes(text: str, most: int) -> bytes:
 
 
 def number_of(value: bytes | None, most: int = MAX_INT64) -> int | None:
-    """Return the number from 0 to ``most`` that ``value`` gives in digits, or None if it does not."""
+    """Return the number from 0 to ``most`` in the digits of ``value``, or None if it is not such a number."""
     if value is None or len(value) > 19 or not value.isdigit():
         return None
     number = int(value)

@@ -1,4 +1,4 @@
-"""Entries as they wait in memory, and the lines in which they stand."""
+"""Retry entries in memory, and the lines in which they wait."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from eventbus.delays.retry_records import ROOT, read_root
 from eventbus.types import ConsumerRecord, Headers, TimestampType, TopicPartition
 
 _ENTRY_BYTES = 450
-"""What an entry takes in memory beside its key, value and headers: 390 to 450, as its tables are just filled."""
+"""The memory of an entry apart from key, value and headers: 390 to 450 bytes, depending on hash tables."""
 
 _pack_into = msgspec.msgpack.Encoder().encode_into
 _unpack = msgspec.msgpack.Decoder(tuple[bytes | None, Headers]).decode
 
 
 def packed(value: bytes | None, headers: Headers, buffer: bytearray) -> bytes:
-    """One object in the place of a dozen. By way of a buffer: what an encoder returns may keep twice its size."""
+    """Pack value and headers into one object instead of a dozen. The buffer avoids an encoder's oversized results."""
     _pack_into((value, headers), buffer)
     return bytes(buffer)
 
 
 class SourcePartition(NamedTuple):
-    """A partition of one topic, and not of another topic that had its name before or has it now."""
+    """A partition of one topic, identified by the topic's id, and not of an earlier or later topic with its name."""
 
     topic_partition: TopicPartition
     topic_id: str
 
 
 class RetryEntry(Due):
-    """An entry, small while it waits: its record is made when it is asked for."""
+    """An entry, small while it waits: its record is created on request."""
 
     offset: int
     """Its offset in the retry partition, which is its number in the queue."""
@@ -42,7 +42,7 @@ class RetryEntry(Due):
     """The number by which it is sorted in its line, see `retry_records.place_of`."""
     key: bytes | None
     packed: bytes
-    """Value and headers: one object in the place of a dozen."""
+    """Value and headers in one object instead of a dozen."""
 
     @property
     def record(self) -> ConsumerRecord:
@@ -62,10 +62,10 @@ class RetryEntry(Due):
 
 
 class Source:
-    """A source partition: the places of its records that wait, which sort by their offsets there.
+    """A source partition: the places of its waiting records, sorted by their offsets there.
 
-    Places of one key form a line. The head may go; the others are behind it. A place without an entry is kept for one
-    that is on its way.
+    The places of a key form a line. Only its head may be handled; the others wait. A place without an entry is reserved
+    for an entry in flight.
     """
 
     __slots__ = ("behind", "coming", "heads", "is_watched", "partition", "places")
@@ -74,16 +74,16 @@ class Source:
         self.partition = partition
         self.places: dict[int, RetryEntry | None] = {}
         self.heads: dict[bytes | None, int] = {}
-        """By key."""
+        """The head of each key's line."""
         self.behind: dict[bytes | None, list[int]] = {}
-        """Heaps, for keys of which more than one waits. Places that are gone are passed over when they come up."""
+        """The other places of keys with more than one, as heaps. Places that are gone are skipped when they come up."""
         self.coming: dict[int, bytes | None] = {}
-        """What is on its way, and its key."""
+        """Places of entries in flight, with their keys."""
         self.is_watched = False
-        """Somebody has a view of the heads."""
+        """True if there is a view of the heads."""
 
     def join(self, key: bytes | None, place: int) -> None:
-        """Put a place into the line of a key. None gets ahead of a head that is in flight."""
+        """Put a place into the line of a key. None precedes a head that is in flight."""
         head = self.heads.get(key)
         if head is None:
             self.heads[key] = place

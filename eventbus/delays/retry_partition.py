@@ -28,7 +28,7 @@ from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 logger = logging.getLogger("eventbus.delays")
 
 _MOST_STALE = 1000
-"""Offsets of finished entries that are kept although they are of no use, before they are removed."""
+"""The most useless offsets of finished entries that are kept before they are removed."""
 
 
 class RetryPartition:
@@ -72,13 +72,13 @@ class RetryPartition:
         self._topic_ids: Mapping[str, str] = {} if topic_ids is None else topic_ids
         self._queue = DelayQueue[RetryEntry]()
         self._open = self._queue.entries
-        """By their offsets, which rise."""
+        """Open entries by their offsets, which rise."""
         self._log: deque[int] = deque()
-        """Offsets of entries from the first open one on, finished ones among them."""
+        """Offsets of entries from the first open entry on, including finished entries."""
         self._next = 0
         """Everything below it was read."""
         self._finished: set[int] = set()
-        """Not told in any mark, nor below a committed offset."""
+        """Offsets that are finished, but not recorded in a mark or below a committed offset."""
         self._sources: dict[SourcePartition, Source] = {}
         self._bytes = 0
         self._buffer = bytearray()
@@ -155,13 +155,13 @@ class RetryPartition:
             self._ready(entry)
 
     def _mark(self, offset: int, value: bytes | None) -> bool:
-        """Read a mark; False: it is none."""
+        """Read a mark; return False if the record is not a mark."""
         told = read_mark(value)
         if told is None:
             return False
         first = self._log[0] if self._log else offset
         for one in told:
-            # A mark tells of what stands before it; whatever it says, no more is looked at than was read.
+            # A mark is about earlier offsets; whatever it contains, only offsets that were read are considered.
             offsets = range(max(one.start, first), min(one.stop, offset))
             for finished in _among(offsets, self._open):
                 self._told(finished)
@@ -169,9 +169,9 @@ class RetryPartition:
 
     @property
     def has_room(self) -> bool:
-        """True if more may be added. Else reading waits until some entries are finished.
+        """True if more may be added. Otherwise reading waits until some entries are finished.
 
-        Also true if no entry can be handled: what they wait for is still to be read.
+        Also true if no entry can be handled: then they wait for something that is still to be read.
         """
         if len(self._open) < self._max_waiting and self._bytes < self._max_bytes:
             return True
@@ -184,7 +184,7 @@ class RetryPartition:
         return len(self._open)
 
     def depth(self) -> int:
-        """Return the number of records that are neither handled nor given up: in an entry, or on their way here."""
+        """Return the number of records that are neither handled nor given up: in an entry, or in flight."""
         return sum(len(source.places) for source in self._sources.values())
 
     def next_due_ms(self) -> int | None:
@@ -192,7 +192,8 @@ class RetryPartition:
         return self._queue.next_due_ms()
 
     def correct(self, now_ms: int) -> None:
-        """See `DelayQueue.correct`. The new times are not written: the next reader computes them again, from then."""
+        """Correct due times, see `DelayQueue.correct`. They are not written: the next reader computes them again,
+        from then."""
         self._queue.correct(now_ms, self._where)
 
     def take(self, now_ms: int, most: int) -> Sequence[RetryEntry]:
@@ -202,11 +203,12 @@ class RetryPartition:
         return self._queue.take(now_ms, most)
 
     def put_back(self, entry: RetryEntry) -> None:
-        """It was taken, and was not handled after all."""
+        """Return an entry that was taken and not handled."""
         self._queue.put_back(entry)
 
     def finish(self, entry: RetryEntry) -> None:
-        """It was handled, or moved on. The next entry of its lane is unblocked, unless it moved to wait again."""
+        """Finish an entry that was handled, or moved on. The next entry of its lane is unblocked, unless it will
+        wait again."""
         known = self._known(entry)
         if known is not None:
             self._close(known)
@@ -227,7 +229,7 @@ class RetryPartition:
         return Plan(next_offset, done_mark(told, self._owner) if told else None)
 
     def stored(self, plan: Plan) -> None:
-        """The transaction of the plan is committed."""
+        """Record that the transaction of the plan is committed."""
         self._finished = {offset for offset in self._finished if offset >= plan.next_offset}
         log = self._log
         while log and log[0] < plan.next_offset:
@@ -243,11 +245,12 @@ class RetryPartition:
             self._close(entry)
 
     def _first_open(self, finished: Collection[int]) -> int:
-        """The lowest offset of an entry that is open, and not among those."""
+        """Return the lowest offset of an open entry that is not in ``finished``."""
         log = self._log
         while log and log[0] not in self._open:
             log.popleft()
-        if len(log) > 2 * len(self._open) + _MOST_STALE:  # one that waits long, and many behind it that are finished
+        # A single entry waits long, and many later entries are finished.
+        if len(log) > 2 * len(self._open) + _MOST_STALE:
             log = self._log = deque(self._open)
         return next((offset for offset in log if offset in self._open and offset not in finished), self._next)
 
@@ -277,7 +280,7 @@ class RetryPartition:
                 source.join(self._line(key), place)
 
     def unhold(self, record: ConsumerRecord) -> None:
-        """Forget a record that does not come after all. Without effect if `hold` was not called for it."""
+        """Forget a record that is not written after all. No effect if `hold` was not called for it."""
         source = self._source_of(record)
         if (place := _place_of(record)) in source.coming:
             self._do_not_wait_for(source, place)
@@ -328,7 +331,7 @@ class RetryPartition:
             self._ready(head)
 
     def _close(self, entry: RetryEntry) -> None:
-        """It is finished: whoever is behind it may go, unless it comes again."""
+        """Close a finished entry: the next entry of its line may be handled, unless this one comes again."""
         self._shut(entry)
         source, place = self._sources[entry.source], entry.place
         if place in source.coming:
@@ -342,7 +345,7 @@ class RetryPartition:
         self._bytes -= entry.size
 
     def _ready(self, entry: RetryEntry) -> None:
-        if entry.attempt == 0:  # it only waited for another entry, and falls due now
+        if entry.attempt == 0:  # it only waited for another entry, and is due now
             entry.due_ms = self._now_ms
         self._queue.unblock(entry)
 
@@ -352,7 +355,7 @@ def _place_of(record: ConsumerRecord) -> int:
 
 
 def _among(offsets: range, known: Collection[int]) -> list[int]:
-    """Those of ``known`` that are among ``offsets``, in the time of the smaller one."""
+    """Return the members of ``known`` that are in ``offsets``, in the time of the smaller collection."""
     if len(offsets) <= len(known):
         return [offset for offset in offsets if offset in known]
     return [offset for offset in known if offset in offsets]

@@ -1,4 +1,4 @@
-"""What stands in a retry topic: entries, which are records that wait, and marks that say which of them are finished."""
+"""The records of a retry topic: entries, which are records that wait, and marks, which list finished entries."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from eventbus.types import ConsumerRecord, Header, Record
 
 PREFIX: Final = "eb-retry-"
 ROOT: Final = "eb-retry-root"
-"""Where the record was read first: JSON ``[topic, partition, offset, timestamp_ms, timestamp type, topic id]``."""
+"""The position where the record was read first: JSON ``[topic, partition, offset, timestamp_ms, timestamp type,
+topic id]``."""
 ATTEMPT: Final = "eb-retry-attempt"
-"""Calls so far; 0: it was not tried, it waits behind another."""
+"""The number of calls so far; 0 for a record that was not tried because it waits for an earlier record."""
 DUE: Final = "eb-retry-due"
 FIRST_FAILED: Final = "eb-retry-first-failed"
 OUTAGES: Final = "eb-retry-outages"
-"""Calls among them that ended in an outage, which is not the record's fault; absent where there were none."""
+"""The number of calls that ended in an outage, which is not the record's fault; absent if there were none."""
 ERROR: Final = "eb-retry-error"
 DONE: Final = "eb-retry-done"
-"""Its record is no entry: its value tells which of the entries before it are finished."""
+"""Marks a record that lists which of the entries before it are finished."""
 OWNER: Final = "eb-retry-group"
 """The group that wrote the record. Set in a topic that `Retry.topic` names, because several services may share that."""
 REDRIVE: Final = "eb-redrive-"
@@ -38,7 +39,7 @@ _MARK_VERSION = b"\x01"
 
 
 class Root(NamedTuple):
-    """Where a record was read first."""
+    """The position where a record was read first."""
 
     topic: str
     partition: int
@@ -46,19 +47,19 @@ class Root(NamedTuple):
     timestamp_ms: int
     timestamp_type: int
     topic_id: str = ""
-    """It tells the topic from a later one with the same name; empty if it was not known."""
+    """The topic's id, which differs after the topic is deleted and created again; empty if it was not known."""
 
 
 class Tried(NamedTuple):
-    """What happened to a record before."""
+    """The earlier tries of a record."""
 
     attempt: int
-    """Calls so far."""
+    """The number of calls so far."""
     first_failed_ms: int | None
     hops: int
     """How often it came back from the dead letters."""
     outages: int = 0
-    """Calls among them that ended in an outage."""
+    """The number of calls that ended in an outage."""
 
 
 NEVER_TRIED: Final = Tried(0, None, 0)
@@ -84,10 +85,10 @@ def retry_entry(
     owner: str | None = None,
     topic_id: str = "",
 ) -> Record:
-    """The entry of a record that was tried ``attempt`` times. ``error``: what the last try met; cut to 1 KiB.
-    ``owner``: see `OWNER`. ``topic_id``: of the topic in which ``record`` stands.
+    """Return the entry of a record that was tried ``attempt`` times. ``error``: of the last try; cut to 1 KiB.
+    ``owner``: see `OWNER`. ``topic_id``: of the record's topic.
 
-    ``record`` stands where it was read first; what its headers say of earlier tries is replaced.
+    ``record`` has its original position; headers about earlier tries are replaced.
     """
     headers: list[Header] = [(FIRST_FAILED, b"%d" % first_failed_ms), (ERROR, text_bytes(error, MOST_ERROR_BYTES))]
     if outages:
@@ -96,7 +97,7 @@ def retry_entry(
 
 
 def entry_behind(record: ConsumerRecord, owner: str | None = None, topic_id: str = "") -> Record:
-    """The entry of a record that was not tried: it may go as soon as nothing of its key is ahead of it."""
+    """Return the entry of a record that was not tried: it is due as soon as no earlier record of its key waits."""
     return _entry(record, 0, 0, topic_id, _owned_by(owner))
 
 
@@ -105,9 +106,9 @@ def _owned_by(owner: str | None) -> tuple[Header, ...]:
 
 
 def attempts_of(record: ConsumerRecord) -> Tried:
-    """What a record's headers say of its earlier tries.
+    """Return the earlier tries according to a record's headers.
 
-    Only those are believed that are of this very record: others come along where somebody copies a record's headers.
+    Headers count only if they belong to this very record: a program that copies a record's headers copies them too.
     """
     found = dict(record.headers)
     hops = number_of(found.get(HOPS), MAX_INT32) or 0
@@ -119,13 +120,13 @@ def attempts_of(record: ConsumerRecord) -> Tried:
 
 
 def root_of(record: ConsumerRecord) -> Root | None:
-    """Return the root that the record's headers give, or None if they do not, or give that of another record."""
+    """Return the root in the record's headers, or None if there is none, or if it belongs to another record."""
     root = read_root(dict(record.headers).get(ROOT))
     return root if root is not None and root[:3] == (record.topic, record.partition, record.offset) else None
 
 
 def read_root(data: bytes | None) -> Root | None:
-    """None for what is no place in any log."""
+    """Decode a root; return None if it cannot be a position in a log."""
     if data is None:
         return None
     try:
@@ -165,9 +166,10 @@ def _entry(record: ConsumerRecord, attempt: int, due_ms: int, topic_id: str, hea
 
 
 def done_mark(offsets: Iterable[int], owner: str | None = None) -> Record:
-    """Says that the entries at ``offsets``, which rise, are finished.
+    """Return a mark that the entries at ``offsets``, which rise, are finished.
 
-    The value: a version, then numbers in MessagePack: by turns how many offsets are passed over, and how many told.
+    The value: a version, then numbers in MessagePack: alternately how many offsets are skipped, and how many are
+    finished.
     """
     numbers: list[int] = []
     passed = 0
@@ -178,7 +180,7 @@ def done_mark(offsets: Iterable[int], owner: str | None = None) -> Record:
 
 
 def read_mark(value: bytes | None) -> list[range] | None:
-    """What a mark tells, in rising ranges that do not overlap; None for what is no mark, or one of a later version."""
+    """Return the ranges of a mark, ascending and without overlaps; None for other records, or a later version."""
     if value is None or value[:1] != _MARK_VERSION:
         return None
     try:
@@ -187,17 +189,17 @@ def read_mark(value: bytes | None) -> list[range] | None:
         return None
     if len(numbers) % 2 or min(numbers, default=0) < 0:
         return None
-    told: list[range] = []
+    finished: list[range] = []
     passed = 0
     for index in range(0, len(numbers), 2):
         start = passed + numbers[index]
         passed = start + numbers[index + 1]
-        told.append(range(start, passed))
+        finished.append(range(start, passed))
     return told
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Neighbours taken together: the first offset, and the one behind the last."""
+    """Group consecutive offsets: yield the first offset, and the offset after the last."""
     start = stop = -1
     for offset in offsets:
         if offset != stop:

@@ -1,7 +1,7 @@
-"""What a bus and its handlers promise, told before anything runs, and what in their settings contradicts what.
+"""Report the guarantees of a bus and its handlers before it runs, and contradictions in its settings.
 
-``examine(facts_of(bus))`` asks nobody: facts (`facts`), gathered from a bus (`gather`) and, if wanted, from its log
-(`connected`), become promises (`promises`) and findings (`findings`), which are told as text (`text`) or JSON.
+``examine(facts_of(bus))`` sends no requests: facts (`facts`), gathered from a bus (`gather`) and optionally from its
+log (`connected`), become promises (`promises`) and findings (`findings`), shown as text (`text`) or JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls in a function's body that would block the event loop, found by reading it."""
+"""Find calls in a function's source that would block the event loop."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _BLOCKING = {
     "os": {"system", "waitpid"},
     "httpx": {"get", "post", "put", "patch", "delete", "head", "request"},
 }
-"""Modules and the functions of them that wait."""
+"""Functions that block, by module."""
 
 
 def blocking_calls(function: Callable[..., Any]) -> tuple[str, ...]:
-    """As in ``time.sleep (line 12)``. Empty too where the source is not there to read."""
+    """Return calls in the form ``time.sleep (line 12)``. Also empty if the source is not available."""
     code = getattr(function, "__code__", None)
     if code is None:
         return ()
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError, TypeError):  # a lambda within a line, a function that was typed in
+    except (OSError, SyntaxError, TypeError):  # a lambda within a line, or a function that was typed interactively
         return ()
     names: dict[str, Any] = getattr(function, "__globals__", {})
     found = ((_blocking(call, names), first + call.lineno - 1) for call in _calls(tree))
@@ -38,7 +38,7 @@ def blocking_calls(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Those of the function itself, not of functions in it: they may well run in a thread."""
+    """Yield the calls of the function itself, not of nested functions, which may run in a thread."""
     outermost = next(
         (node for node in ast.walk(tree) if isinstance(node, (ast.AsyncFunctionDef, ast.FunctionDef))), tree
     )
@@ -53,7 +53,7 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _blocking(call: ast.Call, names: dict[str, Any]) -> str:
-    """The name of what is called, if it blocks."""
+    """Return the name of the called function if it blocks, or an empty string."""
     dotted = ast.unparse(call.func) if isinstance(call.func, (ast.Attribute, ast.Name)) else ""
     first, *rest = dotted.split(".")
     target = names.get(first)

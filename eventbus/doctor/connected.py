@@ -1,4 +1,4 @@
-"""What the log itself says: its topics, who is in the groups, the directory and its disk. Writes nothing."""
+"""Facts from the log itself: its topics, the members of groups, the directory and its disk. Writes nothing."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from eventbus.records.decode import fetched_records
 
 
 async def with_log(bus: EventBus, facts: Facts) -> Facts:
-    """The same facts with those of the log that the bus is on."""
+    """Add the facts of the bus's log."""
     scheme, rest, _ = split_url(bus.url)
     if scheme == "file":
         log = directory_facts(unquote(rest))
     elif scheme == "memory":
-        log = LogFacts()  # a new one is empty: what the bus declares is all there will be
+        log = LogFacts()  # a new log is empty: it will contain only what the bus declares
     else:
         log = await _asked(bus, facts)
     return msgspec.structs.replace(facts, log=log)
 
 
 def directory_facts(name: str) -> LogFacts:
-    """Of a log in a directory, which others may have open. Topics are read, as readers in other processes do."""
+    """Return the facts of a log in a directory, which other processes may have open. Reads only what is published."""
     directory = Path(name).expanduser()
     nearest_there = next(one for one in (directory, *directory.absolute().parents) if one.exists())
     disk = shutil.disk_usage(nearest_there)
@@ -62,7 +62,7 @@ def directory_facts(name: str) -> LogFacts:
 
 
 def _topics(reader: LogReader) -> dict[str, int]:
-    """Replayed from the log's own metadata, as far as it is published to readers."""
+    """Replay the topics from the log's metadata, as far as it is published to readers."""
     shard = TopicsShard()
     for start, end in reader.offsets(CLUSTER_METADATA).values():
         for data in reader.read(CLUSTER_METADATA, 0, start, end):
@@ -73,8 +73,8 @@ def _topics(reader: LogReader) -> dict[str, int]:
 
 
 def _locked_by(directory: Path) -> str:
-    """Who has the log open; empty: nobody."""
-    if not (directory / META_PROPERTIES).exists():  # no log: locking would create one
+    """Return which process has the log open, or an empty string."""
+    if not (directory / META_PROPERTIES).exists():  # not a log: locking would create one
         return ""
     storage = FileStorage(str(directory))
     try:
@@ -86,7 +86,7 @@ def _locked_by(directory: Path) -> str:
 
 
 async def _asked(bus: EventBus, facts: Facts) -> LogFacts:
-    """Of a cluster. What it does not say is a finding, and no error of the doctor's."""
+    """Return the facts of a cluster. If it does not answer, that is a finding, not an error of the doctor."""
     backend = bus.context.backend
     try:
         await backend.start()

@@ -1,4 +1,4 @@
-"""What is known of a bus, its handlers and its log, as plain data."""
+"""Facts about a bus, its handlers and its log, as plain data."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import msgspec
 
 
 class RetryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a failing record."""
+    """The handling of failing records."""
 
     at_once: int | None = None
-    """Tries in the record's place after the first one; None: the policy does not tell."""
+    """Tries in the record's place after the first; None if the policy does not show them."""
     delays_ms: tuple[int, ...] | None = None
-    """Later tries; None: none, or a function decides."""
+    """Delays of later tries; None if there are none, or if a function decides."""
     decides_by_function: bool = False
     retry_topic: str | None = None
     redrive_topic: str | None = None
-    """The retry topic of a handler without later tries, for letters that are redriven."""
+    """The retry topic of a handler without later tries, for redriven letters."""
     dead_letter_topic: str | None = None
     order: str = "none"
     crashes: int | None = None
     policy: str = ""
-    """A policy that is not ours, by its repr."""
+    """The repr of a custom policy."""
 
 
 class HandlerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One handler, as it is to run."""
+    """The effective options of a handler."""
 
     name: str
     place: str = ""
@@ -49,7 +49,7 @@ class HandlerFacts(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout_ms: int = 30_000
     tx: bool = False
     is_firing: bool = False
-    """Of ``@bus.every``: its topic is written by the bus itself."""
+    """True for ``@bus.every``, whose topic is written by the bus itself."""
     on_error: str = "stop"
     retry: RetryFacts | None = None
     problem: str = ""
@@ -58,7 +58,7 @@ class HandlerFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_poll_interval_ms: int = 300_000
     group_instance_id: str | None = None
     cooperative: bool = False
-    """No partition stops that does not move."""
+    """True if only partitions that move stop in a rebalance."""
     starts_at: str = "earliest"
     blocking_calls: tuple[str, ...] = ()
     """Calls in its body that block the event loop, each with its line."""
@@ -73,7 +73,7 @@ class HandlerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One function with ``@producer``."""
+    """A function with ``@producer``."""
 
     name: str
     topic: str
@@ -82,12 +82,12 @@ class ProducerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What its log said, or the directory that it lies in."""
+    """Facts from the log, or the directory in which it is."""
 
     topics: dict[str, int] = {}
-    """With how many partitions."""
+    """Partition counts by topic."""
     members: dict[str, int] = {}
-    """Of groups that have any now."""
+    """Member counts of groups that have any now."""
     directory: str = ""
     exists: bool = True
     writable: bool = True
@@ -95,11 +95,11 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int | None = None
     total_bytes: int | None = None
     problem: str = ""
-    """Why it could not be asked."""
+    """Why the log could not be examined."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """One bus."""
+    """All facts about a bus."""
 
     url: str
     scheme: str = "file"
@@ -116,10 +116,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     handlers: tuple[HandlerFacts, ...] = ()
     producers: tuple[ProducerFacts, ...] = ()
     topics: dict[str, int] = {}
-    """Declared ones; -1: as many partitions as the log gives."""
+    """Declared topics; -1: the partition count is the log's default."""
     notes: tuple[str, ...] = ()
-    """What is wrong outside of the program: unknown variables, tables of handlers that are not there."""
+    """Faults outside of the program: unknown variables, tables for handlers that do not exist."""
     problems: tuple[str, ...] = ()
-    """What would keep the bus from starting, in the words of its error."""
+    """Errors that would prevent the bus from starting."""
     log: LogFacts | None = None
-    """None: it was not asked."""
+    """None if the log was not examined."""

@@ -1,4 +1,4 @@
-"""The rules: what in a bus's facts contradicts what, is probably not meant, or is good to know. One function each."""
+"""The rules: contradictions in a bus's facts, probable mistakes, and useful information. One function each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDER: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "info": 2}
 
 
 def findings_of(facts: Facts) -> list[Finding]:
-    """Of all rules, the grave ones first."""
+    """Apply all rules; return their findings, the most severe first."""
     found = [finding for rule in RULES for finding in rule(facts)]
     return sorted(found, key=lambda one: _ORDER[one.severity])
 
@@ -31,7 +31,7 @@ def _reads(one: HandlerFacts, topic: str) -> bool:
     return matches(one.pattern, topic)
 
 
-# what keeps it from starting -----------------------------------------------------------------------------------------
+# start errors --------------------------------------------------------------------------------------------------------
 
 
 def problems(facts: Facts) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def global_order(facts: Facts) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-# what is lost or doubled ---------------------------------------------------------------------------------------------
+# loss and duplicates ------------------------------------------------------------------------------------------------
 
 
 def acks(facts: Facts) -> Iterator[Finding]:
@@ -264,11 +264,11 @@ def threads(facts: Facts) -> Iterator[Finding]:
         yield Finding("info", "slow-loop-off", "slow_loop_ms", "None: code that blocks the event loop is not reported")
 
 
-# who reads what ------------------------------------------------------------------------------------------------------
+# topics and groups --------------------------------------------------------------------------------------------------
 
 
 def ends(facts: Facts) -> Iterator[Finding]:
-    """Topics with one end in this bus. The other one may well be in another service."""
+    """Find topics that this bus only reads or only writes. The other side may be in another service."""
     produced = {one.topic for one in facts.producers}
     for one in facts.handlers:
         for topic in one.topics:
@@ -318,7 +318,7 @@ def security(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-# what its log says ---------------------------------------------------------------------------------------------------
+# facts of the log ---------------------------------------------------------------------------------------------------
 
 
 def asked(facts: Facts) -> Iterator[Finding]:
@@ -350,7 +350,7 @@ def asked(facts: Facts) -> Iterator[Finding]:
 
 
 def _room(facts: Facts, one: HandlerFacts) -> Iterator[Finding]:
-    """Whether there are partitions enough to be at work at once."""
+    """Check that there are enough partitions for the concurrency."""
     assert facts.log is not None
     counts = [count for topic, count in facts.log.topics.items() if _reads(one, topic)]
     if not counts:

@@ -1,4 +1,4 @@
-"""The facts of a bus that is declared and not started. Asks nobody."""
+"""Gather the facts of a bus that is declared and not started. Sends no requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eventbus.settings.table import rows
 
 
 def facts_of(bus: EventBus) -> Facts:
-    """Of a bus that does not run. What it could not start with is among them, not raised."""
+    """Return the facts of a bus that does not run. Errors that would prevent its start are included, not raised."""
     configuration = bus.context.configuration
     log = {name: row.default for name, row in rows("log").items()}
     log |= {as_keyword(key): value for key, value in configuration.settings.log.items()} | query_of(bus.url)
@@ -77,7 +77,7 @@ _OPTIONS = (
     "topics", "pattern", "order", "concurrency", "delivery", "ack", "commit_every", "commit_interval_ms",
     "max_unfinished", "transaction_records", "transaction_timeout_ms", "drain_timeout_ms", "is_firing", "on_error",
 )  # fmt: skip
-"""Options of handlers that are facts as they are."""
+"""Options of handlers that are facts without conversion."""
 
 
 def _handler(bus: EventBus, handler: Handler[Any, Any]) -> HandlerFacts:

@@ -1,4 +1,4 @@
-"""What a handler promises, in words: pure functions of its facts."""
+"""The guarantees of a handler, in words: pure functions of its facts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from eventbus.doctor.facts import Facts, HandlerFacts, RetryFacts
 
 
 def duration(ms: float) -> str:
-    """As one says it: 100 ms, 5 s, 10 min."""
+    """Format a duration as in text: 100 ms, 5 s, 10 min."""
     if ms < 1_000:
         return f"{ms:g} ms"
     for unit, size in (("h", 3_600_000), ("min", 60_000)):
@@ -77,7 +77,7 @@ def duplicates(one: HandlerFacts) -> str:
 
 
 def failure(one: HandlerFacts) -> str:
-    """Where a record goes whose handler raises."""
+    """Describe what happens to a record whose handler raises."""
     last = {
         "stop": "its partition stops, loudly; the others go on",
         "skip": "it is logged, and called at its next time"
@@ -111,21 +111,21 @@ def _ladder(retry: RetryFacts) -> list[str]:
 
 
 def crash(one: HandlerFacts) -> dict[str, str]:
-    """What the end of the process does to a record: before its handler, in it, and after it."""
-    again = "handled by whoever reads the partition next"
+    """Describe the effect of a crash of the process on a record: before its handler, in it, and after it."""
+    again = "handled by the next owner of the partition"
     if one.delivery == "at-most-once" and not one.tx:
         lost = "lost, if its slice is committed"
         return {"before": lost, "in": "lost: it is committed", "after": "nothing: it is committed"}
-    told = {
+    effects = {
         "before": again,
-        "in": f"{again}: the handler begins anew",
+        "in": f"{again}: the handler begins again",
         "after": "handled again, unless its offset is committed",
     }
     if one.tx:
-        told["in"] = f"the database rolls back; {again}"
-        told["after"] = "nothing: its transaction holds the offset"
+        effects["in"] = f"the database rolls back; {again}"
+        effects["after"] = "nothing: its transaction holds the offset"
     elif one.delivery == "exactly-once":
-        told["in"] = f"its transaction is aborted, what it published is seen by nobody; {again}"
+        effects["in"] = f"its transaction is aborted, what it published stays invisible; {again}"
         told["after"] = "nothing, once its transaction is committed; before that as in the handler"
     elif one.ack == "manual":
         told["after"] = "handled again, unless it was acknowledged and committed"
@@ -159,7 +159,7 @@ def commits(one: HandlerFacts) -> str:
 
 
 def durability(facts: Facts) -> str:
-    """What an acknowledged record survives."""
+    """Describe what an acknowledged record survives."""
     if facts.scheme == "memory":
         return "in memory: nothing survives the process"
     if facts.acks == "0":

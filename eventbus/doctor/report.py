@@ -1,4 +1,4 @@
-"""Facts to a report: what each handler promises, and what was found."""
+"""Turn facts into a report: each handler's guarantees, and the findings."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from eventbus.doctor import promises
 from eventbus.doctor.facts import Facts, HandlerFacts
 
 Severity = Literal["error", "warning", "info"]
-"""It will not start, or loses or doubles records against what was asked for; probably not meant; good to know."""
+"""error: it will not start, or contradicts the requested guarantees; warning: probably a mistake; info: good to
+know."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something to look at."""
+    """Something to check."""
 
     severity: Severity
     code: str
     where: str
-    """A handler, a topic, a setting."""
+    """A handler, a topic, or a setting."""
     text: str
-    """What it is, and how to change it."""
+    """The finding, and how to change it."""
 
 
 class HandlerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one handler promises."""
+    """The guarantees of one handler."""
 
     name: str
     place: str
@@ -37,13 +38,13 @@ class HandlerReport(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: str
     failure: str
     crash: dict[str, str]
-    """Of the process: "before" its handler, "in" it, "after" it."""
+    """Effects of a crash of the process "before" its handler, "in" it, and "after" it."""
     rebalance: str
     commits: str
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the doctor says."""
+    """The result of the examination."""
 
     url: str
     durability: str
@@ -52,7 +53,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def examine(facts: Facts) -> Report:
-    """Pure: the same facts, the same report."""
+    """Return the report. Pure: equal facts give equal reports."""
     from eventbus.doctor.findings import findings_of
 
     return Report(facts.url, promises.durability(facts), [_handler(one) for one in facts.handlers], findings_of(facts))

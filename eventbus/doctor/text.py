@@ -1,4 +1,4 @@
-"""A report as lines for people."""
+"""Format a report as lines of text."""
 
 from __future__ import annotations
 

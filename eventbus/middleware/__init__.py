@@ -1,7 +1,7 @@
 """Ready-made middleware: logging, timing, deduplication, a rate limit, and a claim check for large values.
 
-Each goes where middleware goes: ``EventBus(middleware=[...])``, a `Router`, or one handler; `ClaimCheck` has a side
-that sends too, and is included: ``bus.include(ClaimCheck(...))``.
+Each is used like any middleware: ``EventBus(middleware=[...])``, a `Router`, or one handler. `ClaimCheck` also acts on
+sends, and is included: ``bus.include(ClaimCheck(...))``.
 """
 
 from eventbus.errors import ClaimError

@@ -1,4 +1,4 @@
-"""What ready-made middleware has in common: the bus's time, and one way to deal with batches."""
+"""Code shared by ready-made middleware: the bus's time, and handling of batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Timed:
-    """Middleware that goes by the time of the bus it runs in: the bus starts it, as it does every `Part`."""
+    """Middleware that uses the time of its bus, which starts it like every `Part`."""
 
     def __init__(self) -> None:
         self._timers: Timers = RealTimers()
@@ -26,7 +26,7 @@ class Timed:
 
 
 def records_of(given: Any) -> list[ConsumerRecord]:
-    """One record, or those of a batch."""
+    """Return the record, or the records of a batch."""
     return cast("list[ConsumerRecord]", given) if isinstance(given, list) else [cast("ConsumerRecord", given)]
 
 
@@ -37,14 +37,14 @@ def place_of(records: list[ConsumerRecord]) -> str:
 
 
 def positive(where: str, value: Any) -> float:
-    """Raises ConfigError for what is no number above 0. ``where``: the argument, as in "Timing(slow_ms"."""
+    """Return a number above 0, or raise ConfigError. ``where``: the argument, as in "Timing(slow_ms"."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigError(f"{where}={value!r}): a number above 0")
     return float(value)
 
 
 def whole(where: str, value: Any) -> int:
-    """Raises ConfigError for what is no whole number of at least 1."""
+    """Return an integer of at least 1, or raise ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{where}={value!r}): a whole number of at least 1")
     return value

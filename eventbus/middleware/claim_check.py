@@ -1,4 +1,4 @@
-"""Large values stay outside: they go into a store, and the record carries where they are (the claim check)."""
+"""Keep large values in a store outside of the log, with a reference in the record (the claim check pattern)."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 @runtime_checkable
 class Store(Protocol):
-    """Where large values are: write one for S3 and the like. Called in worker threads; `put` for
+    """A store for large values; implement it for S3 or others. Called in worker threads; `put` for
     `Producer.send_nowait` on the event loop."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep ``data``; durable on return. The same name always has the same data."""
+        """Store ``data``; durable on return. A name always has the same data."""
         ...
 
     def get(self, name: str) -> bytes:
-        """Raises KeyError or FileNotFoundError for what is not there."""
+        """Return stored data. Raises KeyError or FileNotFoundError if it does not exist."""
         ...
 
     def delete(self, name: str) -> None:
-        """One that is not there may be deleted."""
+        """Delete stored data, if it exists."""
         ...
 
 
 class Directory:
-    """A store of files, each named after its content; a value that is sent twice is kept once."""
+    """A store of files, each named after its content; a value that is sent twice is stored once."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Made if it is not there."""
+        """Create the directory if it does not exist."""
         self._path = Path(path)
         self._path.mkdir(parents=True, exist_ok=True)
 
@@ -93,7 +93,7 @@ class Directory:
         self._file(name).unlink(missing_ok=True)
 
     def delete_older(self, seconds: float) -> int:
-        """Delete what was last put longer ago; how many that were. Take more than the topics' retention."""
+        """Delete files that were last put longer ago; return how many. Use more than the topics' retention."""
         oldest = time.time() - seconds
         old = [one for one in self._path.iterdir() if one.stat().st_mtime < oldest and _NAME.fullmatch(one.name)]
         for one in old:
@@ -107,17 +107,17 @@ class Directory:
 
 
 class ClaimCheck(ProducerInterceptor):
-    """Puts values above ``above_bytes`` into ``store`` as they are sent, and gets them before the handler is called.
+    """Puts values above ``above_bytes`` into ``store`` when they are sent, and gets them before the handler is called.
 
     Include it where records are sent and where they are handled: ``bus.include(ClaimCheck(Directory("claims")))``. The
-    value is durable in the store before the record goes to the log. Handlers notice nothing; a consumer of one's own
-    calls `fetched`. Values of a schema registry are left alone. Raises ClaimError, as the handler's, for a value that
-    is gone or damaged. If `Store.put` fails that is logged, and the record goes as it is, which the log refuses if it
-    is too large.
+    value is durable in the store before the record goes to the log. Handlers notice nothing; a separate consumer calls
+    `fetched`. Values of a schema registry are left alone. Raises ClaimError, like an error of the handler, for a value
+    that is gone or damaged. If `Store.put` fails, that is logged, and the record is sent unchanged, which the log
+    refuses if it is too large.
     """
 
     def __init__(self, store: Store, *, above_bytes: int = 512 * 1024) -> None:
-        """Raises ConfigError."""
+        """Check the arguments. Raises ConfigError."""
         if not isinstance(cast(Any, store), Store):
             raise ConfigError(f"ClaimCheck({store!r}): a store has put, get and delete: Directory('claims')")
         self._store = store
@@ -129,15 +129,15 @@ class ClaimCheck(ProducerInterceptor):
         return f"ClaimCheck({self._store!r})"
 
     async def start(self, bus: EventBus) -> None:
-        """See `Part`."""
+        """Start as a `Part` of the bus."""
         self._serdes, self._encoders = dict(bus.context.serdes), {}
 
     async def aclose(self) -> None:
-        """See `Part`."""
+        """Close as a `Part` of the bus."""
 
     @property
     def middleware(self) -> Sequence[Middleware]:
-        """See `Surrounds`: every reader restores values, not handlers alone."""
+        """Return the middleware, see `Surrounds`. All readers restore values, not only handlers."""
         return ()
 
     @property
@@ -147,21 +147,21 @@ class ClaimCheck(ProducerInterceptor):
 
     @property
     def interceptors(self) -> Sequence[ProducerInterceptor]:
-        """See `Surrounds`."""
+        """Return the interceptors, see `Surrounds`."""
         return (self,)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record, or one that refers to its value. Of `Producer.send_nowait`, which cannot wait."""
+        """Return the record, or one that refers to its value. For `Producer.send_nowait`, which cannot wait."""
         data = self._large(record)
         return record if data is None else self._put(record, data)
 
     async def on_send_async(self, record: ProducerRecord) -> ProducerRecord:
-        """The same, in a worker thread: a file that is made durable takes milliseconds."""
+        """Do what `on_send` does, in a worker thread: making a file durable takes milliseconds."""
         data = self._large(record)
         return record if data is None else await anyio.to_thread.run_sync(self._put, record, data)
 
     def _large(self, record: ProducerRecord) -> bytes | None:
-        """The bytes of its value, if they go into the store."""
+        """Return the bytes of its value, if they must go into the store."""
         if record.value is None or any(name == HEADER for name, _ in record.headers):
             return None
         data = self._bytes_of(record)
@@ -185,7 +185,7 @@ class ClaimCheck(ProducerInterceptor):
         encode = self._encoders[where]
         try:
             return None if encode is None else encode(value)
-        except Exception:  # a serde may raise anything; the producer meets it too, and tells its caller
+        except Exception:  # a serde may raise anything; the producer gets the error too, and raises it to its caller
             return None
 
     async def restored(self, record: ConsumerRecord) -> ConsumerRecord:
@@ -193,8 +193,10 @@ class ClaimCheck(ProducerInterceptor):
         return await self.fetched(record)
 
     async def fetched(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record with its value; itself, if it refers to none. The one that was read stays small, as it is what
-        goes to retry and dead-letter topics. Raises ClaimError."""
+        """Return the record with its value, or unchanged if it refers to none. Raises ClaimError.
+
+        The original record stays small, as it goes to retry and dead-letter topics.
+        """
         size = record.header(HEADER)
         if size is None or record.value is None:
             return record

@@ -1,4 +1,4 @@
-"""Records that say the same thing twice: the second one is not handled."""
+"""Detect duplicate records by a key: the duplicates are not handled."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Place = tuple[TopicPartition, int]
 
 
 class _Memory:
-    """Of one handler: what it has finished, and what is under way."""
+    """The state of one handler: finished keys, and keys in progress."""
 
     def __init__(self) -> None:
         self.seen: OrderedDict[Any, tuple[Place, float]] = OrderedDict()
-        """Where the first record of a key was, and when it was finished; the oldest first."""
+        """The position of the first record of each key, and when it was finished; the oldest first."""
         self.under_way: set[Any] = set()
         self.ended = anyio.Event()
 
 
 class Deduplication(Timed):
-    """Passes over a record whose key was seen in another record that the same handler has finished.
+    """Skips a record whose key was seen in another record that the same handler has finished.
 
-    ``key``: the name of a header, or a function of the record; a record where it is None is handled. Remembered are the
-    last ``count`` keys, for ``window``. A record that comes again itself (after a rebalance, a restart or an
-    aborted transaction) is handled again: whether its effect is there is not known here.
+    ``key``: the name of a header, or a function of the record; a record for which it is None is handled. The last
+    ``count`` keys are remembered, for ``window``. A record that itself comes again (after a rebalance, a restart or an
+    aborted transaction) is handled again: whether its effect exists is not known here.
 
-    It remembers in this process alone: a restart forgets, and another process never knew. For once and only once use
-    ``tx=`` with a database (an inbox), or ``exactly_once=True``.
+    The memory is local to the process: a restart loses it, and other processes do not share it. For exactly-once
+    handling use ``tx=`` with a database (an inbox), or ``exactly_once=True``.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Deduplication(Timed):
         window: Duration = "1h",
         count: int = 100_000,
     ) -> None:
-        """Raises ConfigError."""
+        """Check the arguments. Raises ConfigError."""
         super().__init__()
         if isinstance(key, str) and key:
             self._key: Callable[[ConsumerRecord], Any] = lambda record: record.header(key)
@@ -62,14 +62,14 @@ class Deduplication(Timed):
         self._window_seconds = seconds(window, f"Deduplication(window={window!r}")
         self._count = whole("Deduplication(count", count)
         self._memories: dict[tuple[str, str, str], _Memory] = {}
-        """By handler, group and topic: two handlers of a topic get the same records."""
+        """The state by handler, group and topic: two handlers of a topic get the same records."""
         self.passed_over = 0
-        """Duplicates so far."""
+        """The number of skipped duplicates."""
 
     async def __call__(self, record: Any, call_next: CallNext) -> Any:
         records = records_of(record)
         at_work = record_here()
-        if at_work is None:  # not in a handler's call: whose memory it would be is not known
+        if at_work is None:  # not in a handler's call: the handler is not known
             return await call_next(record)
         memory = self._memories.setdefault((at_work.handler, at_work.group, records[0].topic), _Memory())
         keyed = [(self._key(one), one) for one in records]

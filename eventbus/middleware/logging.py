@@ -1,4 +1,4 @@
-"""A line for each record that a handler has finished, or failed."""
+"""Log each record that a handler has finished, or failed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from eventbus.middleware.base import Timed, place_of, records_of, whole
 
 
 class Logging(Timed):
-    """Logs each call with topic, partition, offset and duration; the same as ``extra`` fields of the log record.
+    """Logs each call with topic, partition, offset and duration, also as ``extra`` fields of the log record.
 
-    ``level`` is that of calls that went well, of each ``every``-th one (a batch is one call); failures are logged
-    always, as errors, without the traceback, which whoever deals with the failure logs. ``starts``: a line, at DEBUG,
-    before each call too.
+    ``level`` is that of successful calls, of which each ``every``-th is logged (a batch is one call). Failures are
+    always logged, as errors, without the traceback, which the failure handling logs. ``starts``: log, at DEBUG, before
+    each call too.
     """
 
     def __init__(
         self, *, level: int = logging.INFO, every: int = 1, starts: bool = False, logger: str = "eventbus.handled"
     ) -> None:
-        """Raises ConfigError."""
+        """Check the arguments. Raises ConfigError."""
         super().__init__()
         if isinstance(level, bool) or level not in logging.getLevelNamesMapping().values():
             raise ConfigError(f"Logging(level={level!r}): one of logging's, level=logging.DEBUG")

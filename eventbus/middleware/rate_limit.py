@@ -1,4 +1,4 @@
-"""No more than so many records a second."""
+"""Limit the number of records per second."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from eventbus.middleware.base import Timed, positive, records_of, whole
 
 
 class RateLimit(Timed):
-    """Lets ``per_second`` records through, and ``burst`` at once after a rest; the others wait, in their order.
+    """Lets ``per_second`` records pass, and ``burst`` at once after a pause; the others wait, in order.
 
-    One object is one limit, for all handlers that have it, in this process. A batch counts its records. Who waits has
-    not failed: a ``timeout=`` of the handler does not count it. Its place in the group is kept, and its partition is
-    fetched no further than usual; a call that is given up while it waits has taken nothing. (A token bucket, kept as
-    the time at which it would be full.)
+    One object is one limit, for all handlers that use it, in this process. A batch counts its records. Waiting is not a
+    failure: a ``timeout=`` of the handler does not count it. The group membership is kept, and the partition is fetched
+    no further than usual; a call that is cancelled while it waits has used no capacity. (A token bucket, stored as the
+    time at which it would be full.)
     """
 
     def __init__(self, per_second: float, *, burst: int = 1) -> None:
-        """Raises ConfigError."""
+        """Check the arguments. Raises ConfigError."""
         super().__init__()
         self._per_second = positive("RateLimit(per_second", per_second)
         self._burst = whole("RateLimit(burst", burst)
@@ -31,7 +31,7 @@ class RateLimit(Timed):
     def _forget(self) -> None:
         self._full_at = -math.inf
         self._turn = anyio.Lock()
-        """Who came first waits first; the others behind it."""
+        """Ensures that calls wait in order of arrival."""
 
     async def __call__(self, record: Any, call_next: CallNext) -> Any:
         with waiting():
@@ -45,7 +45,8 @@ class RateLimit(Timed):
             seconds = full_at - self._burst / self._per_second - now
             if seconds > 1e-9:
                 await self._timers.sleep(seconds)
-            # Taken behind the wait: calls that are given up and come again would else owe more and more for nothing.
+            # Set only after the wait: calls that are cancelled and come again would otherwise use up capacity for
+            # nothing.
             self._full_at = full_at
 
     async def start(self, bus: Any) -> None:

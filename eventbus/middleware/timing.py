@@ -1,4 +1,4 @@
-"""How long handlers take: a warning for slow ones, and a histogram among the bus's numbers."""
+"""Measure handlers: a warning for slow calls, and a histogram in the bus's metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Timing(Timed):
     """
 
     def __init__(self, *, slow_ms: Milliseconds = 1_000, buckets: Sequence[float] = _BUCKETS) -> None:
-        """Raises ConfigError."""
+        """Check the arguments. Raises ConfigError."""
         super().__init__()
         self._slow_seconds = positive("Timing(slow_ms", setting_ms(slow_ms)) / 1000
         if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] <= 0:
@@ -51,7 +51,7 @@ class Timing(Timed):
             logger.warning("%s took %.0f ms", place_of(records), seconds * 1000)
 
     def samples(self) -> Iterator[Sample]:
-        """A histogram for each topic, as Prometheus has them: each bucket counts those below it too."""
+        """Yield a histogram for each topic, as in Prometheus: each bucket includes the counts of lower ones."""
         for topic, counts in self._counts.items():
             total = 0
             for bound, count in zip((*map(str, self._buckets), "+Inf"), counts, strict=True):

@@ -1,4 +1,4 @@
-"""What a running bus tells the world: metrics for Prometheus, spans for OpenTelemetry, log lines with their record."""
+"""Telemetry of a running bus: metrics for Prometheus, spans for OpenTelemetry, log lines with their record."""
 
 from __future__ import annotations
 

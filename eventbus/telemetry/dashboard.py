@@ -16,7 +16,7 @@ _OF_HANDLER = 'handler=~"$handler", group=~"$group"'
 
 
 class Panel(NamedTuple):
-    """One plot: a title, PromQL with what its lines are called, and Grafana's unit."""
+    """A plot: a title, PromQL with the names of its lines, and Grafana's unit."""
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -166,11 +166,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
 )
-"""What the dashboard shows."""
+"""The rows and panels of the dashboard."""
 
 
 class Alert(NamedTuple):
-    """A rule: PromQL that is true, for how long, and what to say."""
+    """A rule: a PromQL condition, its duration, and the message."""
 
     name: str
     expression: str
@@ -223,11 +223,11 @@ ALERTS = (
         "{{ $labels.client_id }} has no connection to broker {{ $labels.broker }}",
     ),
 )  # fmt: skip
-"""What is worth a look, and what is worth a night."""
+"""Alerts to check during the day, and those that justify waking a person."""
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard, for Grafana's import: it asks for the Prometheus to read from."""
+    """Return the dashboard, for Grafana's import, which prompts for the Prometheus to use."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, row in ROWS:
@@ -299,12 +299,12 @@ def _variable(label: str) -> dict[str, Any]:
 
 
 def dashboard_json() -> str:
-    """The dashboard as the file that Grafana imports."""
+    """Return the dashboard as the file that Grafana imports."""
     return msgspec.json.format(msgspec.json.encode(dashboard()), indent=2).decode() + "\n"
 
 
 def alert_rules() -> str:
-    """The rules as a file for Prometheus's ``rule_files``. JSON in YAML's place: every JSON document is YAML."""
+    """Return the rules as a file for Prometheus's ``rule_files``. It is JSON, because every JSON document is YAML."""
     rules = [
         {
             "alert": one.name,

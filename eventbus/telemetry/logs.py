@@ -1,8 +1,8 @@
-"""Log lines that say which record they are about: for the standard library's logging, and for structlog.
+"""Log lines with the record that they are about: for the standard library's logging, and for structlog.
 
 Within a handler every line has ``topic``, ``partition``, ``offset``, ``key``, ``group`` and ``handler``; and
-``trace_id`` and ``span_id`` where a span of OpenTelemetry is active. They are looked up when a line is written: a
-record that logs nothing pays nothing.
+``trace_id`` and ``span_id`` if a span of OpenTelemetry is active. They are looked up when a line is written: a record
+that logs nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _MOST_KEY_CHARS = 200
 _FIELDS = ("handler", "group", "topic", "partition", "offset", "key", "trace_id", "span_id")
 _OWN = frozenset((*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName"))
-"""What a log record always has; all else came with ``extra=``."""
+"""The attributes that every log record has; all others came with ``extra=``."""
 _SPELLED_OUT = {number: repr(chr(number))[1:-1] for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""What would make one line of text look like two, or tell a terminal something: a record's key may hold anything."""
+"""Escapes for characters that split a line or control a terminal, because a record's key may contain anything."""
 
 
 def bound() -> dict[str, Any]:
-    """What a line written here should say; empty outside of handlers and spans."""
+    """Return the fields for a line logged here; empty outside of handlers and spans."""
     fields: dict[str, Any] = {}
     found = record_here()
     if found is not None:
         fields = {name: value for name, value in found._asdict().items() if value is not None}
         if found.key is not None:
             fields["key"] = found.key.decode(errors="backslashreplace")[:_MOST_KEY_CHARS]
-    if "opentelemetry.trace" in sys.modules:  # else nobody has a span
+    if "opentelemetry.trace" in sys.modules:  # otherwise there are no spans
         from opentelemetry import trace
 
         context = trace.get_current_span().get_span_context()
@@ -47,9 +47,9 @@ def bound() -> dict[str, Any]:
 
 
 class RecordFilter(logging.Filter):
-    """Adds what is `bound` to log records, for a formatter of your own: ``%(topic)s``, ``%(bound)s`` for all of it.
+    """Adds the `bound` fields to log records, for a custom formatter: ``%(topic)s``, or ``%(bound)s`` for all of them.
 
-    Put it on a handler of logging, `bind_logs` does. Fields that are not known are empty.
+    Add it to a logging handler, as `bind_logs` does. Unknown fields are empty.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -62,10 +62,12 @@ class RecordFilter(logging.Filter):
 
 
 class JsonLogs(logging.Formatter):
-    """A line of JSON for each log record: time, level, logger, message, what is `bound`, ``extra=``, the error."""
+    """Formats each log record as a line of JSON: time, level, logger, message, `bound` fields, ``extra=``, the
+    error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line. A value that is no JSON is written as its ``str``, or as the name of its type if that fails."""
+        """Return the line. A value that cannot be JSON is written as its ``str``, or as its type's name if that
+        fails."""
         fields: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -83,19 +85,20 @@ class JsonLogs(logging.Formatter):
             fields["stack"] = self.formatStack(record.stack_info)
         try:
             line = json.dumps(fields, ensure_ascii=False, allow_nan=False, default=str)
-        except Exception:  # a service's own value, whatever it does: no line is lost for it
+        except Exception:  # a value of the service, whatever it raises: no line is lost because of it
             line = json.dumps({name: _plain(value) for name, value in fields.items()}, ensure_ascii=False)
         return _encodable(line)
 
 
 class TextLogs(logging.Formatter):
-    """A line of text, and behind it what is `bound`: ``... [handler=bill group=billing topic=orders offset=17]``.
+    """Formats a line of text, followed by the `bound` fields: ``... [handler=bill group=billing topic=orders
+    offset=17]``.
 
-    Line feeds and other control characters are spelled out; a traceback stands below the line.
+    Line feeds and other control characters are escaped; a traceback follows below the line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the traceback."""
+        """Return the line, and the traceback."""
         fields = " ".join(f"{name}={value}" for name, value in (record.__dict__.get("bound") or bound()).items())
         said = f"{record.getMessage()}{f' [{fields}]' if fields else ''}".translate(_SPELLED_OUT)
         line = f"{_time_of(record)} {record.levelname} {record.name}: {said}"
@@ -103,15 +106,15 @@ class TextLogs(logging.Formatter):
 
 
 def _encodable(line: str) -> str:
-    """Half of a surrogate pair, as of a file name that is no UTF-8, spelled out: streams refuse it."""
+    """Escape lone surrogates, as in a file name that cannot be decoded: streams refuse them."""
     return line if line.isascii() else line.encode(errors="backslashreplace").decode()
 
 
 def _plain(value: object) -> object:
-    """The value, where it is JSON in itself; else what can be said of it."""
+    """Return the value if it is JSON; otherwise a text for it."""
     try:
         json.dumps(value, allow_nan=False)
-    except Exception:  # a circle, a key that is no text, NaN, an object
+    except Exception:  # a cycle, a key of the wrong type, NaN, an object
         try:
             return str(value)
         except Exception:  # its __str__ raises too
@@ -124,23 +127,23 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 def bind_logs(handler: logging.Handler | None = None) -> None:
-    """Have a handler of logging, or all of the root logger's, know what is `bound`: see `RecordFilter`."""
+    """Add the `bound` fields to a logging handler, or to all of the root logger's: see `RecordFilter`."""
     for one in [handler] if handler is not None else logging.getLogger().handlers:
         if not any(isinstance(known, RecordFilter) for known in one.filters):
             one.addFilter(RecordFilter())
 
 
 def bind_record(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor for structlog: ``structlog.configure(processors=[bind_record, ...])``. What is given goes before."""
+    """Add the `bound` fields to a structlog event, whose own take precedence: ``processors=[bind_record, ...]``."""
     for name, value in bound().items():
         event.setdefault(name, value)
     return event
 
 
 def configure_logging(level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
-    """Log to ``stream`` (standard error), in place of what the root logger did before.
+    """Log to ``stream`` (standard error), instead of the root logger's previous handlers.
 
-    ``format``: "text", or "json" for a line of JSON each. Raises ConfigError for another one, or another level.
+    ``format``: "text", or "json" for JSON lines. Raises ConfigError for another format or an unknown level.
     """
     name = level.lower()
     if name not in LEVELS:

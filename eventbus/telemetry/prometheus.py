@@ -1,4 +1,4 @@
-"""A bus's metrics as Prometheus reads them: the text format 0.0.4, and a collector for users of prometheus_client."""
+"""A bus's metrics for Prometheus: the text format 0.0.4, and a collector for users of prometheus_client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eventbus.client.metrics import BusMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What `exposition` is served as."""
+"""The content type of `exposition`."""
 
 _ESCAPED_IN_LABELS = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _ESCAPED_IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -24,17 +24,17 @@ _OF_HISTOGRAMS = re.compile(r"_(?:bucket|sum|count)\Z")
 
 
 class Family(msgspec.Struct, frozen=True):
-    """All samples of one metric: what ``# HELP`` and ``# TYPE`` speak of."""
+    """All samples of one metric, the unit of ``# HELP`` and ``# TYPE``."""
 
     name: str
-    """Of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
+    """The metric's name; for a histogram without ``_bucket``, ``_sum`` and ``_count``."""
     kind: str
     help: str
     samples: list[Sample]
 
 
 def families(samples: Iterable[Sample]) -> list[Family]:
-    """Samples by metric, in the order of their first ones: the format wants each metric in one piece."""
+    """Group samples by metric, in order of first occurrence: the format requires each metric in a single block."""
     found: dict[str, Family] = {}
     for sample in samples:
         name = _OF_HISTOGRAMS.sub("", sample.name) if sample.kind == "histogram" else sample.name
@@ -46,7 +46,7 @@ def families(samples: Iterable[Sample]) -> list[Family]:
 
 
 def exposition(metrics: BusMetrics | Iterable[Sample]) -> str:
-    """The metrics of a bus (``bus.metrics()``) as a page for Prometheus; serve it as `CONTENT_TYPE`."""
+    """Return the metrics of a bus (``bus.metrics()``) as a page for Prometheus; serve it as `CONTENT_TYPE`."""
     return "".join(_lines(families(_samples_of(metrics))))
 
 
@@ -72,7 +72,7 @@ def _braces(labels: dict[str, str]) -> str:
 
 
 def _number(value: float) -> str:
-    """As Go reads it: counts whole, and the three that are no numbers by their names there."""
+    """Format a number for Go: integers without a point, and NaN and infinities by their names there."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -84,20 +84,21 @@ def _number(value: float) -> str:
 
 
 class Collector:
-    """A bus's metrics for prometheus_client's registries: read anew whenever somebody looks.
+    """Exports a bus's metrics to prometheus_client's registries: they are computed at every scrape.
 
-    From other threads too: prometheus_client's own HTTP server has one, and asks the bus on its event loop.
+    It works from other threads too: prometheus_client's HTTP server has a thread, and queries the bus on its event
+    loop.
     """
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
 
     def describe(self) -> list[Any]:
-        """Nothing: which metrics there are depends on the bus and changes while it runs."""
+        """Return nothing: the metrics depend on the bus and change while it runs."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Metrics, as prometheus_client has them. None while the bus does not run."""
+        """Yield metrics as prometheus_client's objects. None while the bus does not run."""
         client = _prometheus_client()
         for family in families(_metrics_of(self._bus).samples()):
             metric = client.Metric(_base_name(family), family.help or family.name, family.kind)
@@ -107,10 +108,10 @@ class Collector:
 
 
 def register(bus: EventBus, registry: Any = None) -> Callable[[], None]:
-    """Show a bus's metrics in a registry of prometheus_client, its default one if none is given.
+    """Register a bus's metrics with a registry of prometheus_client, by default the global one.
 
-    Call what it returns to take them out again. Raises ConfigError without prometheus_client, ValueError for a
-    collector that is there already.
+    Call the returned function to remove them. Raises ConfigError without prometheus_client, ValueError for a collector
+    that is already registered.
     """
     client = _prometheus_client()
     chosen = client.REGISTRY if registry is None else registry
@@ -120,7 +121,7 @@ def register(bus: EventBus, registry: Any = None) -> Callable[[], None]:
 
 
 def _metrics_of(bus: EventBus) -> BusMetrics:
-    """From any thread."""
+    """Return the metrics, from any thread."""
     from eventbus.client.metrics import BusMetrics
 
     try:
@@ -132,7 +133,7 @@ def _metrics_of(bus: EventBus) -> BusMetrics:
 
 
 def _base_name(family: Family) -> str:
-    """prometheus_client writes ``_total`` itself."""
+    """Return the name without ``_total``, which prometheus_client adds itself."""
     return family.name.removesuffix("_total") if family.kind == "counter" else family.name
 
 

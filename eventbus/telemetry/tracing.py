@@ -1,10 +1,10 @@
-"""Spans of OpenTelemetry: what was sent where, and what became of it, in one trace.
+"""OpenTelemetry spans for sends and handler calls, in one trace.
 
-Names and attributes are those of the semantic conventions for messaging. A record carries its trace in the W3C headers
-``traceparent`` and ``tracestate``. What is moved on, by an outbox's relay, to a retry topic, to the dead letters and
-back from there, is sent anew each time, and keeps its headers: each hop is a span below the one before it.
+Names and attributes follow the semantic conventions for messaging. A record carries its trace in the W3C headers
+``traceparent`` and ``tracestate``. A record that is forwarded, by an outbox's relay, to a retry topic, to the dead
+letters and back, is sent again each time, and keeps its headers: each hop is a child span of the previous one.
 
-Tracers, exporters and headers are somebody else's: what they raise is logged, and the record goes on without a span.
+Tracers, exporters and headers are external: their errors are logged, and the record continues without a span.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import Attributes
 
 SYSTEM = "kafka"
-"""``messaging.system``: records, topics and groups are Kafka's on every log, and tools know them by this name."""
+"""``messaging.system``: records, topics and groups are Kafka's on every log, and tools know this name."""
 
 _MOST_HEADER_BYTES = 8192
-"""Of a header that is read: W3C's most for ``baggage``, and more than the others may take. A larger one is no trace."""
+"""The limit for a header: W3C's maximum for ``baggage``, and more than the others allow. Larger ones are ignored."""
 _MOST_KEY_CHARS = 200
 _MOST_KINDS = 100
 
 logger = logging.getLogger("eventbus.tracing")
 
 _processed: ContextVar[Context | None] = ContextVar("eventbus_processed", default=None)
-"""The span and the baggage of the record handled last: what its handler returned is sent after the span has ended."""
+"""The span and the baggage of the record handled last: a handler's result is sent after its span has ended."""
 
 
 class Tracing:
-    """``bus.include(Tracing())``: a span for each record sent, and for each call of a handler, a retry's included.
+    """Adds a span for each record sent, and for each call of a handler, including retries: ``bus.include(Tracing())``.
 
-    ``tracer_provider`` and ``propagator`` are OpenTelemetry's global ones if not given. A handler's span is the child
-    of the one that sent the record; that of a handler of lists has a link to each. What a handler sends, and what it
-    returns, are children of its span. Needs opentelemetry-api: raises ConfigError without it. Without a
-    `TracerProvider` of the SDK nothing is recorded, and headers are passed on as they are.
+    ``tracer_provider`` and ``propagator`` default to OpenTelemetry's global ones. A handler's span is the child of the
+    span that sent the record; that of a handler of lists has a link to each. Records that a handler sends or returns
+    have children of its span. Needs opentelemetry-api: raises ConfigError without it. Without a `TracerProvider` of the
+    SDK nothing is recorded, and headers are passed on unchanged.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class Tracing:
 
     @property
     def middleware(self) -> Sequence[Middleware]:
-        """See `Surrounds`."""
+        """Return the middleware, see `Surrounds`."""
         return (self._calls.around,)
 
     @property
     def interceptors(self) -> Sequence[ProducerInterceptor]:
-        """See `Surrounds`."""
+        """Return the interceptors, see `Surrounds`."""
         return (self._sends,)
 
 
 class _Trouble:
-    """What tracing itself raises: said once for each kind of error, since it is the same for each record."""
+    """Logs errors of tracing itself: once for each kind of error, since every record would have it."""
 
     def __init__(self) -> None:
         self._said: set[type[Exception]] = set()
@@ -95,7 +95,7 @@ class _Trouble:
 
 
 class _Carrier:
-    """Contexts in and out of headers."""
+    """Reads contexts from headers, and writes them."""
 
     def __init__(self, propagator: TextMapPropagator) -> None:
         from opentelemetry.context import Context
@@ -105,7 +105,7 @@ class _Carrier:
         self._fields = frozenset(propagator.fields)
 
     def read(self, headers: Headers) -> Context:
-        """The context that headers carry, apart from the one that is active here."""
+        """Return the context in the headers, independent of the context that is active here."""
         found = {
             name: value.decode("latin-1")
             for name, value in headers
@@ -114,7 +114,7 @@ class _Carrier:
         return self._propagator.extract(found, context=self._nothing) if found else self._nothing
 
     def write(self, headers: Headers, context: Context) -> Headers:
-        """The headers with this context in place of another one."""
+        """Return the headers with this context, instead of an earlier one."""
         carrier: dict[str, str] = {}
         self._propagator.inject(cast("Any", carrier), context=context)
         kept: list[Header] = [header for header in headers if header[0] not in carrier]
@@ -123,7 +123,7 @@ class _Carrier:
 
 
 class _Sends(ProducerInterceptor):
-    """A span of kind PRODUCER from the send to the acknowledgement."""
+    """Adds a span of kind PRODUCER from the send to the acknowledgement."""
 
     def __init__(self, tracer: Tracer, carrier: _Carrier, trouble: _Trouble) -> None:
         from opentelemetry import baggage, context, trace
@@ -134,8 +134,8 @@ class _Sends(ProducerInterceptor):
         self._trouble = trouble
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """See `ProducerInterceptor`."""
-        if record.topic.startswith("_"):  # the framework's own books: what they are about has spans
+        """Start the span, see `ProducerInterceptor`."""
+        if record.topic.startswith("_"):  # internal records of the framework: their subjects have spans
             return record
         headers = pack_headers(record.headers) if record.headers else ()
         try:
@@ -150,7 +150,7 @@ class _Sends(ProducerInterceptor):
             for name, value in self._baggage.get_all(carried).items():  # the record's own takes precedence
                 context = self._baggage.set_baggage(name, value, context)
             record.headers = self._carrier.write(headers, context)
-        except Exception as error:  # anything of a tracer, a sampler, a propagator
+        except Exception as error:  # anything raised by a tracer, a sampler, a propagator
             self._trouble.said(error)
         return record
 
@@ -181,12 +181,12 @@ class _Outcome:
             if error is not None:
                 note_error(self._span, error)
             self._span.end()
-        except Exception as failure:  # anything of an exporter
+        except Exception as failure:  # anything raised by an exporter
             self._trouble.said(failure)
 
 
 class _Calls:
-    """A span of kind CONSUMER around a handler's call."""
+    """Adds a span of kind CONSUMER around a handler's call."""
 
     def __init__(self, tracer: Tracer, carrier: _Carrier, trouble: _Trouble) -> None:
         from opentelemetry import context, trace
@@ -197,21 +197,21 @@ class _Calls:
         self._trouble = trouble
 
     async def around(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
-        """See `Middleware`."""
+        """Call the handler within a span, see `Middleware`."""
         try:
             carried = self._carried(record)
             span = self._begin(record, carried)
             context = self._trace.set_span_in_context(span, carried)
             token = self._context.attach(context)
             _processed.set(context)
-        except Exception as error:  # anything of a tracer, a sampler, a propagator
+        except Exception as error:  # anything raised by a tracer, a sampler, a propagator
             self._trouble.said(error)
             _processed.set(None)
             return await call_next(record)
         failure: BaseException | None = None
         try:
             return await call_next(record)
-        except BaseException as error:  # whatever ends the call is said of its span, and goes on
+        except BaseException as error:  # whatever ends the call is recorded in its span, and raised
             failure = error
             raise
         finally:
@@ -223,7 +223,7 @@ class _Calls:
             if failure is not None:
                 (note_error if isinstance(failure, Exception) else note_cut_off)(span, failure)
             span.end()
-        except Exception as error:  # anything of an exporter
+        except Exception as error:  # anything raised by an exporter
             self._trouble.said(error)
 
     def _carried(self, record: ConsumerRecord | list[ConsumerRecord]) -> Context:
@@ -244,7 +244,7 @@ class _Calls:
 
 
 def note_error(span: Span, error: BaseException) -> None:
-    """Say on a span what went wrong."""
+    """Record an error in a span."""
     from opentelemetry.trace import Status, StatusCode
 
     name = type(error).__name__
@@ -252,13 +252,13 @@ def note_error(span: Span, error: BaseException) -> None:
     try:
         said = f"{name}: {error}"
         span.record_exception(error)
-    except Exception:  # of its own __str__
+    except Exception:  # raised by its own __str__
         said = name
     span.set_status(Status(StatusCode.ERROR, said))
 
 
 def note_cut_off(span: Span, _: BaseException) -> None:
-    """Say on a span that its call was cancelled: neither done nor failed, and its record is handled again."""
+    """Record in a span that its call was cancelled: neither done nor failed, and its record is handled again."""
     from opentelemetry.trace import Status, StatusCode
 
     span.set_attribute("error.type", "Cancelled")

@@ -1,7 +1,7 @@
-"""Health and metrics over HTTP: an ASGI app to mount, and a small server of its own.
+"""Health and metrics over HTTP: an ASGI app to mount, and a small separate server.
 
-``app.mount("/bus", health_app(bus))`` in FastAPI or Starlette; ``bus.include(HealthServer())`` without them;
-``eventbus run --health-port 8080`` without a line of code.
+``app.mount("/bus", health_app(bus))`` in FastAPI or Starlette; ``bus.include(HealthServer())`` without them; ``eventbus
+run --health-port 8080`` without a line of code.
 """
 
 from __future__ import annotations

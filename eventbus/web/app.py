@@ -34,17 +34,17 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 def health_app(bus: EventBus) -> App:
-    """Probes and metrics of a bus: ``app.mount("/bus", health_app(bus))``.
+    """Return an app with the probes and metrics of a bus: ``app.mount("/bus", health_app(bus))``.
 
-    ``/health/live`` fails when only a restart helps, ``/health/ready`` unless records go through the handlers,
-    ``/health/startup`` until the bus is up: 200 or 503, and JSON that says why, handler by handler. ``/metrics`` is
-    Prometheus's text. The app may be served in another thread or event loop than the bus's.
+    ``/health/live`` fails when only a restart helps, ``/health/ready`` unless the handlers process records,
+    ``/health/startup`` until the bus has started: 200 or 503, and JSON with the reason, handler by handler.
+    ``/metrics`` is Prometheus's text. The app may be served in another thread or event loop than the bus's.
     """
     return app_of(OfBus(bus))
 
 
 def app_of(source: Source) -> App:
-    """The same for whatever stands for a bus."""
+    """Return an app for any source of health and metrics."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -59,7 +59,7 @@ def app_of(source: Source) -> App:
 
 
 async def _live_through(receive: Receive, send: Send) -> None:
-    """Of a server that has this app for its only one: there is nothing to start or stop."""
+    """Answer the lifespan protocol, for a server whose only app this is: there is nothing to start or stop."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -86,7 +86,7 @@ async def _respond(scope: Scope, source: Source) -> _Response:
 
 
 def _path_of(scope: Scope) -> str:
-    """Below where the app is mounted: some servers leave the prefix in the path, some do not."""
+    """Return the path relative to the mount point: some servers leave the prefix in the path, some do not."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "").rstrip("/")
     if prefix and (path == prefix or path.startswith(f"{prefix}/")):

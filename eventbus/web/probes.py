@@ -1,7 +1,7 @@
-"""What a probe is answered, from how a bus stands: Kubernetes's three questions, and no I/O.
+"""Answers to Kubernetes's three probes, from the state of a bus. Pure: no I/O.
 
-live: would a restart help? ready: does it work? startup: has it begun to? The first two are asked all the time, the
-last one until it was answered once.
+live: would a restart help? ready: does it work? startup: has it started? The first two are requested continually, the
+last only until it succeeds once.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Probe = Literal["live", "ready", "startup"]
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How what is asked stands, as far as it is known."""
+    """The state of a bus, as far as it is known."""
 
     phase: BusPhase
     health: BusHealth | None = None
-    """The last that was heard; None: nothing yet."""
+    """The last health report; None if there is none yet."""
     unanswered_ms: int = 0
-    """For how long it has not answered; 0: it has just now."""
+    """How long the bus has not answered; 0 if it just did."""
     patience_ms: int = 60_000
-    """After so long without an answer nothing will come by itself (``wedged_after_ms``)."""
+    """After this time without an answer, no answer is expected any more (``wedged_after_ms``)."""
 
 
 class HandlerReason(msgspec.Struct, frozen=True):
@@ -48,14 +48,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     probe: Probe
     passed: bool
     status: str
-    """Of the bus: ok, starting, degraded, failed; or the phase that it is in: closing, stopped."""
+    """The status of the bus: ok, starting, degraded, failed; or its phase: closing, stopped."""
     reason: str
     handlers: tuple[HandlerReason, ...] = ()
     parts: tuple[PartReason, ...] = ()
 
 
 def answer(probe: Probe, standing: Standing) -> Answer:
-    """Whether the probe passes, and why."""
+    """Evaluate a probe, with the reason."""
     status, reason = said_of(standing)
     health = standing.health if standing.phase == "running" else None
     return Answer(
@@ -71,11 +71,11 @@ def answer(probe: Probe, standing: Standing) -> Answer:
 
 
 def said_of(standing: Standing) -> tuple[str, str]:
-    """Its status and reason, whatever is asked."""
+    """Return status and reason, for any probe."""
     if standing.phase == "starting":
         return "starting", "the bus is starting"
     if standing.phase == "closing":
-        return "closing", "the bus is closing: records at work are finished, no others are begun"
+        return "closing", "the bus is closing: records in flight are finished, no others are begun"
     if standing.phase == "stopped":
         return "stopped", "the bus is not running"
     if standing.unanswered_ms:
@@ -92,7 +92,7 @@ def said_of(standing: Standing) -> tuple[str, str]:
 
 
 def _live(standing: Standing) -> bool:
-    """Fails when only a restart helps, or a person. A bus that starts or closes is on its way."""
+    """Fail if only a restart or a person can help. A bus that starts or closes is alive."""
     if standing.phase != "running":
         return standing.phase != "stopped"
     return said_of(standing)[0] != "failed"
@@ -103,7 +103,7 @@ def _ready(standing: Standing) -> bool:
 
 
 def _startup(standing: Standing) -> bool:
-    """Once it is up, what goes wrong is the others' business."""
+    """Pass once the bus has started; later failures are for the other probes."""
     return standing.phase == "closing" or (standing.phase == "running" and said_of(standing)[0] != "starting")
 
 

@@ -1,4 +1,4 @@
-"""A server of its own for health and metrics: in a thread, so that it answers while the bus recovers or is blocked."""
+"""A server for health and metrics in a separate thread, so that it answers while the bus recovers or is blocked."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8080
 _CLOSING_SECONDS = 1.0
-"""How long what is being answered may take when the server stops."""
+"""How long running requests may take when the server stops."""
 _IDLE_SECONDS = 75
-"""A connection without a request for so long is closed: longer than the pause between two probes."""
+"""A connection without a request for this long is closed: longer than the pause between two probes."""
 _MOST_CONNECTIONS = 100
 
 
 class HealthServer:
-    """``bus.include(HealthServer(port=8080))``: the probes and metrics of `health_app`, as long as the bus runs.
+    """Serves the probes and metrics of `health_app` while the bus runs: ``bus.include(HealthServer(port=8080))``.
 
-    A part of a bus starts once its log is open. To be there before, while a long recovery runs, and until the very
-    end, enter it around the bus: ``with HealthServer().around(bus): anyio.run(bus.run)``; ``eventbus run
-    --health-port`` does that. ``host``: this machine alone unless you say otherwise (Kubernetes asks from outside:
-    ``0.0.0.0``); whoever reaches it reads names of topics, groups and handlers. ``port``: 0 takes a free one, see
-    `port`. It needs uvicorn. Raises ConfigError: no uvicorn, or an address that cannot be had.
+    A part of a bus starts once its log is open. To serve earlier, during a long recovery, and until the very end, enter
+    it around the bus: ``with HealthServer().around(bus): anyio.run(bus.run)``; ``eventbus run --health-port`` does
+    that. ``host``: by default only this machine can connect (Kubernetes connects from outside: ``0.0.0.0``); clients
+    that can connect see names of topics, groups and handlers. ``port``: 0 uses a free port, see `port`. Needs uvicorn.
+    Raises ConfigError without uvicorn, or for an address that cannot be used.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> None:
@@ -46,7 +46,7 @@ class HealthServer:
             raise ConfigError(f"port {port} is none: ports end at 65535")
         self.host = host
         self.port = port
-        """As it listens: known once it does."""
+        """The actual port, known once it listens."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
@@ -57,17 +57,17 @@ class HealthServer:
         return f"http://{host}:{self.port}"
 
     async def start(self, bus: EventBus) -> None:
-        """As a part of the bus."""
-        if self._thread is None:  # else it stands around the bus already
+        """Start as a part of the bus."""
+        if self._thread is None:  # otherwise it already runs around the bus
             self.open(OfBus(bus))
 
     async def aclose(self) -> None:
-        """As a part of the bus."""
-        await anyio.to_thread.run_sync(self.close)  # what is being answered may wait for this loop
+        """Close as a part of the bus."""
+        await anyio.to_thread.run_sync(self.close)  # running requests may wait for this loop
 
     @contextmanager
     def around(self, source: EventBus | Source) -> Generator[HealthServer]:
-        """Listen before the bus starts and until it has closed, whatever becomes of it."""
+        """Listen before the bus starts and until it has closed, in any case."""
         from eventbus.client.bus import EventBus
 
         self.open(OfBus(source, is_coming=True) if isinstance(source, EventBus) else source)
@@ -77,7 +77,7 @@ class HealthServer:
             self.close()
 
     def open(self, source: Source) -> None:
-        """Listen, in a thread of its own."""
+        """Listen, in a separate thread."""
         if self._thread is not None:
             raise ConfigError(f"the health server on {self.url} listens already: each bus needs one of its own")
         protocol_class, config = _protocol(_dated(app_of(source)))
@@ -94,7 +94,7 @@ class HealthServer:
         self._thread = threading.Thread(
             target=serve,
             name=f"health on {self.url}",
-            daemon=True,  # a process that ends otherwise than in order does not wait for a probe
+            daemon=True,  # a process that exits abnormally does not wait for a probe
         )
         self._thread.start()
         ready.wait()
@@ -132,7 +132,7 @@ class HealthServer:
             cast("Any", connection).transport.abort()
 
     def close(self) -> None:
-        """Stop listening, and let what is being answered be answered."""
+        """Stop listening, and finish running requests."""
         thread, self._thread = self._thread, None
         if thread is None or self._loop is None or self._end is None:
             return
@@ -141,13 +141,13 @@ class HealthServer:
 
 
 def check_library() -> None:
-    """Raises ConfigError without uvicorn, naming what to install."""
+    """Raise ConfigError without uvicorn, with what to install."""
     if importlib.util.find_spec("uvicorn") is None:
         raise ConfigError('health over HTTP needs uvicorn: pip install "eventbus-log[web]"')
 
 
 def _protocol(app: App) -> tuple[Any, Any]:
-    """uvicorn's protocol class, and what it is told."""
+    """Return uvicorn's protocol class and configuration."""
     check_library()
     from uvicorn import Config
 
@@ -160,7 +160,7 @@ def _protocol(app: App) -> tuple[Any, Any]:
 
 
 def _dated(app: App) -> App:
-    """With the date that an HTTP server owes."""
+    """Add the Date header that an HTTP server must send."""
 
     async def dated(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_dated(message: MutableMapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Who is asked how it stands: a bus, from any thread and event loop, without ever waiting for it for long."""
+"""Query the state of a bus, from any thread and event loop, without ever waiting for it for long."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PROBE_SECONDS = 0.5
-"""How long a probe waits for news; then it is answered with what was known. Kubernetes gives one second."""
+"""How long a probe waits for an answer; then the last known state is used. Kubernetes allows one second."""
 _SCRAPE_SECONDS = 5.0
-"""The same for metrics, of which old ones are none. Prometheus gives ten."""
+"""How long a scrape waits for metrics, which must be current. Prometheus allows ten seconds."""
 
 
 class Source(Protocol):
-    """What an app of health and metrics speaks of."""
+    """The source of an app's health and metrics."""
 
     async def standing(self) -> Standing: ...
 
     async def samples(self) -> Iterable[Sample]:
-        """Raises RequestTimedOut when there is no answer."""
+        """Return current samples. Raises RequestTimedOut without an answer."""
         ...
 
 
 class OfBus:
-    """A bus. What it says of itself is asked of its own event loop, whichever loop this is called in."""
+    """A bus. It is queried in its own event loop, from whichever loop this is called in."""
 
     def __init__(self, bus: EventBus, *, is_coming: bool = False) -> None:
-        """``is_coming``: somebody is about to start it; until then it is starting, not stopped."""
+        """``is_coming``: the bus is about to be started; until then it counts as starting, not stopped."""
         self._bus = bus
         self._is_coming = is_coming
-        self._timers = RealTimers()  # whoever asks does not live by the clock of a test
+        self._timers = RealTimers()  # the clients of probes do not use a test's clock
         self._known: BusHealth | None = None
         self._asked: Future[BusHealth] | None = None
-        """The question that is under way; one at a time, for all that ask."""
+        """The running query; only one at a time, for all callers."""
         self._asked_at = 0.0
 
     async def standing(self) -> Standing:
@@ -65,7 +65,7 @@ class OfBus:
             self._known = await settled(asked, _PROBE_SECONDS)
         except RequestTimedOut:
             unanswered_ms = max(int((self._timers.current_time() - self._asked_at) * 1000), 1)
-        except ConfigError:  # it closed in between
+        except ConfigError:  # it was closed in between
             return Standing(phase=bus.context.phase)
         if asked.done() and self._asked is asked:
             self._asked = None
@@ -92,18 +92,18 @@ class OfBus:
 
         try:
             return await settled(submitted(bus, metrics), _SCRAPE_SECONDS)
-        except ConfigError:  # it closed in between
+        except ConfigError:  # it was closed in between
             return []
 
 
 def submitted(bus: EventBus, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-    """Have the bus's event loop run it. ConfigError, here or in the future: the bus has closed."""
+    """Run the function in the bus's event loop. Raises ConfigError, here or in the future, if the bus has closed."""
     future: Future[T] = Future()
     try:
         try:
             bus.context.start_soon(partial(_run, function, future))
-        except ConfigError:  # this is another thread or loop, or the bus does not run any more
-            # The bus's loop may be of another kind than this one, which the context variables of this task tell.
+        except ConfigError:  # this is another thread or loop, or the bus has stopped
+            # The bus's loop may differ in type from this one, whose type is in the context variables of this task.
             return Context().run(lambda: bus.blocking().submit(function))
     except ConfigError as error:
         settle(future, error=error)
@@ -116,12 +116,12 @@ async def _run(function: Callable[[], Coroutine[Any, Any, T]], future: Future[T]
     except anyio.get_cancelled_exc_class():
         settle(future, error=ConfigError("the bus has closed"))
         raise
-    except Exception as error:  # passed on to whoever asked
+    except Exception as error:  # passed on to the caller
         settle(future, error=error)
 
 
 async def settled(future: Future[T], seconds: float) -> T:
-    """Its outcome, awaited in whichever loop this is. Raises RequestTimedOut; the future goes on."""
+    """Await the outcome in the present loop. Raises RequestTimedOut; the future continues."""
     home, done = Home(), anyio.Event()
     future.add_done_callback(lambda _: home.call(done.set))
     with RealTimers().move_on_after(seconds):

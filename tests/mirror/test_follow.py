@@ -135,7 +135,7 @@ async def test_a_topic_made_anew_while_it_is_described_is_told_from_one_that_los
         monkeypatch.setattr(here, "describe_topics", in_between)
         async with following(here, there) as mirror:
             await until(lambda: mirror.progress.problems)
-            assert ("made anew" if is_there else "was deleted at the source") in mirror.progress.problems["orders"]
+            assert ("created again" if is_there else "was deleted at the source") in mirror.progress.problems["orders"]
         assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
 
 
@@ -163,7 +163,7 @@ async def test_a_mirror_that_began_anew_in_the_middle_stops_that_topic_alone(
 
             monkeypatch.setattr(Session, "_look", failing)
             await until(lambda: mirror.progress.problems)
-            assert "made anew" in mirror.progress.problems["orders"]
+            assert "created again" in mirror.progress.problems["orders"]
             assert mirror.progress.restarts == 1
             await write(source, TopicPartition("others", 0), b"goes on")
             await until(lambda: mirror.progress.copied == 3)
