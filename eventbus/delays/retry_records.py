@@ -195,7 +195,7 @@ def read_mark(value: bytes | None) -> list[range] | None:
         start = passed + numbers[index]
         passed = start + numbers[index + 1]
         finished.append(range(start, passed))
-    return told
+    return finished
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

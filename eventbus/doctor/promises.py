@@ -126,12 +126,12 @@ def crash(one: HandlerFacts) -> dict[str, str]:
         effects["after"] = "nothing: its transaction holds the offset"
     elif one.delivery == "exactly-once":
         effects["in"] = f"its transaction is aborted, what it published stays invisible; {again}"
-        told["after"] = "nothing, once its transaction is committed; before that as in the handler"
+        effects["after"] = "nothing, once its transaction is committed; before that as in the handler"
     elif one.ack == "manual":
-        told["after"] = "handled again, unless it was acknowledged and committed"
+        effects["after"] = "handled again, unless it was acknowledged and committed"
     if one.retry is not None and one.retry.crashes is not None:
-        told["in"] += f"; after {one.retry.crashes} crashes it counts as failed"
-    return told
+        effects["in"] += f"; after {one.retry.crashes} crashes it counts as failed"
+    return effects
 
 
 def rebalance(one: HandlerFacts) -> str:
