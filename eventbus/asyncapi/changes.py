@@ -61,7 +61,7 @@ def changes_between(old: JsonObject, new: JsonObject) -> list[Change]:
         # Written manually, perhaps: a number instead of an object, or a schema that refers to itself.
         raise ConfigError(
             f"a document breaks AsyncAPI's rules ({type(error).__name__}: {error}); "
-            "what is wrong where tells  asyncapi validate FILE"
+            "to locate the fault, run  asyncapi validate FILE"
         ) from error
 
 

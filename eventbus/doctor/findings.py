@@ -55,7 +55,7 @@ def shared_topics(facts: Facts) -> Iterator[Finding]:
                 "error", "shared-group", f"{one.name}, {other.name}",
                 f"both read {both[0] if both else one.reads} as the group {one.group}: each would get the "
                 "records of some "
-                "partitions only. Give each a group of its own, or share the work with concurrency= in one",
+                "partitions only. Give each a separate group, or share the work with concurrency= in one",
             )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def times(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "warning", "timeout-too-long", one.name,
                 f"timeout={seconds:g} s is more than max_poll_interval_ms={one.max_poll_interval_ms:,}: a rebalance "
-                "waits no longer than that for a call; shorten the one or lengthen the other",
+                "waits no longer than that for a call; shorten the former or lengthen the latter",
             )  # fmt: skip
         elif seconds * 1_000 > one.drain_timeout_ms:
             yield Finding(
@@ -301,7 +301,7 @@ def security(facts: Facts) -> Iterator[Finding]:
     if facts.secret_in_url:
         yield Finding(
             "warning", "secret-in-url", "url",
-            "a password stands in the program, inside the URL: EVENTBUS_SASL_PASSWORD_FILE=/run/secrets/... "
+            "the URL in the program contains a password: EVENTBUS_SASL_PASSWORD_FILE=/run/secrets/... "
             "keeps it out",
         )  # fmt: skip
     if facts.scheme != "kafka":
@@ -309,7 +309,7 @@ def security(facts: Facts) -> Iterator[Finding]:
     if facts.security_protocol == "SASL_PLAINTEXT" and facts.mechanism in ("", "PLAIN", "OAUTHBEARER"):
         yield Finding(
             "warning", "password-in-clear", "security_protocol",
-            "SASL_PLAINTEXT sends the password as it is over the network: SASL_SSL",
+            "SASL_PLAINTEXT sends the password unencrypted over the network: SASL_SSL",
         )  # fmt: skip
     if not facts.verifies_certificates:
         yield Finding(
@@ -345,7 +345,7 @@ def asked(facts: Facts) -> Iterator[Finding]:
         if there is not None and partitions not in (-1, there):
             yield Finding(
                 "warning", "other-partitions", topic,
-                f"declared with {partitions} partitions, and it has {there}: a topic that exists is left as it is",
+                f"declared with {partitions} partitions, and it has {there}: an existing topic is left unchanged",
             )  # fmt: skip
 
 
@@ -358,9 +358,8 @@ def _room(facts: Facts, one: HandlerFacts) -> Iterator[Finding]:
     if one.is_ordered and one.concurrency is not None and one.concurrency > sum(counts):
         yield Finding(
             "warning", "idle-concurrency", one.name,
-            f"concurrency={one.concurrency}, and {one.reads} has {sum(counts)} partition(s), whose records go "
-            "one after "
-            "the other: no more than that are at work; order='key', or more partitions",
+            f"concurrency={one.concurrency}, and {one.reads} has {sum(counts)} partition(s), whose records "
+            "are handled in order: no more than that are in flight; order='key', or more partitions",
         )  # fmt: skip
     members = facts.log.members.get(one.group, 0)
     if members >= sum(counts):

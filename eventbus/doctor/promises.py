@@ -28,9 +28,9 @@ def delivery(one: HandlerFacts) -> str:
         case "at-most-once":
             return "at most once: committed before the handler is called"
         case _ if one.ack == "manual":
-            return "at least once: finished when record.ack() was called, committed behind that"
+            return "at least once: finished when record.ack() was called, committed after that"
         case _:
-            return "at least once: committed behind the handler, once what it published is stored"
+            return "at least once: committed after the handler, once what it published is stored"
 
 
 def order(one: HandlerFacts) -> str:
@@ -38,26 +38,23 @@ def order(one: HandlerFacts) -> str:
     unit = "batches" if one.batch else "records"
     match one.order:
         case "key":
-            return (
-                f"{unit} of a key one after the other, up to {several} keys side by side; a record without "
-                "a key waits for none"
-            )
+            return f"{unit} of a key in order, up to {several} keys side by side; a record without a key waits for none"
         case "none":
             return f"none: up to {several} {unit} side by side"
         case "global":
-            return f"all {unit} of the topic one after the other: it has one partition"
+            return f"all {unit} of the topic in order: it has one partition"
         case _:
             if not one.is_async and several == 1:
-                return f"{unit} of a partition one after the other; one at a time in all, in one thread"
+                return f"{unit} of a partition in order; one at a time in total, in one thread"
             beside = (
                 "partitions side by side" if one.concurrency is None else f"up to {several} partitions side by side"
             )
-            return f"{unit} of a partition one after the other, {beside}"
+            return f"{unit} of a partition in order, {beside}"
 
 
 def duplicates(one: HandlerFacts) -> str:
     if one.tx:
-        return "none in the database; what it does elsewhere (mails, requests) again for the record at work"
+        return "none in the database; what it does elsewhere (mails, requests) again for the record in flight"
     if one.delivery == "at-most-once":
         return f"none; a crash loses what was committed and not handled yet, up to {one.commit_every or 500:,} records"
     if one.delivery == "exactly-once":
@@ -69,9 +66,9 @@ def duplicates(one: HandlerFacts) -> str:
     if one.commit_every is not None:
         since += f", at most {one.commit_every:,} records"
     if one.is_ordered and one.ack == "auto":
-        return f"after a crash: what was {since}, and what was at work; after a clean stop: none"
+        return f"after a crash: what was {since}, and what was in flight; after a clean stop: none"
     return (
-        f"after a crash: what was {since}, and what was finished behind a record that was not, up to "
+        f"after a crash: what was {since}, and what was finished after a record that was not, up to "
         f"{one.max_unfinished:,} records of each partition"
     )
 
@@ -136,7 +133,7 @@ def crash(one: HandlerFacts) -> dict[str, str]:
 
 def rebalance(one: HandlerFacts) -> str:
     drain = duration(one.drain_timeout_ms)
-    wait = f"a partition that moves is finished first: the record at work has {drain} to end, then "
+    wait = f"a partition that moves is finished first: the record in flight has {drain} to end, then "
     fate = "lost, the rest of its slice is given back" if one.delivery == "at-most-once" else "handled again"
     wait += f"it is cancelled and {fate}" if one.is_async else f"it is not waited for, and {fate}"
     rest = "the others go on" if one.cooperative else "the others stop for that time"
@@ -163,7 +160,7 @@ def durability(facts: Facts) -> str:
     if facts.scheme == "memory":
         return "in memory: nothing survives the process"
     if facts.acks == "0":
-        return "acks=0: nobody waits for records to be stored; a crash loses what was under way, unnoticed"
+        return "acks=0: sends do not wait for records to be stored; a crash loses records in flight, unnoticed"
     if facts.scheme != "file":
         waits = "all replicas in sync have it" if facts.acks == "all" else "the leader has it; a failover may lose it"
         return f"acks={facts.acks}: acknowledged when {waits}"

@@ -15,7 +15,7 @@ know."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something to check."""
+    """A point to check in the settings or the code."""
 
     severity: Severity
     code: str

@@ -89,7 +89,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ((f"sum by (handler) (eventbus_handler_retry_waiting_records{{{_OF_HANDLER}}})", "{{handler}}"),),
             ),
             Panel(
-                "Dead letters that nobody has dealt with",
+                "Dead letters that are still open",
                 (('sum by (topic) (eventbus_dead_letters{status="open"})', "{{topic}}"),),
                 about="Of services that include dlq.DeadLetterMetrics().",
             ),

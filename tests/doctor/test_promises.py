@@ -22,7 +22,7 @@ def test_at_least_once() -> None:
     told = of()
     assert told.delivery.startswith("at least once: committed behind the handler")
     assert told.duplicates == (
-        "after a crash: what was finished in the last 100 ms, and what was at work; after a clean stop: none"
+        "after a crash: what was finished in the last 100 ms, and what was in flight; after a clean stop: none"
     )
     assert told.crash["after"] == "handled again, unless its offset is committed"
     assert told.commits == "every 100 ms; the finished beginning of each partition, never past a gap"
@@ -54,7 +54,7 @@ def test_in_a_database() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "records of a partition one after the other, partitions side by side"),
+        ({}, "records of a partition in order, partitions side by side"),
         ({"concurrency": 4}, "up to 4 partitions side by side"),
         ({"is_async": False}, "one at a time in all, in one thread"),
         ({"order": "key", "concurrency": 32}, "up to 32 keys side by side"),
