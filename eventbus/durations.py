@@ -66,7 +66,7 @@ def milliseconds(given: Any, what: str) -> int:
 
 
 def positive(given: Any, what: str) -> int:
-    """Return what `milliseconds` returns, if it is more than 0."""
+    """Return the result of `milliseconds` if it is more than 0."""
     if (result := milliseconds(given, what)) == 0:
         raise ConfigError(f"{what}: more than 0")
     return result
@@ -75,7 +75,7 @@ def positive(given: Any, what: str) -> int:
 def seconds(given: Any, what: str, or_none: str = "") -> float:
     """Return a time limit in seconds. Raises ConfigError for a value that is not a `Duration` of more than 0.
 
-    ``or_none`` ends the message, where None means that there is no limit.
+    ``or_none`` ends the message if None means that there is no limit.
     """
     exact = exact_ms(given)
     if exact is None:

@@ -1,7 +1,7 @@
-"""Every error that a caller may catch, also those of the other packages of the wheel, and what the caller does next.
+"""Every error that a caller may catch, also from the other packages of the wheel, and what the caller should do.
 
-Kafka's codes stand in `eventbus.error_codes`. A class of its own exists only where a caller acts differently, or where
-this side has something to say. Messages say what happened, where, and how to fix it.
+Kafka's codes are in `eventbus.error_codes`. A separate class exists only if callers act on it, or if its message adds
+something. Messages state what happened, where, and how to fix it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class EventBusError(Exception):
-    """The root of everything raised here. The message says what to do."""
+    """The base of all errors raised here. The message states what to do."""
 
     retriable: ClassVar[bool] = False
     """The same call may succeed later, unchanged."""
     abortable: ClassVar[bool] = False
     """The open transaction must be aborted; the producer stays usable."""
     fatal: ClassVar[bool] = False
-    """The object that raised it is finished; open a new one."""
+    """The object that raised it cannot be used any more; open a new one."""
     topic_partition: TopicPartition | None = None
-    """The partition that a fetch could not read; the others can be read on. None: it is not about one partition."""
+    """The partition that a fetch could not read; the others can be read. None if it is not about one partition."""
 
 
 class KafkaError(EventBusError):
-    """An error Kafka has a code for. ``code``, ``name`` and ``retriable`` come from its table."""
+    """An error with a code in Kafka's protocol. ``code``, ``name`` and ``retriable`` come from its table."""
 
     code: ClassVar[int] = -1
 
@@ -41,7 +41,7 @@ class KafkaError(EventBusError):
 
 
 class OffsetOutOfRange(KafkaError):
-    """Seek to an offset that exists, or set ``start=`` to say where to go on."""
+    """Seek to an existing offset, or set ``start=`` to choose where to continue."""
 
     code = 1
 
@@ -104,13 +104,13 @@ class InvalidRequiredAcks(KafkaError):
 
 
 class IllegalGeneration(KafkaError):
-    """The group moved on: rejoin; what this member had not committed goes to others."""
+    """Rejoin: the group has a newer generation. What this member had not committed goes to others."""
 
     code = 22
 
 
 class UnknownMemberId(KafkaError):
-    """The group forgot this member: rejoin."""
+    """Rejoin: the group has removed this member."""
 
     code = 25
 
@@ -122,7 +122,7 @@ class RebalanceInProgress(KafkaError):
 
 
 class InconsistentGroupProtocol(KafkaError):
-    """Give all members of the group one assignor (or protocol type) in common."""
+    """Give all members of the group a common assignor (or protocol type)."""
 
     code = 23
 
@@ -140,13 +140,13 @@ class InvalidSessionTimeout(KafkaError):
 
 
 class TopicAlreadyExists(KafkaError):
-    """Use the topic as it is, or delete it first."""
+    """Use the topic unchanged, or delete it first."""
 
     code = 36
 
 
 class InvalidPartitions(KafkaError):
-    """Ask for more partitions than there are; a topic never shrinks."""
+    """Request more partitions than there are; a topic never shrinks."""
 
     code = 37
 
@@ -164,26 +164,26 @@ class InvalidConfig(KafkaError):
 
 
 class InvalidRequest(KafkaError):
-    """The caller broke the protocol: correct the call."""
+    """Correct the call, which violates the protocol."""
 
     code = 42
 
 
 class PolicyViolation(KafkaError):
-    """The topic's policy forbids it; the message says which."""
+    """Change the request, which the topic's policy forbids; the message has the reason."""
 
     code = 44
 
 
 class OutOfOrderSequence(KafkaError):
-    """Records before these were lost on the way: open a new producer."""
+    """Open a new producer: records before these were lost in transit."""
 
     code = 45
     fatal = True
 
 
 class InvalidProducerEpoch(KafkaError):
-    """A newer instance of this producer wrote: abort and open a new one."""
+    """Abort and open a new producer: a newer instance of this producer wrote."""
 
     code = 47
     abortable = True
@@ -197,7 +197,7 @@ class InvalidTxnState(KafkaError):
 
 
 class InvalidProducerIdMapping(KafkaError):
-    """The log knows the transactional id under another producer id, or not at all: open a new producer."""
+    """Open a new producer: the transactional id has another producer id in the log, or is unknown there."""
 
     code = 49
     fatal = True
@@ -210,21 +210,21 @@ class InvalidTransactionTimeout(KafkaError):
 
 
 class ConcurrentTransactions(KafkaError):
-    """The transaction before is still being ended: try again in a moment."""
+    """Try again in a moment: the previous transaction is still being ended."""
 
     code = 51
     retriable = True
 
 
 class TransactionCoordinatorFenced(KafkaError):
-    """A newer transaction coordinator has written here: this one is finished."""
+    """Stop this transaction coordinator: a newer one has written here."""
 
     code = 52
     fatal = True
 
 
 class UnknownProducerId(KafkaError):
-    """Nothing is known of this producer any more: open a new one."""
+    """Open a new producer: the log has forgotten this one."""
 
     code = 59
     abortable = True
@@ -265,7 +265,7 @@ class GroupMaxSizeReached(KafkaError):
 
 
 class FencedInstanceId(KafkaError):
-    """Another member runs under this ``group_instance_id``: stop this one, or give it an id of its own."""
+    """Stop this member, or give it a separate id: another member runs under this ``group_instance_id``."""
 
     code = 82
     fatal = True
@@ -278,26 +278,26 @@ class GroupSubscribedToTopic(KafkaError):
 
 
 class InvalidTimestamp(KafkaError):
-    """Give the record a time that the topic takes, in milliseconds (``message.timestamp.after.max.ms``)."""
+    """Give the record a time that the topic accepts, in milliseconds (``message.timestamp.after.max.ms``)."""
 
     code = 32
 
 
 class UnstableOffsetCommit(KafkaError):
-    """A transaction that commits these offsets is still open: try again in a moment."""
+    """Try again in a moment: a transaction that commits these offsets is still open."""
 
     code = 88
     retriable = True
 
 
 class InvalidRecord(KafkaError):
-    """The record breaks a rule of its topic (a compacted topic needs keys): correct the record."""
+    """Correct the record, which breaks a rule of its topic (a compacted topic needs keys)."""
 
     code = 87
 
 
 class ProducerFenced(KafkaError):
-    """Another producer with this transactional id took over: stop this one."""
+    """Stop this producer: another one with its transactional id took over."""
 
     code = 90
     fatal = True
@@ -310,7 +310,7 @@ class TransactionalIdNotFound(KafkaError):
 
 
 class UnsupportedVersion(KafkaError):
-    """Use a version of the API that the peer serves; ApiVersions tells which."""
+    """Use a version of the API that the peer serves; ApiVersions returns them."""
 
     code = 35
 
@@ -328,13 +328,13 @@ class UnreleasedInstanceId(KafkaError):
 
 
 class UnsupportedAssignor(KafkaError):
-    """Choose a server-side assignor that the group coordinator knows: uniform or range."""
+    """Choose a server-side assignor that the group coordinator supports: uniform or range."""
 
     code = 112
 
 
 class StaleMemberEpoch(KafkaError):
-    """Heartbeat, which tells the member's epoch of now, then try again."""
+    """Heartbeat, which returns the member's present epoch, then try again."""
 
     code = 113
 
@@ -346,7 +346,7 @@ class InvalidRegularExpression(KafkaError):
 
 
 class StorageError(KafkaError):
-    """The disk refused: see the operating system's error in the message."""
+    """See the operating system's error in the message: the disk refused."""
 
     code = 56
     retriable = True
@@ -357,36 +357,37 @@ class StorageFull(StorageError):
 
 
 class PartitionOffline(StorageError):
-    """The partition is damaged on disk: restore its files from a backup, or see ``eventbus log repair``."""
+    """Restore the partition's files from a backup, or see ``eventbus log repair``: it is damaged on disk."""
 
     retriable = False
 
 
 class LogPoisoned(StorageError):
-    """A flush failed, so what the disk holds is unknown: close the log and open it again, it re-verifies itself."""
+    """Close the log and open it again, which verifies it: a flush failed, so the content of the disk is unknown."""
 
     retriable = False
     fatal = True
 
 
 class LogLocked(EventBusError):
-    """Another process writes the directory: stop it first. ``eventbus serve`` will share a log between processes."""
+    """Stop the process that writes the directory first. ``eventbus serve`` shares a log between processes."""
 
 
 class ConfigError(EventBusError):
-    """An argument, option or URL is wrong; the message names the right one."""
+    """Correct the argument, option or URL; the message names the right one."""
 
 
 class SerializationError(EventBusError):
-    """A value cannot be turned into bytes, or bytes into the declared type; the message says where."""
+    """Correct the value, which cannot be encoded, or decoded to the declared type; the message has the position."""
 
 
 class TableError(EventBusError):
-    """An entry of a table is not known: a record of it could not be read or folded, or some are not there any more."""
+    """See the message: an entry of the table is unknown, because a record could not be read or folded, or was
+    deleted."""
 
 
 class SchemaNotReady(SerializationError):
-    """`send_nowait` cannot wait for a schema to be registered. ``fetch`` does, where waiting does no harm."""
+    """Call ``fetch``, or wait: `send_nowait` cannot wait for a schema to be registered."""
 
     def __init__(self, message: str, fetch: Callable[[], None]) -> None:
         super().__init__(message)
@@ -394,7 +395,7 @@ class SchemaNotReady(SerializationError):
 
 
 class SchemaUnavailable(EventBusError):
-    """The schema registry did not answer, and what is asked of it is not here yet: try again later."""
+    """Try again later: the schema registry did not answer, and the schema is not cached here."""
 
     retriable = True
 
@@ -410,29 +411,30 @@ class ProducerClosed(EventBusError):
 
 
 class NoCommittedOffset(EventBusError):
-    """The group has no committed offset here and ``start="none"``: commit one, or choose "earliest" or "latest"."""
+    """Commit an offset, or choose "earliest" or "latest": the group has none here and ``start="none"``."""
 
 
 class TransactionAborted(EventBusError):
-    """Nothing of the transaction is visible: run it again from its beginning."""
+    """Run the transaction again from its beginning: nothing of it is visible."""
 
 
 class TransactionOutcomeUnknown(EventBusError):
-    """The commit was asked for and not answered: read what it wrote before running it again; open a new producer."""
+    """Read what it wrote before running it again, and open a new producer: the commit was requested and not
+    answered."""
 
     fatal = True
 
 
 class HandlerError(EventBusError):
-    """A handler raised; the message carries the record's coordinates, the cause is chained."""
+    """See the chained cause: a handler raised. The message has the record's coordinates."""
 
 
 class RequestFailed(EventBusError):
-    """The handler of a request ended in failure. The message has its error; the same request calls it again."""
+    """See the message for the error of the request's handler; the same request calls it again."""
 
 
 class ProcessCrashed(EventBusError):
-    """The process died while a handler was at work on the record, as often as ``Retry(crashes=)`` allows."""
+    """Fix the handler: the process died in it with this record in flight, as often as ``Retry(crashes=)`` allows."""
 
 
 class StoppedBySignal(EventBusError):
@@ -444,7 +446,7 @@ class StoppedBySignal(EventBusError):
 
 
 class ClaimError(EventBusError):
-    """Put the value back into the store, or skip the record: the value that it refers to is missing or another."""
+    """Put the value back into the store, or skip the record: its value is missing or differs."""
 
 
 class ConnectorsFailed(EventBusError):
@@ -454,8 +456,8 @@ class ConnectorsFailed(EventBusError):
 class OffsetsMoved(EventBusError):
     """Poll again: the stored offsets are not where these records begin, so nothing was written.
 
-    Another consumer has written these records meanwhile, or the partition is another's now. The consumer that follows
-    the offsets has been moved to what is stored.
+    Another consumer has written these records meanwhile, or the partition belongs to another one now. The consumer that
+    follows the offsets has been moved to the stored position.
     """
 
     retriable = True
@@ -466,7 +468,7 @@ class PayloadGone(EventBusError):
 
 
 class SparkCrashed(EventBusError):
-    """Land again: Spark's JVM or one of its Python workers ended before the landing did. Nothing was lost."""
+    """Land again: Spark's JVM or one of its Python workers ended before the landing. Nothing was lost."""
 
     retriable = True
 
@@ -499,7 +501,8 @@ class RegistryRefused(EventBusError):
 
 
 def error_for_code(code: int, message: str) -> KafkaError:
-    """The exception for one of Kafka's error codes; its ``code`` is that one, also where it has no class of its own."""
+    """Return the exception for one of Kafka's error codes, which it has as its ``code`` even without a specific
+    class."""
     return _class_for_code(code)(message)
 
 

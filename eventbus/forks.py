@@ -1,9 +1,9 @@
-"""Mark what a process has open as dead in its forked children.
+"""Mark open objects of a process as dead in its forked children.
 
 A fork copies memory and descriptors, but of all threads only the one that forks. In the child, a running bus therefore
 has no event loop, a lock may be held by a thread that does not exist, and sockets and files are shared with the parent.
-Each object with such state is registered here and is changed once, in the child, before any code of the user runs
-there. So a later use finds it dead, and nothing is checked per call.
+Each object with such state is registered here and is changed once, in the child, before any user code runs there. So a
+later use finds it dead, and nothing is checked per call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def watch_forks(thing: Copied) -> None:
 
 
 class ForkLock:
-    """A holder of ``lock``, which is another one in a forked child: the thread that held it may not exist there."""
+    """A holder of ``lock``, which is replaced in a forked child: the thread that held it may not exist there."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -56,16 +56,17 @@ def forked(what: str, owner: str, process: int) -> ConfigError:
 def never_free(thing: Any) -> None:
     """Keep ``thing`` until the process ends, also while the interpreter shuts down.
 
-    For what would wait, when it is freed, for threads that only the parent has; librdkafka aborts the process or hangs.
+    Used for objects that wait, when they are freed, for threads that exist only in the parent; librdkafka aborts the
+    process or hangs.
     """
-    import ctypes  # for a forked child alone
+    import ctypes  # only for a forked child
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 _held: list[Copied] = []
-"""The registered objects, during a fork. In the child, Python drops the state of all other threads before it calls us,
-and with it perhaps the last reference to one of them."""
+"""The registered objects, during a fork. In the child, Python drops the state of all other threads before it calls
+us, and with it perhaps the last reference to one of these objects."""
 
 
 def _before_fork() -> None:

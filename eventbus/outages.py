@@ -1,8 +1,8 @@
 """Classify errors: is it an outage, which every record would meet, or the fault of one record?
 
 A record that meets an outage is handled again until the outage is over. So an error counts as an outage only if waiting
-can help and no record causes it. A refused connection does; a missing file, an answer of HTTP 404 or a statement that
-took too long do not. ``dlq.Retry`` uses the same classification and lets users add their own classes to it.
+can help and no record causes it. That is true of a refused connection; it is not of a missing file, an answer of HTTP
+404 or a statement that took too long. ``dlq.Retry`` uses the same classification and lets users add classes to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ERRNOS: Final = frozenset(
 """System errors of disks, networks and resources. ENOENT, EACCES, ENAMETOOLONG and similar errors concern one path."""
 
 SQLSTATES_AWAY: Final = ("08", "57P", "53", "25006")
-"""SQLSTATEs that begin so: connection exceptions, shutdown of the server, no resources, a read-only transaction."""
+"""Prefixes of SQLSTATEs: connection exceptions, shutdown of the server, no resources, a read-only transaction."""
 SQLSTATES_CONFLICT: Final = frozenset({"40001", "40P01", "55P03"})
 """SQLSTATEs of a serialization failure, a deadlock, and a lock that was not available."""
 MYSQL_AWAY: Final = frozenset(
@@ -42,7 +42,7 @@ MYSQL_CONFLICT: Final = frozenset({1020, 1205, 1213, 3572})
 SQLITE_CONFLICT: Final = ("database is locked", "database table is locked", "database schema is locked")
 _SQLITE_AWAY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN")
 _NO_CONNECTION = ("connect", "closed", "resolve", "unable to open")
-"""Phrases by which the message of a driver that gives neither a SQLSTATE nor a number shows a missing connection."""
+"""Phrases for a missing connection, in messages of drivers that have neither a SQLSTATE nor a number."""
 
 
 _FIRST_BACK_OFF_MS = 1_000
@@ -50,15 +50,15 @@ _LONGEST_BACK_OFF_MS = 60_000
 
 
 def back_off_ms(calls: int) -> int:
-    """How long to wait after so many calls that met an outage, where no delays are given: 1 s, 2 s, up to 60 s."""
+    """Return how long to wait after this many calls that met an outage, without given delays: 1 s, 2 s, up to 60 s."""
     return min(_FIRST_BACK_OFF_MS << min(max(calls - 1, 0), 16), _LONGEST_BACK_OFF_MS)
 
 
 def is_outage(error: BaseException) -> bool:
     """True if the error concerns every record and may be over later.
 
-    The nearest class that is known decides, by name for libraries that need not be installed. A group is an outage if
-    all exceptions in it are.
+    The nearest known class decides, by name for libraries that need not be installed. A group is an outage if all
+    exceptions in it are.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_outage, cast("BaseExceptionGroup[BaseException]", error).exceptions))
@@ -88,7 +88,7 @@ def _of_a_registry(error: BaseException) -> bool:
 
 
 def _of_the_system(error: BaseException) -> bool:
-    """OSError itself, also when user code raises it with a text alone.
+    """Judge OSError itself, also when user code raises it with only a text.
 
     An unknown subclass does not count, because libraries derive all sorts of errors from OSError, as requests does for
     HTTP 404 and smtplib for a recipient that is refused. Neither does a TimeoutError that the system did not raise: the
@@ -99,14 +99,14 @@ def _of_the_system(error: BaseException) -> bool:
 
 
 def _of_its_cause(error: BaseException) -> bool:
-    """A wrapper such as urllib's URLError, SQLAlchemy's or Django's: the error inside decides."""
+    """Judge a wrapper such as urllib's URLError, SQLAlchemy's or Django's by the error inside."""
     inner = getattr(error, "reason", None) or getattr(error, "orig", None) or error.__cause__
     lost: object = getattr(error, "connection_invalidated", False)
     return bool(lost) or (isinstance(inner, BaseException) and inner is not error and is_outage(inner))
 
 
 def _of_a_database(error: BaseException) -> bool:
-    """A driver's OperationalError or InterfaceError: by SQLSTATE, by number, or by its text where it has neither."""
+    """Judge a driver's OperationalError or InterfaceError by SQLSTATE or number, or by its text if it has neither."""
     detail: Any = error
     state = str(getattr(detail, "sqlstate", "") or getattr(detail, "pgcode", "") or "")
     if state:
@@ -174,4 +174,4 @@ _BY_NAME: Mapping[tuple[str, str], _Judge] = {
         for name in ("OperationalError", "InterfaceError")
     },
 }  # fmt: skip
-"""Keys are the names of the package and of the class."""
+"""Judges, by the names of the package and of the class."""

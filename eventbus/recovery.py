@@ -1,7 +1,7 @@
-"""The seam of failure handling: what a policy such as ``dlq.Retry`` is asked, and what the runner makes of the answers.
+"""The interface of failure handling: a policy such as ``dlq.Retry`` decides, and the runner executes its decisions.
 
-A policy only decides. The runner calls handlers again, waits, and writes: what becomes of a record and the offset that
-says it is finished are one transaction, so that it is exactly one of done, waiting for its next try, or dead.
+The runner calls handlers again, waits, and writes: the result for a record and the offset that marks it as finished are
+a single transaction, so that the record is always either done, waiting for its next try, or dead.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from eventbus.delays.retry_partition import RetryPartition
 
 RetryOrder = Literal["none", "partition", "key"]
-"""Which later records wait for one that waits for its next try: none, those of its partition, or those of its key."""
+"""Which later records wait for a record with a pending retry: none, those of its partition, or those of its key."""
 
 REDRIVEN_AT: Final = "eb-redrive-at"
-"""The header of a redriven record with the time of the redrive, in milliseconds."""
+"""The header with the time of the redrive of a record, in milliseconds."""
 REDRIVE_HOPS: Final = "eb-redrive-hops"
-"""The header of a redriven record that counts its redrives."""
+"""The header that counts the redrives of a record."""
 REDRIVE_BITS: Final = 48
-"""The size of `redrive_number`."""
+"""The number of bits of `redrive_number`."""
 _TIME_DIGITS = 13
 _HOPS_BITS = 4
 
 
 class Handling(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose failures a policy is asked about."""
+    """The handler to which a policy applies."""
 
     handler: str
     group: str
     topics: tuple[str, ...]
-    """Those it reads by name."""
+    """The topics that it reads by name."""
     pattern: str | None = None
     order: str = "partition"
-    """``order=`` of the handler: "partition", "key", "none", "global"."""
+    """The ``order=`` of the handler: "partition", "key", "none", "global"."""
     delivery: str = "at-least-once"
     client_id: str = "eventbus"
 
@@ -49,7 +49,7 @@ class Outgoing(NamedTuple):
 
     topic: str
     partition: int
-    """Counted modulo the partitions that the topic has."""
+    """The partition, taken modulo the topic's partition count."""
     record: Record
 
 
@@ -58,9 +58,9 @@ class Again(msgspec.Struct, frozen=True):
 
 
 class WaitHere(msgspec.Struct, frozen=True):
-    """Try the record again in its place after ``seconds``; nothing behind it in its partition is begun meanwhile.
+    """Try the record again in its place after ``seconds``; later records of its partition wait.
 
-    For trouble that every record would meet, as an open circuit: no record is to blame, none is moved.
+    For errors that every record would meet, such as an open circuit: no record is at fault, so none is moved.
     """
 
     seconds: float
@@ -68,27 +68,28 @@ class WaitHere(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """The record is finished here, once ``outgoing`` is written. The policy logs it, for it knows what may be told."""
+    """Finish the record here, once ``outgoing`` is written. The policy logs it, because it knows what may be logged."""
 
     outgoing: Outgoing
     kind: Literal["retry", "dead-letter"]
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """The record is finished; its error is logged."""
+    """Finish the record; its error is logged."""
 
     reason: str = ""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """What the handler's ``on_error`` says: stop the partition, log and go on, or end the bus."""
+    """Follow the handler's ``on_error``: stop the partition, log and continue, or end the bus."""
 
 
 Verdict = Again | WaitHere | Move | Skip | Stop
 
 
 class EveryKey(Collection[bytes | None]):
-    """All keys, as long as ``waits`` returns True. `RetryPartition.holds` returns it with order "partition"."""
+    """Contains all keys, as long as ``waits`` returns True. `RetryPartition.holds` returns it with order
+    "partition"."""
 
     def __init__(self, waits: Callable[[], bool]) -> None:
         self._waits = waits
@@ -104,12 +105,12 @@ class EveryKey(Collection[bytes | None]):
 
 
 class Plan(NamedTuple):
-    """What is to be committed of a retry partition, in one transaction with the records that entries turned into."""
+    """The state of a retry partition to commit, in one transaction with the records that entries turned into."""
 
     next_offset: int
-    """Everything below it is finished."""
+    """Every entry below it is finished."""
     done: Record | None
-    """Says which entries from there on are finished too; None where there are none that it would have to tell."""
+    """A mark that lists later entries that are finished too; None if there are none."""
 
 
 Waiting: TypeAlias = "RetryPartition"
@@ -121,32 +122,32 @@ class Decides(Protocol):
 
     @property
     def retry_topic(self) -> str | None:
-        """Read by the handler's group beside its own topics; None where nothing is tried later."""
+        """The topic that the handler's group reads in addition to its own topics; None without later tries."""
         ...
 
     def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
-        """What becomes of a record whose call failed ``tries`` times in a row, here and now.
+        """Decide what happens to a record whose call failed ``tries`` times in a row, here and now.
 
-        ``record`` stands where it was read first, also when it comes from the retry topic; then its headers tell of
-        the tries before. Pure except for what it counts.
+        ``record`` has its original position, even if it comes from the retry topic; then its headers contain the
+        earlier tries. Pure except for statistics.
         """
         ...
 
     def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
-        """The entry of a record that was not tried: it waits behind an earlier one of its key."""
+        """Return the entry of a record that was not tried, because it waits for an earlier record of its key."""
         ...
 
     def admit(self, now_ms: int) -> float:
-        """Seconds to wait before the next record may be tried; 0: now. An open circuit answers more than 0."""
+        """Return the seconds to wait before the next record may be tried; more than 0 while a circuit is open."""
         ...
 
     def handled(self, count: int, now_ms: int) -> None:
-        """So many records were handled without an error, since the last time this was said."""
+        """Count records that were handled without an error since the last call."""
         ...
 
 
 class Recovery(Decides, Protocol):
-    """A policy at work for one handler of one bus."""
+    """A policy opened for a handler of a bus."""
 
     @property
     def order(self) -> RetryOrder: ...
@@ -156,56 +157,58 @@ class Recovery(Decides, Protocol):
 
     @property
     def owner(self) -> str | None:
-        """The group that entries and marks name; None for a retry topic that no other group may write to."""
+        """The group that entries and marks contain; None for a retry topic to which no other group may write."""
         ...
 
     @property
     def crashes(self) -> int | None:
-        """How often the process may die while it handles a record before `decide` is asked about a ProcessCrashed.
+        """How often the process may die while it handles a record before `decide` is called with a ProcessCrashed.
 
-        None: nobody counts, which costs nothing.
+        None disables the counting, so that it costs nothing.
         """
         ...
 
     def configs(self, topic: str) -> Mapping[str, str]:
-        """Of one of the two, when it is created."""
+        """Return the configs for creating the retry or the dead-letter topic."""
         ...
 
     def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:
-        """Both topics are there, with so many partitions, and take records up to so many bytes."""
+        """Record that both topics exist, with their partition counts and their largest accepted records in bytes."""
         ...
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
-        """Note the ids of source topics. Entries of an earlier topic with the same name are not mistaken for theirs."""
+        """Store the ids of source topics, so that entries of an earlier topic with the same name are not taken for
+        theirs."""
         ...
 
     def topic_id_of(self, record: ConsumerRecord) -> str:
-        """Return the id of the topic in which a record stood first; empty if it is not known."""
+        """Return the id of the topic in which a record was first; empty if it is not known."""
         ...
 
     def waiting(self, partition: int) -> RetryPartition:
-        """A new one, for a partition of the retry topic that was just assigned."""
+        """Return a new one, for a partition of the retry topic that was just assigned."""
         ...
 
     def gauges(self, now_ms: int) -> Mapping[str, float]:
-        """How things stand, for metrics: names with their unit last, of one number each."""
+        """Return the present state for metrics: names with their unit last, with one number each."""
         ...
 
     def depth(self, waiting: int, oldest_due_ms: int | None) -> None:
-        """So many entries wait in this member's partitions; when the first of them is due. For signals."""
+        """Report the number of waiting entries in this member's partitions, and when the first is due. For signals."""
         ...
 
 
 class FailurePolicy(Protocol):
-    """What ``@consumer(retry=...)`` takes: `dlq.Retry` is one."""
+    """A value for ``@consumer(retry=...)``, such as `dlq.Retry`."""
 
     def open(self, handling: Handling) -> Recovery:
-        """For one handler, as its bus starts. Raises ConfigError for a handler that it does not suit."""
+        """Return the policy for a handler, as its bus starts. Raises ConfigError for a handler that it does not
+        suit."""
         ...
 
 
 class Tries(Protocol):
-    """How often and when a policy tries a record again, as `dlq.Retry` has it."""
+    """The number and delays of a policy's tries, as in `dlq.Retry`."""
 
     @property
     def immediate(self) -> int: ...
@@ -227,10 +230,10 @@ class ShowsTries(Protocol):
 
 @runtime_checkable
 class NamesTopics(Protocol):
-    """A `FailurePolicy` that may name topics of its own, as a retry topic."""
+    """A `FailurePolicy` that may name separate topics, such as a retry topic."""
 
     def under(self, prefix: str) -> FailurePolicy:
-        """The same with ``prefix`` before these topics: for the handlers of a router."""
+        """Return the policy with ``prefix`` before these topics, for the handlers of a router."""
         ...
 
 
@@ -249,7 +252,7 @@ class DrainsRetries(Protocol):
     def draining(self, topic: str, *, keeps_order: bool) -> FailurePolicy:
         """Return the policy with ``topic`` as its retry topic, for a policy without later tries.
 
-        ``keeps_order``: whether later records can wait behind the entries of ``topic``.
+        ``keeps_order``: whether later records can wait for the entries of ``topic``.
         """
         ...
 
@@ -257,8 +260,8 @@ class DrainsRetries(Protocol):
 def redrive_number(headers: Mapping[str, bytes | None]) -> int:
     """Return 0 for a record that was not redriven, and a number that rises with each redrive of the same record.
 
-    A redriven record in a retry topic has the place of the record that failed, but it is another record: the place may
-    be handled already, and an edited letter has another content.
+    A redriven record in a retry topic has the position of the record that failed, but it is another record: the
+    position may be handled already, and an edited letter has another content.
     """
     at_ms, hops = headers.get(REDRIVEN_AT), headers.get(REDRIVE_HOPS)
     if at_ms is None or len(at_ms) > _TIME_DIGITS or not at_ms.isdigit():

@@ -1,4 +1,4 @@
-"""``pattern=``: a regular expression of Python's that whole topic names are matched against, on every log."""
+"""``pattern=``: a Python regular expression that is matched against whole topic names, on every log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_pattern(pattern: str, what: str = "") -> None:
 
 
 def prefixed(prefix: str, pattern: str) -> str:
-    """Return the pattern of the same topics with ``prefix``, taken literally, in front of their names."""
+    """Return the pattern of the same topics with ``prefix``, taken literally, before their names."""
     flags = _GLOBAL_FLAGS.match(pattern)
     if flags is None:
         return f"{re.escape(prefix)}(?:{pattern})"

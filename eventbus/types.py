@@ -1,4 +1,4 @@
-"""The vocabulary: the few types that travel through every floor.
+"""The basic types that all layers use.
 
 ``last_*`` is inclusive, ``end`` and ``next`` are exclusive. Times are milliseconds since the Unix epoch.
 """
@@ -32,11 +32,11 @@ Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
 
 NO_TIMESTAMP = -1
-"""Kafka's "no timestamp"."""
+"""Kafka's value for a missing timestamp."""
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; the key of every map."""
+    """A partition of a topic; used as the key of mappings."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class TopicPartition(NamedTuple):
 
 
 class TimestampType(IntEnum):
-    """Who set a record's timestamp (``message.timestamp.type``); the value is the batch's attribute bit."""
+    """The source of a record's timestamp (``message.timestamp.type``); the value is the batch's attribute bit."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -63,14 +63,14 @@ class Compression(IntEnum):
 
 
 class IsolationLevel(IntEnum):
-    """What a reader sees of open and aborted transactions."""
+    """Whether a reader sees records of open and aborted transactions."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """What is written: payload only, no position."""
+    """A record to write: payload only, no position."""
 
     key: bytes | None
     value: bytes | None
@@ -79,11 +79,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerRecord(msgspec.Struct, Generic[KeyT, ValueT], gc=False):
-    """What is read: a record and where it stands.
+    """A record that was read, with its position.
 
-    ``key`` and ``value`` are the stored bytes, or what a consumer's deserializers made of them. A null key or value is
-    ``None`` and never confused with an empty one. ``ConsumerRecord[str | None, Order | None]`` names their types for a
-    type checker.
+    ``key`` and ``value`` are the stored bytes, or the results of a consumer's deserializers. A null key or value is
+    ``None`` and never confused with an empty one. ``ConsumerRecord[str | None, Order | None]`` declares their types for
+    a type checker.
     """
 
     topic: str
@@ -101,27 +101,28 @@ class ConsumerRecord(msgspec.Struct, Generic[KeyT, ValueT], gc=False):
 
     @property
     def next_offset(self) -> int:
-        """The offset to commit once this record is finished: the next one to read, never this one."""
+        """The offset to commit once this record is finished: that of the next record to read, never of this record."""
         return self.offset + 1
 
     def header(self, name: str) -> bytes | None:
-        """The value of the last header called ``name``, or None."""
+        """Return the value of the last header called ``name``, or None."""
         for key, value in reversed(self.headers):
             if key == name:
                 return value
         return None
 
     def ack(self) -> None:
-        """Say that the record is finished, in its handler or later, in any order: for handlers with ``ack="manual"``.
+        """Mark the record as finished, in its handler or later, in any order: for handlers with ``ack="manual"``.
 
-        It is committed once all records before it are finished too. A second time does nothing, nor when the partition
-        has gone to another member. From a worker thread it is passed on to the event loop. Raises ConfigError for
+        It is committed once all records before it are finished too. A second call does nothing, nor does a call after
+        the partition has been revoked. A call from a worker thread is passed to the event loop. Raises ConfigError for
         records of other handlers and of consumers.
         """
         raise self._not_manual()
 
     async def ack_now(self) -> None:
-        """As `ack`, and return when a commit that covers the record is stored. Raises what keeps it from being."""
+        """Mark the record as finished, and return when a commit that covers it is stored. Raises the error of the
+        commit."""
         raise self._not_manual()
 
     def _not_manual(self) -> ConfigError:
@@ -133,7 +134,7 @@ class ConsumerRecord(msgspec.Struct, Generic[KeyT, ValueT], gc=False):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a sent record landed. ``offset`` is -1 when the producer did not wait for an answer (``acks=0``)."""
+    """The position of a sent record. ``offset`` is -1 if the producer did not wait for an answer (``acks=0``)."""
 
     topic: str
     partition: int
@@ -142,16 +143,16 @@ class RecordMetadata(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: the *next* offset to read, and a free text kept beside it."""
+    """A committed position: the *next* offset to read, and free text stored with it."""
 
     offset: int
     metadata: str = ""
 
 
 class GroupMetadata(NamedTuple):
-    """Who commits: a member of a generation of a group (KIP-447).
+    """The committing member: a member of a generation of a group (KIP-447).
 
-    Generation -1 and no member id: nobody in particular, which only a group without members accepts.
+    Generation -1 and no member id: no member, which only a group without members accepts.
     """
 
     group: str
@@ -161,7 +162,7 @@ class GroupMetadata(NamedTuple):
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who writes: a producer id and the epoch that fences the producers before it."""
+    """A producer's identity: its id, and the epoch that fences earlier producers."""
 
     producer_id: int
     producer_epoch: int
@@ -176,17 +177,17 @@ class AbortedTransaction(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The answer to "which offset at this time": the first record at or after it."""
+    """The first record at or after a time."""
 
     offset: int
     timestamp_ms: int
 
 
 class FetchedRecords(msgspec.Struct, gc=False):
-    """Records of one partition, in columns: what a backend hands to the runner.
+    """Records of one partition, in columns, as a backend passes them to the runner.
 
-    Columns, because most handlers want the value alone: building a `ConsumerRecord` for each costs more than the
-    handler call. All columns have the same length; ``headers`` is None when no record has any.
+    Columns are used because most handlers need only the value: creating a `ConsumerRecord` for each would cost more
+    than the handler call. All columns have the same length; ``headers`` is None if no record has any.
     """
 
     topic: str
@@ -198,7 +199,7 @@ class FetchedRecords(msgspec.Struct, gc=False):
     headers: Sequence[Headers] | None
     timestamp_type: TimestampType
     next_offset: int
-    """Where reading goes on; beyond the last record when control records or gaps follow it."""
+    """The offset from which to continue; after the last record, beyond control records or gaps that follow it."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -212,7 +213,7 @@ class FetchedRecords(msgspec.Struct, gc=False):
         return size
 
     def record(self, index: int) -> ConsumerRecord:
-        """The ``index``-th record as an object."""
+        """Return the ``index``-th record as an object."""
         return ConsumerRecord(
             self.topic,
             self.partition,

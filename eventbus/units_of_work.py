@@ -1,4 +1,4 @@
-"""The seam of ``tx=``: a handler's call inside a database transaction that holds the consumed offset too.
+"""The interface of ``tx=``: a handler's call inside a database transaction that also stores the consumed offset.
 
 The package outbox makes a `UnitsOfWork` of the user's engine or session factory. The runner reads the start offset of a
 partition from it, and calls the handler through it; the offsets of the group in the log are then only informative.
@@ -13,10 +13,10 @@ from eventbus.types import ConsumerRecord, TopicPartition
 
 
 class NotHandled(Exception):
-    """The database is at fault, not the record: nothing of it counts, and no policy is asked what becomes of it.
+    """Raised if the database is at fault, not the record: the call does not count, and no policy is consulted.
 
-    ``is_stopping``: the runner stops, and leaves the record to whoever reads the partition next. Else the partition
-    stops here, loudly.
+    ``is_stopping``: the runner stops, and leaves the record to the partition's next owner. Otherwise the partition
+    stops with an error.
     """
 
     def __init__(self, text: str, *, is_stopping: bool = False) -> None:
@@ -25,34 +25,35 @@ class NotHandled(Exception):
 
 
 class StoredOffset(NamedTuple):
-    """How far a partition was handled, as a database holds it."""
+    """The handled offset of a partition in a database."""
 
     next_offset: int
     topic_id: str
-    """The topic in which it is an offset. Empty if it is not known: an earlier release or an old broker had no ids."""
+    """The topic to which the offset belongs. Empty if unknown: an earlier release or an old broker had no ids."""
 
     def is_of_another(self, topic_id: str) -> bool:
-        """True if this is an offset of another topic than the one with this id."""
+        """True if the offset belongs to another topic than the one with this id."""
         return bool(self.topic_id and topic_id) and self.topic_id != topic_id
 
 
 class OpenUnits(Protocol):
-    """Of one handler of one bus. `call` may be called in several worker threads at once."""
+    """Transactions for a handler of a bus. `call` may be called in several worker threads at once."""
 
     async def start(self) -> None:
-        """Make the tables where they are missing. Raises ConfigError, and what the database raises."""
+        """Create missing tables. Raises ConfigError, and the database's errors."""
         ...
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Return what is stored for each partition; absent means nothing. Waits for a database that is away."""
+        """Return the stored offset of each partition, if there is one. Waits for an unavailable database."""
         ...
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
-        """Store these ids with the offsets of the topics from now on, and claim nothing that is of another topic."""
+        """Store these ids with the offsets of the topics from now on, and take over nothing that belongs to another
+        topic."""
         ...
 
     def retried_from(self, topic_id_of: Callable[[ConsumerRecord], str]) -> None:
-        """Call ``topic_id_of`` for the id of the topic in which a record of a retry topic stood first."""
+        """Use ``topic_id_of`` to find the original topic's id of a record from a retry topic."""
         ...
 
     def waiting_for(self) -> Mapping[TopicPartition, str]:
@@ -60,15 +61,17 @@ class OpenUnits(Protocol):
         ...
 
     def reached(self, partition: TopicPartition) -> int | None:
-        """The database is known to have this offset, or a later one; None: nothing is known."""
+        """Return an offset that the database is known to have reached; None if nothing is known."""
         ...
 
     def doubt(self, partition: TopicPartition, below: int) -> None:
-        """Records below this offset may have been set aside for a later try: they are handled here or there, once."""
+        """Record that earlier records may have been set aside for a later try: each is handled either here or there,
+        once."""
         ...
 
     async def passed(self, partition: TopicPartition, next_offset: int) -> None:
-        """Everything below was handled or set aside, and the log knows it. What the database raises is logged."""
+        """Record that everything below was handled or set aside, and that the log has it. Database errors are
+        logged."""
         ...
 
     def call(
@@ -79,40 +82,41 @@ class OpenUnits(Protocol):
         payloads: Mapping[str, Sequence[Any]],
         is_retry: bool,
     ) -> Any:
-        """Call the handler in a transaction with the offset behind ``records``, and commit; not for those handled.
+        """Call the handler in a transaction with the offset after ``records``, and commit; skip records already
+        handled.
 
-        ``payloads``: the argument that has one item for each record, of a batch handler. ``is_retry``: the record was
-        set aside before, and comes from the retry topic. Of asynchronous units this is a coroutine. Raises what the
-        handler raises, when all is rolled back, and NotHandled.
+        ``payloads``: the argument that has an item for each record, of a batch handler. ``is_retry``: the record was
+        set aside before, and comes from the retry topic. A coroutine for asynchronous units. Raises the handler's
+        errors, after a rollback, and NotHandled.
         """
         ...
 
     def stop(self) -> None:
-        """Wait for no database any more: whatever is unfinished stays so."""
+        """Stop waiting for the database: whatever is unfinished stays so."""
         ...
 
 
 class UnitsOfWork(Protocol):
-    """What ``tx=`` has become."""
+    """A `UnitsOfWork` made of the value of ``tx=``."""
 
     is_async: bool
-    """For an ``async def``; else for a plain function, whose whole transaction runs in its worker thread."""
+    """True for an ``async def``; otherwise for a plain function, whose whole transaction runs in its worker thread."""
 
     def fills(self, annotation: Any) -> bool:
-        """A parameter of this annotation is given the open transaction."""
+        """True if a parameter with this annotation receives the open transaction."""
         ...
 
     def example(self) -> str:
-        """A parameter that it fills, as in "session: Session"."""
+        """Return an example of such a parameter: "session: Session"."""
         ...
 
     def open(self, handler: str, group: str, parameter: str, annotation: Any) -> OpenUnits:
-        """For one handler of a bus that starts; ``parameter``, annotated so, gets the open transaction."""
+        """Open for a handler of a bus that starts; ``parameter`` with this annotation receives the open transaction."""
         ...
 
 
 def units_of(tx: Any, where: str) -> UnitsOfWork:
     """Return the units of ``tx=``. Raises ConfigError for an object that opens no database."""
-    from outbox.inbox import units_of as make  # it points upwards, as the import in `recovery.policy_of`
+    from outbox.inbox import units_of as make  # an import from a higher layer, as in `recovery.policy_of`
 
     return make(tx, where)

@@ -1,3 +1,3 @@
-"""The one version of the distribution."""
+"""The version of the distribution."""
 
 __version__ = "0.1.0"
