@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):  # pip refuses older versions, a path to the sources does not
+if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses older versions, a path to the sources does not
     raise ImportError(
         f"eventbus needs Python 3.11 or newer, and {sys.executable} is {sys.version_info[0]}.{sys.version_info[1]}: "
         "run it with a newer one"

@@ -382,12 +382,11 @@ class SerializationError(EventBusError):
 
 
 class TableError(EventBusError):
-    """See the message: an entry of the table is unknown, because a record could not be read or folded, or was
-    deleted."""
+    """See the message: a record of the table could not be read or folded, or was deleted, so an entry is unknown."""
 
 
 class SchemaNotReady(SerializationError):
-    """Call ``fetch``, or wait: `send_nowait` cannot wait for a schema to be registered."""
+    """Call ``fetch`` where waiting does no harm: `send_nowait` cannot wait for a schema to be registered."""
 
     def __init__(self, message: str, fetch: Callable[[], None]) -> None:
         super().__init__(message)

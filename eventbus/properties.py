@@ -10,9 +10,9 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def check_keywords(call: str, keywords: Iterable[str]) -> None:
-    """Raise ConfigError for a setting that Python code spells as a file does: ``linger.ms``.
+    """Raise ConfigError for a keyword that Python code spells as a file does: ``linger.ms``.
 
-    Call it after the settings were read, because an unknown name has an error of its own.
+    Call it after the settings were read, because unknown names have a different error.
     """
     for name in keywords:
         if "." in name:
@@ -31,16 +31,17 @@ def check_dotted(where: str, name: str) -> None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values of a properties file; of a key that stands there twice, the last value.
+    """Return keys and values of a properties file; the last value of a repeated key.
 
-    Comments begin with ``#`` or ``!``, a backslash at the end of a line joins the next one, ``=``, ``:`` or blanks part
-    the key from its value, and ``\\uXXXX`` is a character (java.util.Properties). Raises ValueError for a broken one.
+    Comments begin with ``#`` or ``!``, a backslash at the end of a line joins the next one, ``=``, ``:`` or blanks
+    separate the key from its value, and ``\\uXXXX`` is a character (java.util.Properties). Raises ValueError for
+    invalid escapes.
     """
     return {key: value for _, key, value in numbered_properties(text)}
 
 
 def numbered_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """The same one by one: the number of the line each begins in, its key, its value."""
+    """Yield the line number, key and value of each setting, including repeated ones."""
     for number, line in _logical_lines(text):
         key, end = _read(line, 0, "=: \t\f")
         rest = line[end:].lstrip(" \t\f")
@@ -69,7 +70,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _read(line: str, start: int, stops: str) -> tuple[str, int]:
-    """The text up to one of ``stops`` that is not escaped, and where it ends."""
+    """Return the text up to one of ``stops`` that is not escaped, and its end."""
     out: list[str] = []
     at = start
     while at < len(line) and line[at] not in stops:

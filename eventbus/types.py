@@ -63,7 +63,7 @@ class Compression(IntEnum):
 
 
 class IsolationLevel(IntEnum):
-    """Whether a reader sees records of open and aborted transactions."""
+    """The visibility of open and aborted transactions to a reader."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1

@@ -95,8 +95,8 @@ class Payloads:
             named = getattr(annotation, "__qualname__", annotation)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigError(
-                f"{where}: cannot derive a schema of its type {named}: {reason}. Make it a msgspec.Struct, a dataclass, "
-                "a TypedDict or a pydantic model of such fields; or give the bus a serde for it"
+                f"{where}: cannot derive a schema of its type {named}: {reason}. Make it a msgspec.Struct, a "
+                "dataclass, a TypedDict or a pydantic model of such fields; or give the bus a serde for it"
             ) from error
 
     def _payload(self, arm: Any, serde: Serde, serdes: Mapping[type, Serde]) -> Payload:

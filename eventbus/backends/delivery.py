@@ -133,7 +133,7 @@ class BatchDelivery:
 
     @property
     def event(self) -> anyio.Event:
-        """An event that is set with the outcome. For tasks that certainly run in the right loop, which is not checked."""
+        """An event that is set with the outcome. The task must run in the right loop, which is not checked."""
         if self._event is None:
             self._event = anyio.Event()
         return self._event
