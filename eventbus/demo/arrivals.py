@@ -1,7 +1,8 @@
-"""Flights on their way onto a board of late arrivals: what may go wrong with them, and whether it went as it should.
+"""Flights for a board of late arrivals: which of them must fail, and whether the results are correct.
 
-Some cannot be taken by the service that posts them: those that landed at midnight, which the file writes as 2400, and a
-few whose bytes are no JSON. Some cannot be taken yet: some towers that it asks do not answer at once, and one is down.
+Some cannot be handled by the first release of the service: flights that landed at midnight, which the file writes as
+2400, and a few whose bytes are not JSON. Some cannot be handled yet: some towers that it calls do not answer at once,
+and one is down.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ import msgspec
 from eventbus.demo.flights import QUICK_FLIGHTS, read_lines
 
 LATE = 2200
-"""Flights that landed then or later are on the board: at 22:00."""
+"""Flights that landed at or after this time are on the board: 22:00."""
 SLOW = {"SJU": 1, "AUS": 2, "HOU": 3}
 """Towers, and how many calls about each flight they leave without an answer."""
 DOWN = "BTV"
-"""The tower that does not answer anybody, until every flight it holds up has been tried `TRIES` times in vain."""
+"""The tower that does not answer until every flight that waits for it has been tried `TRIES` times without success."""
 ZIPPED = "SAN"
-"""Flights to there were exported by somebody who compresses what he writes."""
+"""Flights to this airport were exported in a compressed format."""
 
 _MIDNIGHT = 2400
 DELAYS_MS = (50, 100)
 TRIES = 2 + len(DELAYS_MS)
-"""Calls that a record gets whose error is no outage: one, one more at once, and one after each delay."""
+"""The calls of a record whose error is not an outage: one, another at once, and one after each delay."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
     """A flight that has landed."""
 
     number: int
-    """Its row."""
+    """Its row number."""
     tailnum: str
     dest: str
     arr_time: int
-    """Hours and minutes, as the file has them: 2359, and 2400 for midnight."""
+    """Hours and minutes, as in the file: 2359, and 2400 for midnight."""
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 def read_arrivals(path: Path) -> list[Arrival]:
-    """Those of the file's first days that landed late."""
+    """Return the flights of the file's first days that landed late."""
     lines = read_lines(path)
     header = next(lines)
     tail, dest, landed = (header.index(name) for name in ("tailnum", "dest", "arr_time"))
@@ -63,12 +64,12 @@ def read_arrivals(path: Path) -> list[Arrival]:
 
 
 class Waits(NamedTuple):
-    """What the tower that is down holds up."""
+    """The flights that wait for the tower that is down."""
 
     first: set[int]
-    """For each plane the first flight that its tower has to be asked about: it is tried in vain."""
+    """The first flight of each plane for which its tower must be called: tried without success."""
     behind: set[int]
-    """Later flights of these planes, wherever they landed: they wait behind it, and nobody tries them."""
+    """Later flights of these planes, wherever they landed: they wait for it, untried."""
 
 
 def waits_for_the_tower(arrivals: Iterable[Arrival]) -> Waits:
@@ -85,7 +86,7 @@ def waits_for_the_tower(arrivals: Iterable[Arrival]) -> Waits:
 def ladder(
     arrivals: Sequence[Arrival], calls: Mapping[int, int], waits: Waits, before: Collection[Posted]
 ) -> list[tuple[str, int]]:
-    """How many flights took how much, from the calls of the handler and from what the first release has posted."""
+    """Return the number of flights by their tries, from the handler's calls and the results of the first release."""
     posted = {one.number for one in before}
     free = posted - waits.first - waits.behind
     took = Counter(calls[number] for number in free)
@@ -101,9 +102,9 @@ def ladder(
 
 
 def differences(arrivals: Sequence[Arrival], before: Sequence[Posted], after: Sequence[Posted]) -> list[str]:
-    """What is not as it should be: every flight once, at its time, those of a plane in their order, the bad ones last.
+    """Return the errors in the results: every flight must be there once, with its time, and in the order of its plane.
 
-    ``before``, ``after``: the board of the first release, and in the end.
+    ``before``, ``after``: the board of the first release, and at the end. The bad flights come last.
     """
     problems: list[str] = []
     bad = {one.number for one in arrivals if is_bad(one)}
@@ -122,12 +123,12 @@ def differences(arrivals: Sequence[Arrival], before: Sequence[Posted], after: Se
 
 
 def is_bad(arrival: Arrival) -> bool:
-    """Whether the first release cannot take it."""
+    """True if the first release cannot handle the flight."""
     return arrival.dest == ZIPPED or arrival.arr_time == _MIDNIGHT
 
 
 def wrong_counts(arrivals: Sequence[Arrival], calls: Mapping[int, int], waits: Waits) -> list[str]:
-    """Flights that the first release was not called with as often as it should."""
+    """Return the flights for which the first release was not called as often as it should."""
     problems: list[str] = []
     for one in arrivals:
         count = calls[one.number]

@@ -1,8 +1,8 @@
-"""Exactly once: transfers between two accounts, made by a service that is killed in the middle of one.
+"""Exactly once: transfers between two accounts, made by a service that is killed in the middle of a transfer.
 
-The service is a process of its own (``python -m eventbus.demo.bank``), so that the kill is a real one: it has
-taken the money from one account, and not yet put it on the other. A log in memory ends with its process: there the
-service is cancelled at the same place.
+The service is a separate process (``python -m eventbus.demo.bank``), so that the kill is real: it has taken the money
+from one account, and not yet put it on the other. A log in memory ends with its process: there the service is cancelled
+at that point instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eventbus.errors import ConfigError, EventBusError
 
 COUNT = 3_000
 KILLED_AT = 1_500
-"""The transfer that is cut in two."""
+"""The transfer that is interrupted."""
 
 _PARTITIONS = 3
 
@@ -50,20 +50,20 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Bank(msgspec.Struct, kw_only=True):
-    """What the accounts say after the kill and the restart."""
+    """The state of the accounts after the kill and the restart."""
 
     transfers: int
     killed_at: int
     how: str
-    """What was done to it: "killed" or "cancelled"."""
+    """How the service was ended: "killed" or "cancelled"."""
     done_before: int
     """Transfers that were complete when the service was killed."""
     debits: int
     credits: int
     balance: int
-    """Of both accounts together: nothing may come from nowhere, nor go there."""
+    """The sum of both accounts, which must be 0."""
     cut_off: int
-    """Records of the transactions that were cut off: in the log, and never read."""
+    """Records of the interrupted transactions: in the log, and never read."""
     problems: list[str]
     seconds: float
 
@@ -80,8 +80,8 @@ class Bank(msgspec.Struct, kw_only=True):
 def build_bank(
     url: str, names: Names, between: Callable[[Transfer], Awaitable[None]], **config: Unpack[BusOptions]
 ) -> EventBus:
-    """The service: what the handler sends, and that it has handled the transfer, is one transaction."""
-    # What a dead service has left open holds up readers for as long at most, whatever becomes of it.
+    """Build the service: the records that the handler sends, and the offset of the transfer, are one transaction."""
+    # An open transaction of a dead service blocks readers for at most this long.
     options: BusOptions = {"service": "demo", "transaction_timeout_ms": 10_000, **config}
     bus = EventBus(url, **options)
     for topic in names.of_the_bank:
@@ -98,11 +98,11 @@ def build_bank(
 
 
 def run_bank(places: Places, display: Display) -> Bank:
-    """The whole story, in topics that are made anew each time.
+    """Run the demo of transfers, in topics that are created again each time.
 
     Raises:
-        LogLocked: another process works in the log of an earlier run.
-        ConfigError: its directory is none of ours.
+        LogLocked: another process uses the log of an earlier run.
+        ConfigError: its directory does not belong to the demo.
     """
     if places.given is None:
         remove_log(places.bank)
@@ -118,7 +118,8 @@ def run_bank(places: Places, display: Display) -> Bank:
 
 
 class _Story:
-    """Transfers are published, a service is cut off as it carries them out, another goes on, the accounts are read."""
+    """Publish transfers, interrupt a service while it executes them, let another service continue, read the
+    accounts."""
 
     def __init__(self, places: Places) -> None:
         self._url, self._names, self._places = places.bank_url, places.names, places
@@ -127,7 +128,7 @@ class _Story:
         started = time.monotonic()
         async with AsyncExitStack() as stack:
             if self._places.is_in_memory:
-                await stack.enter_async_context(EventBus(self._url))  # the log is there as long as somebody uses it
+                await stack.enter_async_context(EventBus(self._url))  # the log exists as long as it is in use
             async with EventBus(self._url) as bus:
                 await self._publish(bus)
             if self._places.is_in_memory:
@@ -135,7 +136,7 @@ class _Story:
             else:
                 await anyio.to_thread.run_sync(self._kill_in_the_middle)
             async with EventBus(self._url) as bus:
-                await bus.admin.remove_group_members(self._names.bank)  # else its session lasts a while, on a Kafka
+                await bus.admin.remove_group_members(self._names.bank)  # otherwise its session lasts a while, on Kafka
                 done_before = len(await _entries(bus, self._names.savings))
             on_progress(done_before)
             async with build_bank(self._url, self._names, _nothing) as bus:
@@ -152,11 +153,12 @@ class _Story:
         await bus.send_many(names.transfers, transfers, key=lambda transfer: transfer.number)
 
     def _kill_in_the_middle(self) -> None:
-        """Start the service, and kill it once it has sent one half of a transfer."""
+        """Start the service, and kill it once it has sent the first half of a transfer."""
         command = [sys.executable, "-m", "eventbus.demo.bank", self._names.prefix]
         with subprocess.Popen(
             command,
-            env={**os.environ, "EVENTBUS_URL": self._url},  # it may hold a password, and everybody sees arguments
+            # It may contain a password, and arguments are visible to all users.
+            env={**os.environ, "EVENTBUS_URL": self._url},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -196,7 +198,8 @@ class _Story:
 
 
 def _stuck_half_way(url: str, names: Names, then: Callable[[], None], **config: Unpack[BusOptions]) -> EventBus:
-    """The service as it is cut off: it calls ``then`` when one half of a transfer is stored, and sends no more."""
+    """Build the service that is interrupted: it calls ``then`` when the first half of a transfer is stored, and
+    stops."""
 
     async def between(transfer: Transfer) -> None:
         if transfer.number == KILLED_AT:
@@ -209,11 +212,11 @@ def _stuck_half_way(url: str, names: Names, then: Callable[[], None], **config: 
 
 
 async def _nothing(transfer: Transfer) -> None:
-    """The service as it is meant to be."""
+    """Do nothing between the halves: the normal service."""
 
 
 async def _serve_until_killed(url: str, names: Names) -> None:
-    """What the process does that is going to be killed."""
+    """Run the service in the process that will be killed."""
     await _stuck_half_way(url, names, lambda: print("half", flush=True)).run()
 
 
@@ -223,7 +226,7 @@ async def _entries(bus: EventBus, topic: str, isolation: IsolationLevel = Isolat
 
 
 def differences(debits: list[Entry], credits: list[Entry]) -> list[str]:
-    """What is not as it should be: every transfer once in each account, and both of the same amount."""
+    """Return the errors in the accounts: every transfer must be once in each account, with equal amounts."""
     problems: list[str] = []
     for name, entries, sign in (("debits", debits, -1), ("credits", credits, 1)):
         expected = [(number, sign * (1 + number % 97)) for number in range(COUNT)]
@@ -241,8 +244,8 @@ def remove_log(directory: Path) -> None:
     """Delete the log of an earlier run, and nothing else.
 
     Raises:
-        LogLocked: another process works there.
-        ConfigError: the directory is none of ours.
+        LogLocked: another process uses it.
+        ConfigError: the directory does not belong to the demo.
     """
     from eventbus.log.storage import FileStorage
 

@@ -1,7 +1,7 @@
-"""A handler that fails: what posts late arrivals on a board has a bug, and a bad day; see `arrivals`.
+"""A handler that fails: the service that posts late arrivals on a board has bugs and outages; see `arrivals`.
 
-It tries again, and what it cannot do becomes dead letters. Then its second release has the bugs mended, and they are
-redriven.
+Failed records are retried, and then become dead letters. The second release of the service fixes the bugs, and the dead
+letters are redriven.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _PARTITIONS = 3
 
 
 class Board(msgspec.Struct, kw_only=True):
-    """How the flights came onto the board."""
+    """The results of the board."""
 
     flights: int
     ladder: list[tuple[str, int]]
-    """How many of them took how much."""
+    """The number of flights by their tries."""
     cases: list[Case]
-    """The dead letters before the bugs were mended, in groups."""
+    """The dead letters before the bugs were fixed, in groups."""
     dead: int
     redriven: int
     again: int
-    """What a second redrive of the same has sent."""
+    """The number of records sent by a second redrive."""
     open: int
-    """Dead letters at the end that nobody has dealt with."""
+    """Dead letters that are still open at the end."""
     posted: int
     problems: list[str]
     seconds: float
@@ -74,14 +74,15 @@ class Board(msgspec.Struct, kw_only=True):
 
 
 class Towers:
-    """What the handler depends on."""
+    """The towers that the handler calls."""
 
     def __init__(self, patient: Collection[int] = ()) -> None:
         self.calls: Counter[int] = Counter()
-        """Of the handler, for each flight."""
+        """The handler's calls for each flight."""
         self.is_down = bool(patient)
         self.were_asked = anyio.Event()
-        """About each of the ``patient`` flights so often that an ordinary error had made it a dead letter."""
+        """Set when each of the ``patient`` flights was tried so often that an ordinary error would have made it a
+        dead letter."""
         self._patient = set(patient)
 
     def ask(self, arrival: Arrival) -> None:
@@ -97,7 +98,7 @@ class Towers:
 
 
 class Zipped:
-    """What some exporters write, and the second release reads: JSON, compressed or not."""
+    """The format of some exporters, which the second release reads: JSON, compressed or not."""
 
     _json = msgspec.json.Decoder(Arrival)
 
@@ -110,9 +111,9 @@ class Zipped:
 
 
 def policy() -> Retry:
-    """A ``dlq.Retry``: again at once, then after two delays; flights of other planes go on meanwhile.
+    """Return a ``dlq.Retry``: a retry at once, then after two delays; flights of other planes continue meanwhile.
 
-    The counts are to be exact: no delay is lengthened at random, and no try is saved because so many fail.
+    The counts must be exact: no delay is randomised, and no try is skipped because so many fail.
     """
     delays = [f"{delay_ms}ms" for delay_ms in DELAYS_MS]
     return Retry(immediate=1, delays=delays, jitter=False, budget=None)
@@ -126,7 +127,7 @@ def build_board(
     landed_at: Callable[[int], clock_time],
     serdes: Mapping[type, Serde] | None = None,
 ) -> EventBus:
-    """The service."""
+    """Build the service that posts arrivals."""
     bus = EventBus(url, service="demo", serdes=serdes)
     bus.topic(names.arrivals, partitions=_PARTITIONS)
     bus.topic(names.board, partitions=_PARTITIONS)
@@ -152,7 +153,7 @@ def second_release(hhmm: int) -> clock_time:
 
 
 def run_board(places: Places, csv: Path, display: Display) -> Board:
-    """The whole story, in topics that are made anew each time."""
+    """Run the demo of arrivals, in topics that are created again each time."""
     arrivals = read_arrivals(csv)
     bar = display.bar("arrivals -> board", len(arrivals))
     results: list[Board] = []
@@ -166,7 +167,7 @@ def run_board(places: Places, csv: Path, display: Display) -> Board:
 
 
 class _Story:
-    """A release fails, what it could not do is looked at, the next one does it."""
+    """Runs a release that fails, inspects its dead letters, and redrives them for the next release."""
 
     def __init__(self, places: Places, arrivals: Sequence[Arrival]) -> None:
         self._url, self._names, self._arrivals = places.url, places.names, arrivals
@@ -175,7 +176,7 @@ class _Story:
     async def run(self, on_progress: Callable[[int], None]) -> Board:
         started = time.monotonic()
         names, retry, towers = self._names, policy(), Towers(self._waits.first)
-        async with EventBus(self._url, serdes={Arrival: Zipped()}) as bus:  # a log in memory lives as long as this
+        async with EventBus(self._url, serdes={Arrival: Zipped()}) as bus:  # a log in memory exists as long as this bus
             await self._publish(bus)
             async with build_board(self._url, names, retry, towers, first_release) as service:
                 with anyio.move_on_after(_PATIENCE_SECONDS):
@@ -218,7 +219,7 @@ class _Story:
         await bus.send_many(names.arrivals, self._arrivals, key=lambda arrival: arrival.tailnum)
 
     async def _redrive(self, letters: DeadLetters) -> int:
-        """How many were sent back."""
+        """Redrive the dead letters; return how many were sent back."""
         done = await letters.redrive(
             Selection(topic=self._names.dead), by="demo", note="midnight is 00:00, and what is compressed is read"
         )
@@ -230,7 +231,7 @@ class _Story:
 
 
 async def _settle(service: EventBus, retry: Retry) -> None:
-    """Return when nothing waits for its next try any more: a drain alone does not wait for what is not due yet."""
+    """Return when nothing waits for a retry any more: a drain alone does not wait for what is not due yet."""
     await service.drain()
     while any(signals.waiting for signals in retry.signals()):
         await anyio.sleep(_LOOK_SECONDS)
@@ -238,7 +239,7 @@ async def _settle(service: EventBus, retry: Retry) -> None:
 
 
 def wrong_letters(board: Board, bad: int) -> list[str]:
-    """Dead letters that are not as many as they should be."""
+    """Return errors in the numbers of dead letters."""
     found = (board.dead, board.redriven, board.again, board.open)
     if found == (bad, bad, 0, 0) and sum(case.count for case in board.cases) == bad:
         return []
@@ -248,7 +249,7 @@ def wrong_letters(board: Board, bad: int) -> list[str]:
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """Its failures are what it tells, and not lines of a log."""
+    """Silence the log of failures, which the demo reports itself."""
     logger, nowhere = logging.getLogger("dlq"), logging.NullHandler()
     logger.addHandler(nowhere)
     try:

@@ -1,4 +1,4 @@
-"""Runs the steps of the demo and compares the results."""
+"""Run the steps of the demo and compare the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LANDING_STOPPED = "the log is complete; landing and counting go on after the la
 
 
 def demo(args: argparse.Namespace) -> int:
-    """The exit code: 0 when every table equals plain Python's, 1 when not, 130 after Ctrl-C."""
+    """Return the exit code: 0 if every table equals plain Python's, 1 if not, 130 after Ctrl-C."""
     named = not args.url_is_default or "EVENTBUS_URL" in os.environ
     out, places, csv = Output.of(args), places_of(args.dir, args.url if named else None), csv_path()
     if args.fresh:
@@ -90,7 +90,7 @@ def demo(args: argparse.Namespace) -> int:
 
 
 def _land(places: Places, outcome: Outcome, display: Display) -> Landed | None:
-    """What landing brought; None after Ctrl-C."""
+    """Land the flights; return None after Ctrl-C."""
     try:
         with _without_interrupts_in_the_log():
             return fill_warehouse(places, outcome.held, display)
@@ -107,7 +107,7 @@ def _land(places: Places, outcome: Outcome, display: Display) -> Landed | None:
 
 @contextmanager
 def _without_interrupts_in_the_log() -> Generator[None]:
-    """py4j reports a Ctrl-C to the root logger, traceback and all, before it passes it on."""
+    """Hide py4j's report of a Ctrl-C, which goes to the root logger with a traceback before it is raised."""
     root = logging.getLogger()
 
     def keep(record: logging.LogRecord) -> bool:
@@ -126,7 +126,7 @@ def _interrupted(out: Output, what: str) -> int:
 
 
 def check(expected: Table, outcome: Outcome, landed: Landed | None) -> list[str]:
-    """What is not equal to plain Python over the CSV, a line each; nothing when all is well."""
+    """Return the differences to plain Python over the CSV, a line each; empty if all is well."""
     problems = [f"running table: {line}" for line in differences(expected, outcome.table)]
     if landed is not None:
         problems += [f"warehouse: {line}" for line in differences(expected, landed.table)]
@@ -140,14 +140,14 @@ def check(expected: Table, outcome: Outcome, landed: Landed | None) -> list[str]
 
 
 def warehouse_problems(expected: Hours, landed: Landed) -> list[str]:
-    """What the stream and the batch job count otherwise than plain Python, and what is not in the tables once."""
+    """Return the differences of the stream and the batch job to plain Python, and duplicates in the tables."""
     problems = [f"stream of hours: {line}" for line in differences(expected, landed.told)]
     problems += [f"hours of the warehouse: {line}" for line in differences(expected, landed.counted)]
     return problems + [f"verify: {line}" for proof in landed.proofs for line in proof.problems]
 
 
 def releases_problems(path: Path, limit: int, outcome: Outcome, landed: Landed | None) -> list[str]:
-    """What is not as it should be with the two versions of a flight, and with the third that must not be."""
+    """Return errors in the versions of flights, and in the third version that must be refused."""
     problems: list[str] = []
     if not outcome.releases.refusal:
         problems.append("schemas: a release that demands a gate of every flight was let through")
@@ -158,11 +158,11 @@ def releases_problems(path: Path, limit: int, outcome: Outcome, landed: Landed |
 
 
 def remove_earlier_run(places: Places) -> None:
-    """Delete the logs, the tables and what belongs to them, and nothing else; of a log that others use, its topics.
+    """Delete the logs, the tables and what belongs to them, and nothing else; in a shared log, the demo's topics.
 
     Raises:
-        LogLocked: another process works there.
-        ConfigError: one of the directories is none of ours.
+        LogLocked: another process uses it.
+        ConfigError: one of the directories does not belong to the demo.
     """
     for directory in (places.log, places.bank) if places.given is None else (places.copy,):
         remove_log(directory)
@@ -176,7 +176,7 @@ def remove_earlier_run(places: Places) -> None:
 
 
 async def _delete_topics(url: str, names: Sequence[str]) -> None:
-    """Those of them that are there; the offsets of groups go with them."""
+    """Delete those of the topics that exist, with the groups' offsets."""
     async with EventBus(url) as bus:
         there = set(names).intersection(await bus.admin.list_topics())
         if there:

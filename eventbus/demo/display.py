@@ -1,4 +1,4 @@
-"""How the demo shows that it works: bars on a terminal, a line per step elsewhere, nothing beside JSON."""
+"""Show the progress of the demo: bars on a terminal, a line per step elsewhere, nothing with JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Bar(Protocol):
 
 
 class Display(Protocol):
-    """Opens bars; a line of text goes above them."""
+    """Opens bars; lines of text appear above them."""
 
     def bar(self, name: str, total: int, completed: int = 0) -> Bar: ...
 
@@ -27,7 +27,7 @@ class Display(Protocol):
 
 
 class _Lines:
-    """Without a terminal: one line when a step begins that has work to do, one when it is done."""
+    """Without a terminal: prints a line when a step with work begins, and another when it is done."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -65,7 +65,7 @@ class _Bars:
 
 @contextmanager
 def open_display(out: Output) -> Generator[Display]:
-    """The display for where ``out`` writes; bars are drawn on stderr, and stay when they are done."""
+    """Open the display for the destination of ``out``; bars are drawn on stderr, and stay when they are done."""
     if not out.rich or not out.stderr.isatty():
         yield _Lines(out)
         return

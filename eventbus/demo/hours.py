@@ -2,8 +2,8 @@
 
 flights --(Spark: windows of an hour, with a watermark)--> hours
 
-Flights come out of order, so an hour is told again whenever more of its flights have come: its last record holds. A
-batch of rows and its number are one transaction, so that a batch which Spark repeats after a kill is known.
+Flights come out of order, so an hour is published again whenever more of its flights have come: its last record is
+valid. A batch of rows and its number are one transaction, so that a batch which Spark repeats after a kill is detected.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS = 120_000
 _WATERMARK = "14 days"
-"""How much later than others a flight may come and be counted. The file lists a day's flights by the clock, those that
-left after midnight first; and partitions, that share a batch, are up to a week apart: planes do not fly evenly."""
+"""How much later than others a flight may come and still be counted. The file lists a day's flights by the clock,
+those that left after midnight first; and partitions, which share a batch, are up to a week apart: planes do not fly
+evenly."""
 _KEEP = {"cleanup.policy": "compact"}
 
 
 class HourDelays(msgspec.Struct, frozen=True, gc=False):
-    """A record of ``hours``: what is known of one by now."""
+    """A record of ``hours``: the present count of one hour."""
 
     airport: str
     hour: datetime
@@ -44,7 +45,7 @@ class HourDelays(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteBack:
-    """What Spark calls with each batch, in the driver: with the last one again after a kill, and the same rows."""
+    """Called by Spark with each batch, in the driver; after a kill, again with the last batch and equal rows."""
 
     def __init__(self, bus: BlockingBus, names: Names, checkpoint: str) -> None:
         self._bus = bus
@@ -53,11 +54,11 @@ class WriteBack:
         self._next = TopicPartition(names.hours, 0)
 
     def __call__(self, batch: int, hours: list[HourDelays]) -> None:
-        """Publish the hours of a batch, unless they are there.
+        """Publish the hours of a batch, unless they are already published.
 
         Raises:
-            ConfigError: the batch is none of this log's. A query without its checkpoint begins at 0 again, and does not
-                know the hours that were open.
+            ConfigError: the batch does not belong to this log. A query without its checkpoint begins at 0 again, and has lost
+                the hours that were open.
         """
         committed = self._bus.admin.group_offsets(self._names.hour_counter).get(self._next)
         expected = committed.offset if committed else 0
@@ -78,7 +79,7 @@ def _key(hour: HourDelays) -> str:
 
 
 def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) -> int:
-    """Run the stream until it has read all of the flights in the directory ``source``. How many it has read."""
+    """Run the stream until it has read all of the flights in the directory ``source``. Return how many it has read."""
     names = places.names
     bus = EventBus(places.url, service="demo-hours")
     bus.topic(names.hours, partitions=1, configs=_KEEP)
@@ -91,13 +92,13 @@ def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) ->
                 write_back(batch, [HourDelays(**row) for row in rows.toArrow().to_pylist()])
                 bar.update(min(held, (batch + 1) * _BATCH_RECORDS))
             except BaseException as error:
-                errors.append(error)  # Spark makes a text of it
+                errors.append(error)  # Spark converts it to text
                 raise
 
         writer = _counted(spark, source, names.flights).writeStream.outputMode("update").foreachBatch(each_batch)
         writer = writer.option("checkpointLocation", places.checkpoint.absolute().as_uri())
         query = writer.trigger(availableNow=True).start()
-        # Waited for in a thread: Ctrl-C in the middle of a call to the JVM would break the connection to it.
+        # Wait in a thread: Ctrl-C in the middle of a call to the JVM would break the connection to it.
         with ThreadPoolExecutor(1, "demo-hours") as waiting:
             end = waiting.submit(query.awaitTermination)
             try:
@@ -112,7 +113,7 @@ def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) ->
 
 
 def _counted(spark: Any, source: str, topic: str) -> Any:
-    """The stream of hours: the whole of Spark's part."""
+    """Return the stream of hours: all of Spark's code."""
     records = spark.readStream.format("eventbus").option("path", source).option("subscribe", topic)
     records = records.option("maxOffsetsPerTrigger", _BATCH_RECORDS).load()
     flights = spark_sinks.typed(records, source, topic, columns=["origin", "time_hour", "dep_delay"])
@@ -136,13 +137,13 @@ COUNTED_AGAIN = """
 
 
 def last_told(spark: Any) -> tuple[Hours, int]:
-    """What the stream has said last of each hour, from its landed topic; and how many hours it told more than once."""
+    """Return the stream's last record of each hour, from its landed topic, and how many hours have several records."""
     rows = spark.sql(LAST_TOLD).toArrow().to_pylist()
     hours = {AirportHour(row["airport"], row["hour"]): Departures(**row["last"]) for row in rows}
     return hours, sum(row["times"] > 1 for row in rows)
 
 
 def counted_again(spark: Any) -> Hours:
-    """The batch job: the same from the landed flights."""
+    """Count the hours from the landed flights, as a batch job."""
     rows = spark.sql(COUNTED_AGAIN).toArrow().to_pylist()
     return {AirportHour(row.pop("airport"), row.pop("hour")): Departures(**row) for row in rows}

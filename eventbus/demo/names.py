@@ -1,4 +1,4 @@
-"""What the demo calls its topics and groups, and where things are."""
+"""The demo's names of topics and groups, and its paths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Topics and groups. In a log of its own they have plain names; in one that others use they begin with ``demo-``
-    (behind the ``dlq.`` of dead letters), so that nothing of theirs is met, and what the demo deletes is the demo's."""
+    """Topics and groups. In a private log they have plain names; in a shared log they begin with ``demo-`` (after
+    the ``dlq.`` of dead letters), so that they do not collide, and the demo deletes only its own."""
 
     prefix: str = ""
 
@@ -29,17 +29,17 @@ class Names(msgspec.Struct, frozen=True):
 
     @property
     def delay_maker(self) -> str:
-        """The group of the handler between the two."""
+        """The group of the handler between flights and delays."""
         return f"{self.prefix}delay-maker"
 
     @property
     def hours(self) -> str:
-        """What Spark counts by airport and hour, written back."""
+        """The counts that Spark writes back, by airport and hour."""
         return f"{self.prefix}hours"
 
     @property
     def hour_counter(self) -> str:
-        """The job between flights and hours: its transactional id, and the group that keeps its next batch."""
+        """The job between flights and hours: its transactional id, and the group that stores its next batch."""
         return f"{self.prefix}hour-counter"
 
     @property
@@ -69,12 +69,12 @@ class Names(msgspec.Struct, frozen=True):
 
     @property
     def board_maker(self) -> str:
-        """The group of the handler between the two."""
+        """The group of the handler between arrivals and board."""
         return f"{self.prefix}board-maker"
 
     @property
     def dead(self) -> str:
-        """What that handler could not do."""
+        """The dead-letter topic of that handler."""
         return f"dlq.{self.board_maker}"
 
     @property
@@ -94,11 +94,11 @@ OWN, SHARED = Names(), Names("demo-")
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where a demo keeps its things: in a directory, or its records in the log that ``--url`` names."""
+    """The demo's storage: a directory, or for its records the log of ``--url``."""
 
     root: Path
     given: str | None = None
-    """The log's URL; None: two logs of the demo's own, below ``root``."""
+    """The log's URL; None: two private logs, below ``root``."""
 
     @property
     def names(self) -> Names:
@@ -106,7 +106,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def is_a_file(self) -> bool:
-        """Whether other programs can read the log's directory."""
+        """True if other programs can read the log's directory."""
         return self.url.startswith("file:")
 
     @property
@@ -123,7 +123,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def copy(self) -> Path:
-        """What Spark reads of a log that is no directory."""
+        """The directory that Spark reads if the log is not a directory."""
         return self.root / "copy"
 
     @property
@@ -136,7 +136,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark's stream keeps how far it is, and the hours that are still open."""
+        """The checkpoint of Spark's stream: its position, and the hours that are still open."""
         return self.root / "hours-checkpoint"
 
     @property
@@ -157,7 +157,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def places_of(directory: str, url: str | None) -> Places:
-    """A bare ``memory://`` gets a name: the demo's buses are to meet in one log."""
+    """Return the paths. A bare ``memory://`` gets a name, because the demo's buses must share a log."""
     return Places(Path(directory), "memory://demo" if url == "memory://" else url)
 
 

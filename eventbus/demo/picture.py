@@ -1,4 +1,4 @@
-"""A picture of what Spark's stream has counted: delays by the hour of the day, and over the year."""
+"""Draw the counts of Spark's stream: delays by the hour of the day, and over the year."""
 
 # matplotlib's types are partly unknown.
 # pyright: reportUnknownMemberType=false
@@ -15,18 +15,18 @@ from zoneinfo import ZoneInfo
 from eventbus.demo.flights import Departures, Hours
 
 AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
-_COLORS = {"EWR": "#0072b2", "JFK": "#d55e00", "LGA": "#009e73"}  # told apart by the colour-blind, too
+_COLORS = {"EWR": "#0072b2", "JFK": "#d55e00", "LGA": "#009e73"}  # distinguishable by the colour-blind, too
 _ZONE = ZoneInfo("America/New_York")
 _FIRST, _LAST = 5, 23
-"""The hours in which flights leave New York: there is one at 1 in the whole year, and it was cancelled."""
+"""The hours in which flights leave New York: a single flight at 1 in the whole year was cancelled."""
 _YEAR = date(2013, 1, 1)
 _DAYS = 365
 _WORST_MINUTES = 90
-"""Where the scale of colours ends."""
+"""The end of the colour scale."""
 
 
 def by_hour_of_day(hours: Hours) -> dict[str, dict[int, Departures]]:
-    """By airport and hour on New York's clocks."""
+    """Sum by airport and hour on New York's clocks."""
     result: dict[str, dict[int, Departures]] = {}
     for (airport, hour), entry in sorted(hours.items()):
         _add(result.setdefault(airport, {}).setdefault(hour.astimezone(_ZONE).hour, Departures()), entry)
@@ -34,7 +34,7 @@ def by_hour_of_day(hours: Hours) -> dict[str, dict[int, Departures]]:
 
 
 def _by_day(hours: Hours) -> dict[tuple[int, int], Departures]:
-    """By day of the year and hour on New York's clocks."""
+    """Sum by day of the year and hour on New York's clocks."""
     result: dict[tuple[int, int], Departures] = {}
     for (_, hour), entry in hours.items():
         local = hour.astimezone(_ZONE)
@@ -49,7 +49,7 @@ def _add(total: Departures, entry: Departures) -> None:
 
 
 def draw(hours: Hours, path: Path) -> bool:
-    """Save the picture; False where matplotlib is not installed."""
+    """Save the picture; return False if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return False
     from matplotlib.figure import Figure

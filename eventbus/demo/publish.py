@@ -1,8 +1,8 @@
-"""Publishing that can be stopped anywhere and goes on exactly where the log ends.
+"""Publishing that can be stopped at any point and continues exactly where the log ends.
 
-Each row's partition follows from the row alone: murmur2 of its tail number, and the row's number when it has none. So a
+Each row's partition depends only on the row: murmur2 of its tail number, and the row's number if it has none. So a
 partition of the log always holds a prefix of that partition's rows, in the file's order, however the last run ended -
-Ctrl-C, kill -9, a full disk. The log's end offsets are the whole state of the import: nothing is stored beside it, and
+Ctrl-C, kill -9, a full disk. The log's end offsets are the whole state of the import: nothing is stored next to it, and
 nothing can disagree with it.
 """
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 PARTITIONS = 6
 
 _STEP = 500
-"""Rows between two looks at the event loop: consumers run, a signal is seen."""
+"""The number of rows between two turns of the event loop: consumers run, a signal is handled."""
 
 
 async def publish(bus: EventBus, topic: str, path: Path, limit: int, held: dict[int, int], bar: Bar) -> int:
-    """Publish the rows that the topic does not hold yet, and return how many those were. ``held``: see `held_records`.
+    """Publish the rows that are not in the topic yet, and return how many those were. ``held``: see `held_records`.
 
     Raises:
-        ConfigError: the log holds something else than the rows of this file.
-        StorageError: the disk refused; what is in the log is a prefix still.
+        ConfigError: the log has other records than the rows of this file.
+        StorageError: the disk refused; the log still holds a prefix.
     """
     plan = _Plan(topic, held, await _last_flights(bus, topic, held))
     done = sum(held.values())
@@ -57,9 +57,9 @@ async def publish(bus: EventBus, topic: str, path: Path, limit: int, held: dict[
 
 
 class _Sending:
-    """Sends without waiting, and stops at the first batch that failed, before anything is put behind it.
+    """Sends without waiting, and stops at the first failed batch, before a later batch is sent.
 
-    A later batch that succeeded would leave a hole, and the end offset would no longer tell what the log holds.
+    A later batch that succeeded would leave a hole, and the end offset would no longer show what the log holds.
     """
 
     def __init__(self, bus: EventBus, producer: Producer, topic: str) -> None:
@@ -68,7 +68,7 @@ class _Sending:
         self._topic = topic
         self._last: dict[int, Delivery] = {}
         self._releases: set[type] = set()
-        """Those whose schema is registered."""
+        """Releases whose schema is registered."""
 
     async def send(self, row: Row, partition: int) -> None:
         if type(row.flight) not in self._releases:
@@ -97,13 +97,13 @@ class _Sending:
 
 
 async def held_records(bus: EventBus, topic: str) -> dict[int, int]:
-    """How many rows each partition holds: its end offset, since nothing is ever deleted from this topic."""
+    """Return how many rows each partition holds: its end offset, since nothing is ever deleted from this topic."""
     [description] = await bus.admin.describe_topics([topic])
     return {part.partition: part.log_end_offset for part in description.partitions}
 
 
 def is_prefix(path: Path, limit: int, held: dict[int, int]) -> bool:
-    """Whether the first ``limit`` rows may be all that the log is on its way to."""
+    """True if the log may hold only rows among the first ``limit``."""
     if not any(held.values()) or limit >= FLIGHTS:
         return True
     deal = _Dealer(len(held))
@@ -114,10 +114,10 @@ def is_prefix(path: Path, limit: int, held: dict[int, int]) -> bool:
 
 
 async def _last_flights(bus: EventBus, topic: str, held: dict[int, int]) -> dict[int, Flight]:
-    """The last record of every partition that holds one: the proof that the log is what this program wrote.
+    """Return the last record of each partition that has one, which proves that this program wrote the log.
 
     Raises:
-        ConfigError: it is no flight.
+        ConfigError: it is not a flight.
     """
     found: dict[int, Flight] = {}
     async with bus.new_consumer(value=Flight) as consumer:
@@ -138,7 +138,7 @@ async def _last_flights(bus: EventBus, topic: str, held: dict[int, int]) -> dict
 
 
 class _Dealer:
-    """Which row goes to which partition."""
+    """Decides the partition of each row."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -151,7 +151,7 @@ class _Dealer:
 
 
 class _Plan:
-    """Passes over the rows that the log holds already."""
+    """Skips the rows that are already in the log."""
 
     def __init__(self, topic: str, held: dict[int, int], last: dict[int, Flight]) -> None:
         self._topic = topic
@@ -160,7 +160,7 @@ class _Plan:
         self._last = last
 
     def place(self, row: Row) -> int | None:
-        """The row's partition, or None when the log holds the row."""
+        """Return the row's partition, or None if the row is already in the log."""
         partition = self._deal.partition(row)
         left = self._left[partition]
         if not left:

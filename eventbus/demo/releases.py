@@ -1,4 +1,4 @@
-"""What became of the flights' schema: two releases of the exporter wrote it, and a third was refused."""
+"""The versions of the flights' schema: two releases of the exporter wrote it, and a third was refused."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from serdes.registry import SchemaClient
 
 
 class Releases(msgspec.Struct, frozen=True):
-    """The registry's side of the story."""
+    """The schemas in the registry."""
 
     texts: dict[int, str] = {}
-    """The schemas of the records, by the id that each record begins with."""
+    """The schemas of the records, by the id with which each record begins."""
     refusal: str = ""
-    """Why the third one may not be; empty if it may."""
+    """Why the third version is refused; empty if it is not."""
 
 
 async def look_at(registry: SchemaClient, url: str, names: Names) -> Releases:
-    """What is registered, and what the registry says of a release that demands a gate of every flight."""
+    """Return the registered schemas, and the registry's refusal of a release that requires a gate of every flight."""
     texts = await anyio.to_thread.run_sync(partial(_texts, registry, names.schemas))
     return Releases(texts, await _refusal(url, names))
 
@@ -38,7 +38,7 @@ def _texts(registry: SchemaClient, subject: str) -> dict[int, str]:
 
 
 async def _refusal(url: str, names: Names) -> str:
-    """A service is told at its start, before it has written anything."""
+    """Start a service with the third version, which fails before it has written anything; return the error."""
     bus = EventBus(url, service="demo-third-release", serdes={GateFlight: Avro("log")})
 
     @bus.producer(names.flights)

@@ -1,4 +1,4 @@
-"""What the demo prints at its end."""
+"""Print the report of the demo."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> int | None:
-        """Records per second; None when there was nothing to do."""
+        """Records per second; None if there was nothing to do."""
         return round(self.records / self.seconds) if self.records and self.seconds else None
 
 
 class Run(msgspec.Struct, frozen=True):
-    """All there is to tell of one run."""
+    """The results of one run."""
 
     places: Places
     expected: Table
@@ -52,7 +52,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> Table:
-        """What is shown: the answer of the last step that ran."""
+        """The table to show: that of the last step that ran."""
         return self.outcome.table if self.landed is None else self.landed.table
 
 
@@ -88,7 +88,7 @@ def print_report(out: Output, run: Run) -> None:
         out.line(f"PROVED     {run.landed.proofs[0]};")
         for proof in run.landed.proofs[1:]:
             out.line(f"           {proof}")
-    # `make demo` runs the command of a virtual environment that nobody has activated.
+    # `make demo` runs the command of a virtual environment that is not activated.
     home = Path(sys.argv[0]).parent
     on_path = shutil.which("eventbus") is not None or not (home / "eventbus").exists()
     commands = next_commands(run.places, landed=run.landed is not None)
@@ -101,7 +101,7 @@ def print_report(out: Output, run: Run) -> None:
 
 
 def _told_of_releases(run: Run) -> list[str]:
-    """The schema's story; a --quick demo of a few flights ends before the second release."""
+    """Return the lines about schemas; a --quick demo of a few flights ends before the second release."""
     first = min(EVOLVED_AT, run.outcome.held)
     second = run.outcome.held - first
     landed = "" if run.landed is None else f", Spark with version 2: {run.landed.named:,} name their airline"
@@ -113,7 +113,7 @@ def _told_of_releases(run: Run) -> list[str]:
 
 
 def _told_of_hours(landed: Landed) -> list[str]:
-    """The stream's story."""
+    """Return the lines about the stream."""
     return [
         f"STREAMED   {len(landed.told):,} hours of three airports, counted by Spark as a stream and written back to",
         f"           the bus in a transaction per batch; {landed.told_again:,} of them again when late flights came.",
@@ -151,7 +151,7 @@ def _print_tables(out: Output, run: Run) -> None:
 
 
 def _print_hours(out: Output, told: Hours) -> None:
-    """What the stream found, as the picture shows it."""
+    """Print the results of the stream, as in the picture."""
     by_airport = by_hour_of_day(told)
     columns = sorted({hour for entries in by_airport.values() for hour, entry in entries.items() if entry.departed})
     rows = [
@@ -164,7 +164,7 @@ def _print_hours(out: Output, told: Hours) -> None:
 
 
 def _print_board(out: Output, board: Board) -> None:
-    """What failed, and what the dead letters were before they were redriven: as ``eventbus dlq list`` shows them."""
+    """Print the failures, and the dead letters before they were redriven, as ``eventbus dlq list`` shows them."""
     out.line()
     title = f"{board.flights:,} late arrivals through a handler that fails"
     out.table(["what became of them", "flights"], board.ladder, title=title)
@@ -193,7 +193,7 @@ def _print_places(out: Output, run: Run) -> None:
 
 
 def next_commands(places: Places, *, landed: bool) -> list[str]:
-    """Commands that work on the demo's log, typed where the demo was."""
+    """Return commands that work on the demo's log, from the directory where the demo ran."""
     names, log = places.names, places.log
     url, bank_url = shlex.quote(shown_url(places.url)), shlex.quote(shown_url(places.bank_url))
     commands = [
@@ -207,7 +207,7 @@ def next_commands(places: Places, *, landed: bool) -> list[str]:
         f"eventbus dlq list {names.dead} --status all --url {url}",
     ]
     if places.is_in_memory:
-        commands.clear()  # it is gone with the demo
+        commands.clear()  # it ended with the demo
     if places.given is None:
         segment = shlex.quote(str(log / f"{names.flights}-0" / "00000000000000000000.log"))
         commands.append(f"eventbus log verify {shlex.quote(str(log))}")

@@ -1,4 +1,4 @@
-"""The service of the demo: what a user would write, and the story that runs it.
+"""The service of the demo, as a user would write it, and the run that uses it.
 
 flights --(validate)--> delays --(count)--> a running table per carrier and month
 """
@@ -24,7 +24,7 @@ from eventbus.types import TopicPartition
 from serdes import Avro
 
 _KEEP = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000)}
-"""The records carry the time of their flight, in 2013: Kafka's default retention of a week would delete them, and its
+"""The records have the time of their flight, in 2013: Kafka's default retention of a week would delete them, and its
 week per segment would make 53 files of each partition's year."""
 
 _UPDATE_EVERY = 500
@@ -33,7 +33,7 @@ _POLL_RECORDS = 2_000
 
 
 class Outcome(msgspec.Struct):
-    """What one run of the service did."""
+    """The results of one run of the service."""
 
     published: int = 0
     held: int = 0
@@ -41,20 +41,20 @@ class Outcome(msgspec.Struct):
     delays_made: int = 0
     counted: int = 0
     doubled: int = 0
-    """Records of ``delays`` that a killed run had published before it could commit; the table passes over them."""
+    """Records of ``delays`` that a killed run had published before it could commit; the table skips them."""
     interrupted: bool = False
     publish_seconds: float = 0.0
     handle_seconds: float = 0.0
     count_seconds: float = 0.0
-    """Until all was published, handled and counted; the three run at the same time."""
+    """Time until all was published, handled and counted; the three run concurrently."""
     table: Table = {}
     releases: Releases = Releases()
 
 
 def build_bus(url: str, names: Names, avro: Avro, on_delay: Callable[[], None]) -> EventBus:
-    """The topics and the handler: flights are Avro, delays JSON.
+    """Declare the topics and the handler: flights are Avro, delays JSON.
 
-    The handler knows the exporter's first release, and so it reads what the second one writes.
+    The handler uses the exporter's first release, and so it can read what the second one writes.
     """
     bus = EventBus(url, service="demo", serdes={FirstFlight: avro, Flight: avro})
     bus.topic(names.flights, partitions=PARTITIONS, configs=_KEEP)
@@ -71,16 +71,16 @@ def build_bus(url: str, names: Names, avro: Avro, on_delay: Callable[[], None]) 
 
 
 def as_the_flight(topic: str, key: bytes | None, delay: Any, count: int) -> int:
-    """A delay goes to the partition of its flight. For a keyed one the hash says the same; it is one rule for both."""
+    """Send a delay to the partition of its flight. For a keyed flight the hash gives that too; this rule covers all."""
     return delay.source_partition % count
 
 
 class CarrierTable:
-    """The running table. It lives in memory, so every run counts ``delays`` from the beginning and commits nothing.
+    """The running table. It is in memory, so every run counts ``delays`` from the beginning and commits nothing.
 
-    At-least-once means that a record may come twice: a run that was killed had published delays and not yet committed
-    the offset of their flights, and the next run made them again. Each delay says which flight it is of; a byte per
-    flight remembers those that were counted.
+    With at-least-once delivery a record may come twice: a run that was killed had published delays and not yet
+    committed the offset of their flights, and the next run made them again. Each delay contains its flight; a byte per
+    flight marks those that were counted.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class CarrierTable:
         self.flights = 0
         self.doubled = 0
         self.until: dict[TopicPartition, int] | None = None
-        """Where to stop; None as long as more may come."""
+        """The offsets at which to stop; None as long as more may come."""
         self._seen: dict[int, bytearray] = {}
         self._position: dict[TopicPartition, int] = {}
 
@@ -125,7 +125,7 @@ class Story:
     def __init__(self, places: Places, csv: Path, limit: int, display: Display) -> None:
         self.outcome = Outcome()
         self.limit = limit
-        """How many rows of the file; all of them when the log holds more than the slice that was asked for."""
+        """The number of rows of the file; all of them if the log holds more than the requested slice."""
         self._names = places.names
         self._csv = csv
         self._display = display
@@ -137,7 +137,8 @@ class Story:
         self._already_made = 0
 
     async def run(self) -> None:
-        """Until everything is done, or the first Ctrl-C: then what is at work is finished and committed."""
+        """Run until everything is done, or the first Ctrl-C, after which records in flight are finished and
+        committed."""
         outcome = self.outcome
         async with self._bus as bus:
             async with until_signal() as scope:

@@ -1,4 +1,4 @@
-"""The last act: Spark lands ``flights`` as Parquet, counts them by airport and hour as a stream, and lands that, too.
+"""The last step: Spark lands ``flights`` as Parquet, counts them by airport and hour as a stream, and lands that, too.
 
 The topic is Avro: the table gets the columns of both versions of its schema from the log's own registry. In the end
 `spark_sinks.verify` proves that every record is in the warehouse once.
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-import spark_sinks  # its names load Spark when they are used: --quick needs none
+import spark_sinks  # its names load Spark on first use: --quick needs none
 from eventbus.cli.shell import run_async
 from eventbus.demo.display import Display
 from eventbus.demo.flights import Departures, Group, Hours, Table
@@ -24,14 +24,14 @@ _SCHEMAS = "_schemas"
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What `spark_sinks.verify` says of a table."""
+    """The result of `spark_sinks.verify` for a table."""
 
     topic: str
     offsets: int
     records: int
-    """Those that are in the table once."""
+    """Records that are in the table once."""
     markers: int
-    """Ends of transactions: offsets without a record."""
+    """Markers of transactions: offsets without a record."""
     problems: list[str]
 
     def __str__(self) -> str:
@@ -42,35 +42,35 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Landed(msgspec.Struct, kw_only=True):
-    """What landing, stream and queries brought."""
+    """The results of landing, stream and queries."""
 
     rows: int
-    """Flights landed by this run; 0 when the warehouse was up to date."""
+    """Flights landed by this run; 0 if the warehouse was up to date."""
     files: int
-    """Parquet files in the tables, earlier runs' too."""
+    """Parquet files in the tables, including those of earlier runs."""
     size_bytes: int
     table: Table
     means: dict[Group, float | None]
-    """Spark's own averages."""
+    """The averages computed by Spark."""
     named: int
     """Flights with the field that the second release has added."""
     told: Hours
-    """What the stream has said last of each hour."""
+    """The stream's last record of each hour."""
     told_again: int
-    """Hours of which it spoke more than once: more of their flights had come."""
+    """Hours with several records, because more of their flights had come."""
     counted: Hours
-    """The same by a batch job."""
+    """The counts of a batch job."""
     proofs: list[Proof]
     picture: Path | None
-    """None without matplotlib."""
+    """The path of the picture; None without matplotlib."""
     steps: list[tuple[str, int, float]]
-    """What it did, to how many records, in how many seconds."""
+    """The steps: name, number of records, seconds."""
 
 
 def fill_warehouse(places: Places, held: int, display: Display) -> Landed:
-    """Land what the tables lack, flights in a directory per month; then ask for flights and delays.
+    """Land what the tables lack, flights in a directory per month; then query flights and delays.
 
-    Spark reads directories: a log that is none is mirrored into one first.
+    Spark reads directories: another log is mirrored into a directory first.
     """
     names, watch = places.names, _Watch()
     url = _readable(places, [names.flights, _SCHEMAS], held, display)
@@ -117,7 +117,7 @@ def fill_warehouse(places: Places, held: int, display: Display) -> Landed:
 
 
 def _ask(spark: Any, table: str, hours_table: str) -> dict[str, Any]:
-    """The answers in `Landed`."""
+    """Return the query results in `Landed`."""
     spark.read.option("mergeSchema", "true").parquet(table).createOrReplaceTempView("flights")
     spark.read.parquet(hours_table).createOrReplaceTempView("hours")
     [(named,)] = spark.sql("SELECT count(airline) FROM flights").collect()
@@ -134,7 +134,7 @@ def _ask(spark: Any, table: str, hours_table: str) -> dict[str, Any]:
 
 
 class _Watch:
-    """Takes the time of each step."""
+    """Measures the time of each step."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, float]] = []
@@ -159,7 +159,7 @@ def _proof(report: Any) -> Proof:
 
 
 def _readable(places: Places, topics: list[str], held: int, display: Display) -> str:
-    """The URL of a directory with the topics; what an earlier run has copied there is not copied again."""
+    """Return the URL of a directory with the topics; what an earlier run has copied there is not copied again."""
     if places.is_a_file:
         return places.url
     from eventbus.mirror import Mirror
