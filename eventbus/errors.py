@@ -418,8 +418,7 @@ class TransactionAborted(EventBusError):
 
 
 class TransactionOutcomeUnknown(EventBusError):
-    """Read what it wrote before running it again, and open a new producer: the commit was requested and not
-    answered."""
+    """Read what it wrote before running it again, and open a new producer: the commit was not answered."""
 
     fatal = True
 
@@ -500,8 +499,8 @@ class RegistryRefused(EventBusError):
 
 
 def error_for_code(code: int, message: str) -> KafkaError:
-    """Return the exception for one of Kafka's error codes, which it has as its ``code`` even without a specific
-    class."""
+    """Return the exception for one of Kafka's error codes. Codes without a class of this module are kept in
+    ``code``."""
     return _class_for_code(code)(message)
 
 

@@ -88,8 +88,7 @@ Verdict = Again | WaitHere | Move | Skip | Stop
 
 
 class EveryKey(Collection[bytes | None]):
-    """Contains all keys, as long as ``waits`` returns True. `RetryPartition.holds` returns it with order
-    "partition"."""
+    """Contains all keys while ``waits`` returns True. `RetryPartition.holds` returns it with order "partition"."""
 
     def __init__(self, waits: Callable[[], bool]) -> None:
         self._waits = waits
@@ -177,8 +176,7 @@ class Recovery(Decides, Protocol):
         ...
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
-        """Store the ids of source topics, so that entries of an earlier topic with the same name are not taken for
-        theirs."""
+        """Store the ids of source topics, so that entries of a deleted topic with the same name are recognised."""
         ...
 
     def topic_id_of(self, record: ConsumerRecord) -> str:
@@ -202,8 +200,7 @@ class FailurePolicy(Protocol):
     """A value for ``@consumer(retry=...)``, such as `dlq.Retry`."""
 
     def open(self, handling: Handling) -> Recovery:
-        """Return the policy for a handler, as its bus starts. Raises ConfigError for a handler that it does not
-        suit."""
+        """Return the policy for a handler, as its bus starts. Raises ConfigError if it does not suit the handler."""
         ...
 
 

@@ -121,8 +121,7 @@ class ConsumerRecord(msgspec.Struct, Generic[KeyT, ValueT], gc=False):
         raise self._not_manual()
 
     async def ack_now(self) -> None:
-        """Mark the record as finished, and return when a commit that covers it is stored. Raises the error of the
-        commit."""
+        """Mark the record as finished, and return when a commit that covers it is stored. Raises the commit's error."""
         raise self._not_manual()
 
     def _not_manual(self) -> ConfigError:

@@ -48,8 +48,7 @@ class OpenUnits(Protocol):
         ...
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
-        """Store these ids with the offsets of the topics from now on, and take over nothing that belongs to another
-        topic."""
+        """Store these ids with the topics' offsets from now on, and ignore what belongs to another topic."""
         ...
 
     def retried_from(self, topic_id_of: Callable[[ConsumerRecord], str]) -> None:
@@ -65,13 +64,11 @@ class OpenUnits(Protocol):
         ...
 
     def doubt(self, partition: TopicPartition, below: int) -> None:
-        """Record that earlier records may have been set aside for a later try: each is handled either here or there,
-        once."""
+        """Record that records below this offset may have been set aside: each is handled either here or there, once."""
         ...
 
     async def passed(self, partition: TopicPartition, next_offset: int) -> None:
-        """Record that everything below was handled or set aside, and that the log has it. Database errors are
-        logged."""
+        """Record that everything below was handled or set aside, as the log shows. Database errors are logged."""
         ...
 
     def call(

@@ -64,7 +64,7 @@ class Payloads:
         self._taken: set[str] = set()
 
     def key(self, annotation: Any, serdes: Mapping[type, Serde], where: str) -> JsonObject:
-        """Return the schema of keys of a type, which is JSON Schema in Kafka's binding. Raises ConfigError as `of`
+        """Return the schema of keys, which Kafka's binding requires to be JSON Schema. Raises ConfigError as `of`
         does."""
         found = [one.schema for one in self.of(annotation, serdes, where, is_key=True)]
         schemas = [
@@ -133,7 +133,7 @@ class Payloads:
         return own if base is str else {"allOf": [own], **schema}
 
     def json_schema(self, annotation: Any) -> JsonObject:
-        """Return the schema of a type; classes become references to `schemas`. Raises TypeError, and pydantic's
+        """Return the schema of a type; classes become references to `schemas`. Raises TypeError and pydantic's
         errors."""
         if annotation in (Any, inspect.Parameter.empty):
             return {}

@@ -29,8 +29,7 @@ def this_loop() -> Any:
 
 
 class BatchDelivery:
-    """The outcome of a batch: pending, stored at an offset, or failed. It applies to all its records except
-    `failures`."""
+    """The outcome of a batch: pending, stored at an offset, or failed. It applies to all records but `failures`."""
 
     __slots__ = (
         "_callbacks",
@@ -53,8 +52,7 @@ class BatchDelivery:
         self.done = False
         self.error: EventBusError | None = None
         self.failures: dict[int, EventBusError] | None = None
-        """The records, by index, that the log refused while it stored the rest. ``error`` is the first of these
-        errors."""
+        """The records, by index, that the log refused while it stored the rest. ``error`` is the first error."""
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.count = 0
@@ -120,8 +118,7 @@ class BatchDelivery:
             self._callbacks.append(callback)
 
     async def wait(self) -> None:
-        """Return when the outcome is known, success or failure. Raises ConfigError in an event loop that cannot wait
-        for it."""
+        """Return when the outcome is known. Raises ConfigError in an event loop that cannot wait for it."""
         if not self.done:
             if self._home is not None and self._home is not this_loop():
                 raise ConfigError(

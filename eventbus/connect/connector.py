@@ -103,8 +103,7 @@ class SourceConnector(Connector):
     """True if it copies everything repeatedly: `drain` waits only for the first time."""
 
     def topics(self) -> Iterable[str]:
-        """Return the topics that it will write to, as far as known: they are created before `start` if they are
-        missing."""
+        """Return the topics it will write to, as far as known: missing ones are created before `start`."""
         return ()
 
     @abstractmethod
@@ -132,8 +131,7 @@ class SinkConnector(Connector):
         """Write. Return the records that are themselves at fault; raise for temporary errors."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Make all written records durable. ``offsets``: the next offsets to read, of all partitions that it was
-        given."""
+        """Make all written records durable. ``offsets``: the next offsets of all partitions that it was given."""
 
     def assigned(self, topic_ids: Mapping[str, str]) -> None:
         """Check the ids of topics, by name, before their first record is put.

@@ -56,8 +56,7 @@ def plugins() -> Iterator[Plugin]:
 
 
 def find(name: str, place: str) -> AnyConnector:
-    """Find by short name, Java name, or ``module:Class`` (``module.Class``). Raises ConfigError with the nearest
-    name."""
+    """Find by short name, Java name, or ``module:Class`` (``module.Class``). Raises ConfigError with a hint."""
     known = list(plugins())
     for one in known:
         if name.lower() in one.names:

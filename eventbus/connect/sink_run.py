@@ -184,8 +184,7 @@ class SinkRun(Run):
     # offsets ---------------------------------------------------------------------------------------------------------
 
     async def _assigned(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
-        """Set the positions of new partitions. A sink that is ahead of the group is right: it died between flush and
-        commit."""
+        """Set the positions of new partitions. A sink ahead of its group is right: it died between flush and commit."""
         assert self._sink is not None
         topic_ids = await consumer.topic_ids(*{partition.topic for partition in partitions})
         await self._in_thread(self._sink.assigned, topic_ids)

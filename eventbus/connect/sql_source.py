@@ -212,8 +212,7 @@ class SqlSource(SourceConnector):
         return [self._record(source, row) for row in rows], has_more
 
     def _some_of_all(self, source: Source) -> list[SourceRecord]:
-        """Return rows of a bulk read, whose cursor stays open between polls, so that a large table is not held in
-        memory."""
+        """Return rows of a bulk read. Its cursor stays open between polls, so a large table is not held in memory."""
         assert self._engine is not None and self._reader is not None
         if self._rest is None:
             connection = self._engine.connect().execution_options(stream_results=True, max_row_buffer=self._limit)

@@ -47,8 +47,7 @@ class Due(msgspec.Struct, gc=False, eq=False):
     """The due time, and in the low bits the entry's number. Numbers are unique in a queue, and rise."""
     state: int
     delay_ms: int | None
-    """The time from the write of the entry until it is due, by its writer's clock. None if the due time itself was
-    given."""
+    """The time from the entry's write until it is due, by its writer's clock. None if a due time was given."""
 
     @property
     def due_ms(self) -> int:

@@ -192,8 +192,7 @@ class RetryPartition:
         return self._queue.next_due_ms()
 
     def correct(self, now_ms: int) -> None:
-        """Correct due times, see `DelayQueue.correct`. They are not written: the next reader computes them again,
-        from then."""
+        """Correct due times, see `DelayQueue.correct`. They are not written: the next reader corrects them again."""
         self._queue.correct(now_ms, self._where)
 
     def take(self, now_ms: int, most: int) -> Sequence[RetryEntry]:
@@ -207,8 +206,8 @@ class RetryPartition:
         self._queue.put_back(entry)
 
     def finish(self, entry: RetryEntry) -> None:
-        """Finish an entry that was handled, or moved on. The next entry of its lane is unblocked, unless it will
-        wait again."""
+        """Finish an entry that was handled or moved on. Its lane's next entry is unblocked, unless it will wait
+        again."""
         known = self._known(entry)
         if known is not None:
             self._close(known)

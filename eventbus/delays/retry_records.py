@@ -13,8 +13,7 @@ from eventbus.types import ConsumerRecord, Header, Record
 
 PREFIX: Final = "eb-retry-"
 ROOT: Final = "eb-retry-root"
-"""The position where the record was read first: JSON ``[topic, partition, offset, timestamp_ms, timestamp type,
-topic id]``."""
+"""The record's original position: JSON ``[topic, partition, offset, timestamp_ms, timestamp type, topic id]``."""
 ATTEMPT: Final = "eb-retry-attempt"
 """The number of calls so far; 0 for a record that was not tried because it waits for an earlier record."""
 DUE: Final = "eb-retry-due"

@@ -118,8 +118,7 @@ def run_bank(places: Places, display: Display) -> Bank:
 
 
 class _Story:
-    """Publish transfers, interrupt a service while it executes them, let another service continue, read the
-    accounts."""
+    """Publish transfers, kill the service while it executes them, let another continue, read the accounts."""
 
     def __init__(self, places: Places) -> None:
         self._url, self._names, self._places = places.bank_url, places.names, places
@@ -198,8 +197,7 @@ class _Story:
 
 
 def _stuck_half_way(url: str, names: Names, then: Callable[[], None], **config: Unpack[BusOptions]) -> EventBus:
-    """Build the service that is interrupted: it calls ``then`` when the first half of a transfer is stored, and
-    stops."""
+    """Build the service that is interrupted: it calls ``then`` after the first half of a transfer, and stops."""
 
     async def between(transfer: Transfer) -> None:
         if transfer.number == KILLED_AT:

@@ -81,8 +81,7 @@ class Towers:
         """The handler's calls for each flight."""
         self.is_down = bool(patient)
         self.were_asked = anyio.Event()
-        """Set when each of the ``patient`` flights was tried so often that an ordinary error would have made it a
-        dead letter."""
+        """Set when each ``patient`` flight was tried so often that an ordinary error would have made a dead letter."""
         self._patient = set(patient)
 
     def ask(self, arrival: Arrival) -> None:

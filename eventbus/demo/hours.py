@@ -57,8 +57,8 @@ class WriteBack:
         """Publish the hours of a batch, unless they are already published.
 
         Raises:
-            ConfigError: the batch does not belong to this log. A query without its checkpoint begins at 0 again, and has
-                lost the hours that were open.
+            ConfigError: the batch does not belong to this log. A query without its checkpoint begins at 0 again, and
+                has lost the hours that were open.
         """
         committed = self._bus.admin.group_offsets(self._names.hour_counter).get(self._next)
         expected = committed.offset if committed else 0

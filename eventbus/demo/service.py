@@ -137,8 +137,7 @@ class Story:
         self._already_made = 0
 
     async def run(self) -> None:
-        """Run until everything is done, or the first Ctrl-C, after which records in flight are finished and
-        committed."""
+        """Run until everything is done, or until Ctrl-C; then records in flight are finished and committed."""
         outcome = self.outcome
         async with self._bus as bus:
             async with until_signal() as scope:

@@ -10,8 +10,7 @@ from eventbus.doctor import promises
 from eventbus.doctor.facts import Facts, HandlerFacts
 
 Severity = Literal["error", "warning", "info"]
-"""error: it will not start, or contradicts the requested guarantees; warning: probably a mistake; info: good to
-know."""
+"""error: will not start, or breaks a requested guarantee; warning: probably a mistake; info: good to know."""
 
 
 class Finding(msgspec.Struct, frozen=True):

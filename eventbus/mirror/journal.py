@@ -141,8 +141,7 @@ class Journal:
         return [(_encode("offsets", *where, number), None) for number in numbers]
 
     def committing(self, group: str, offsets: Mapping[TopicPartition, tuple[int | None, int]]) -> Entry:
-        """Return the entry before a group's offsets are committed: after a crash, the present or the new offset is
-        valid."""
+        """Return the entry to write before a commit of a group: after a crash, the old or the new offset is valid."""
         written = self.groups.setdefault(group, {})
         for where, (there, new) in offsets.items():
             written[where] = [new] if there is None else [there, new]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 CHUNK_RUNS = 64
-"""The number of runs stored together. A transaction rewrites the last chunk, so it is small; compaction keeps only
-one."""
+"""The number of runs per chunk. Small, because a transaction rewrites the last chunk; compaction keeps one."""
 
 
 class Run(NamedTuple):

@@ -1,5 +1,4 @@
-"""Partitions that cannot be copied now, with the reason and the time of the next try. The others are copied
-meanwhile."""
+"""Partitions that cannot be copied now, with reason and time of the next try. Others are copied meanwhile."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ class Refusals:
             self._suspects[where] = None
 
     def check(self) -> None:
-        """Raise the error of a partition that was not copied: preferably a temporary error, so that it is tried
-        again."""
+        """Raise the error of a partition that was not copied: preferably a temporary one, which is retried."""
         for error in sorted(self.errors.values(), key=lambda error: not error.retriable):
             raise error
 

@@ -38,8 +38,7 @@ _BYTES = 33_554_432
 _FEWEST_RECORDS = 100
 _FEWEST_BYTES = 65_536
 _SECONDS = 1.0
-"""A transaction is committed when it reaches a number of records, of bytes, or an age; or when there are no more
-records."""
+"""A transaction is committed at this age, at a number of records or bytes, or when there are no more records."""
 _COMPANY_MS = 10
 """How long an open transaction waits for more records."""
 _IDLE_MS = 500
@@ -426,8 +425,7 @@ class Session:
         self._is_stale = True
 
     def _before_cut(self, records: FetchedRecords) -> FetchedRecords | None:
-        """Return the records before the record that the destination refuses. The partition waits after they are
-        copied."""
+        """Return the records before the one that the destination refuses. The partition waits after they are copied."""
         where = TopicPartition(records.topic, records.partition)
         cut = self._cuts.get(where)
         if cut is None or cut.offset is None or records.offsets[-1] < cut.offset:

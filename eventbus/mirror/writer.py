@@ -91,8 +91,8 @@ class _Sent(NamedTuple):
         return _refusal(error, self.where, self.source + errors.index(error))
 
     def runs(self) -> list[Run]:
-        """Return their positions at the destination. Empty if others wrote in between and there is no handle for
-        each record."""
+        """Return their positions at the destination. Empty if others wrote in between, unless each record has a
+        handle."""
         offsets = [handle.result().offset for handle in self.handles]
         if offsets[-1] - offsets[0] == self.length - 1:
             return [Run(self.source, offsets[0], self.length)]
@@ -340,8 +340,7 @@ class Writer:
 
 
 def _suspected(again: dict[TopicPartition, int], errors: Mapping[TopicPartition, EventBusError]) -> Outcome:
-    """Return the suspects of a failure that is not about a record. librdkafka has one error for the whole
-    transaction."""
+    """Return the suspects of a failure that is not about a record. librdkafka has one error per transaction."""
     if len(errors) > 1:
         return Outcome(again, suspects=frozenset(errors))
     return Outcome(again, {where: Refusal(refusal_of(error, where, again[where])) for where, error in errors.items()})

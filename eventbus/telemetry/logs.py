@@ -62,12 +62,11 @@ class RecordFilter(logging.Filter):
 
 
 class JsonLogs(logging.Formatter):
-    """Formats each log record as a line of JSON: time, level, logger, message, `bound` fields, ``extra=``, the
-    error."""
+    """Formats each log record as JSON: time, level, logger, message, `bound` fields, ``extra=``, the error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. A value that cannot be JSON is written as its ``str``, or as its type's name if that
-        fails."""
+        """Return the line. A value that cannot be JSON is written as its ``str``, or, if that fails, as its type's
+        name."""
         fields: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -91,8 +90,7 @@ class JsonLogs(logging.Formatter):
 
 
 class TextLogs(logging.Formatter):
-    """Formats a line of text, followed by the `bound` fields: ``... [handler=bill group=billing topic=orders
-    offset=17]``.
+    """Formats a line of text, then the `bound` fields: ``... [handler=bill group=billing topic=orders offset=17]``.
 
     Line feeds and other control characters are escaped; a traceback follows below the line.
     """

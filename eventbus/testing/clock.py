@@ -250,8 +250,7 @@ class FakeClock:
 
 
 def _has_ended(loop: anyio.lowlevel.EventLoopToken) -> bool:
-    """True if the loop has ended: asyncio's loops record that, a loop of trio ends with the function it was started
-    for."""
+    """True if the loop has ended. asyncio's loops record that; trio's end with the function they run."""
     native = loop.native_token
     return not isinstance(native, asyncio.AbstractEventLoop) or native.is_closed()
 

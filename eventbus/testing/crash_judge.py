@@ -231,8 +231,7 @@ class _Judge:
         )
 
     def _half_done(self) -> Generator[Finding]:
-        """Find records with partial outputs, directly after an end, before the next life repairs it, and at the end
-        of all."""
+        """Find records with partial outputs: directly after an end, before the next life repairs it, and at last."""
         lives = [life for life in (*self._run.past[1:], self._last) if isinstance(life, Process)]
         seen = [(life.found, "until the next start") for life in lives]
         for visible, until in [*seen, (self._last.seen_at_end, "for good")]:

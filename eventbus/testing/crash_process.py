@@ -1,5 +1,4 @@
-"""A process of an application on a disk in memory, which may end at any instant; see
-`eventbus.testing.crash_points`."""
+"""An application's process on a disk in memory, which may end at any instant; see `eventbus.testing.crash_points`."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ class Process:
         self.disk = disk
         self.trace: list[Instant] = []
         self.keys: list[tuple[int, int]] = []
-        """The amount written and the calls begun and ended at each instant. Instants with equal values are
-        equivalent."""
+        """The amount written and the calls begun and ended at each instant. Equal values mean equivalent instants."""
         self.calls: list[HandlerCall] = []
         self.ended_at: Instant | None = None
         """The requested instant, once it was reached."""

@@ -152,8 +152,8 @@ class _Trials:
         _raise(process)
 
     async def all_findings(self, ways: Sequence[Way], pairs: int, random: Random) -> list[Finding]:
-        """Return findings for an end at every instant, in every way, with equivalent instants tried once, and for
-        pairs."""
+        """Return findings for an end at every instant, in every way, and for pairs. Equivalent instants are tried
+        once."""
         trace = self.expected.trace
         told_apart = [instant for instant in trace if self._sees_all or instant in self.expected.told_apart]
         findings: list[Finding] = []

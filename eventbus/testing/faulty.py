@@ -73,8 +73,7 @@ wait there holds the record and all later ones back. Such a send has no "after" 
 
 
 class FaultyBackend:
-    """A `Backend` whose ``hooks`` are called at each step, in order; they may change at any time. ``inner`` is the
-    log."""
+    """A `Backend` that calls ``hooks`` at each step, in order; they may change at any time. ``inner`` is the log."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -125,8 +124,7 @@ class FaultyBackend:
 
     @property
     def engine(self) -> Engine:
-        """The inner engine, while the log is open. Raises ConfigError if it is closed, or is not a log in this
-        process."""
+        """The inner engine, while the log is open. Raises ConfigError if it is closed, or not a log in this process."""
         if not isinstance(self.inner, EmbeddedBackend):
             raise ConfigError(f"{self.url} is not a log of this process: use memory:// or file:// for this fault")
         return self.inner.engine

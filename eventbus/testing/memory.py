@@ -90,13 +90,11 @@ class _UnderTest(EmbeddedBackend):
             await super().run()
 
     def producer(self, config: ProducerConfig) -> EmbeddedProducer:
-        """Return a producer without ``linger_ms``, which would make every awaited send wait until the clock is
-        advanced."""
+        """Return a producer without ``linger_ms``, which would make awaited sends wait until the clock is advanced."""
         return super().producer(msgspec.structs.replace(config, linger_ms=0))
 
     def consumer(self, config: ConsumerConfig) -> EmbeddedConsumer:
-        """Return a consumer whose empty polls repeat every ten seconds: records end them anyway, and the clock stops
-        less often."""
+        """Return a consumer whose empty polls repeat every ten seconds, so that the clock stops less often."""
         if config.fetch_min_bytes <= 1:
             config = msgspec.structs.replace(config, fetch_max_wait_ms=max(config.fetch_max_wait_ms, _LONG_POLL_MS))
         return super().consumer(config)
@@ -115,7 +113,7 @@ class _UnderTest(EmbeddedBackend):
         )  # fmt: skip
 
     async def _let_time_pass_at_the_end(self) -> None:
-        """Let time pass, so that a handler that sleeps by the clock, or hangs, ends at ``drain_timeout_ms``, as in
+        """Let time pass, so that a handler that sleeps or hangs is cancelled at ``drain_timeout_ms``, as in
         production."""
         await self.closing.wait()
         await anyio.sleep(_LEAVE_SECONDS)  # most need no time at all; plain functions need some real time

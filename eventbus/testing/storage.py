@@ -183,16 +183,14 @@ class CrashStorage:
     # crashing
 
     def kill(self) -> CrashStorage:
-        """Simulate the death of the process, not the machine: everything written stays visible, and stays not on
-        disk."""
+        """Simulate the death of the process, not the machine: what was written stays visible, synced or not."""
         self.stopped = False
         self.crash_at_call = self.crash_at_sync = self.fail_sync = 0
         self._locked = False
         return self
 
     def crash(self, random: Random) -> CrashStorage:
-        """Return a possible state of the disk after a power cut now, as a new storage. ``random`` decides what
-        survived."""
+        """Return a possible state of the disk after a power cut now, as a new storage. ``random`` decides which."""
         survivor = CrashStorage()
         survivor._ids = self._ids + 1_000_000
         survivor._root = _survive(self._root, _Fate(random, self._order))

@@ -87,8 +87,7 @@ class TestBus(EventBus):
             await self.close()
 
     async def close(self) -> None:
-        """Close the bus, see `EventBus.close`. If anything waits for the clock from now on, time passes
-        automatically."""
+        """Close the bus, see `EventBus.close`. If anything waits for the clock from now on, time passes by itself."""
         self._memory.closing()
         await super().close()
 
@@ -113,8 +112,7 @@ async def in_memory(
 
 
 def log_settings_of(bus: EventBus) -> dict[str, Any]:
-    """Return the log's settings with which ``bus`` would open its own URL: of its keywords, its configuration, and
-    the URL."""
+    """Return the log's settings for ``bus``'s own URL: from its keywords, its configuration, and the URL."""
     _, _, query = split_url(bus.url)
     return _log_config({**query, **bus.context.log_settings})
 

@@ -19,8 +19,7 @@ WAYS = (b"without waiting", b"send", b"many", b"function", b"task", b"thread")
 
 @promise(each=("async def", "def"))
 async def what_an_exactly_once_handler_sends_counts_once(world: World, kind: str) -> None:
-    """The second record fails after it has sent, so the transaction of both is aborted, and the first is handled
-    again."""
+    """The second record fails after it has sent, so the transaction is aborted, and the first is handled again."""
     source, target, group = await world.topic(), await world.topic(), world.name("group")
     bus, seen = world.target.open(), list[bytes | None]()
     options: dict[str, Any] = {"group": group, "start": "earliest", "exactly_once": True, "on_error": "skip"}

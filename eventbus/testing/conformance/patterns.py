@@ -17,8 +17,7 @@ EXPRESSIONS = {
     r"(?i){}-AUDIT": {"audit"},
     r"{}": set[str](),
 }
-"""Expressions that other engines (POSIX, RE2) interpret differently or refuse, with the suffixes of the names that
-match."""
+"""Expressions that POSIX or RE2 interpret differently or refuse, with the suffixes of the names that match."""
 
 
 async def _topics(world: World) -> str:

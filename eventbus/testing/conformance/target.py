@@ -49,8 +49,7 @@ class Target(ABC):
         raise NotImplementedError(f"{type(self).__name__} says it can move the clock, but has no advance()")
 
     async def restart(self) -> None:
-        """Stop the log and start it again. Called when all buses are closed; an embedded log is restarted by that
-        alone."""
+        """Stop the log and start it again. Called when all buses are closed, which already restarts an embedded log."""
         await anyio.lowlevel.checkpoint()
 
     async def kill(self) -> None:
