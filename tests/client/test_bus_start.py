@@ -37,7 +37,7 @@ async def test_two_handlers_of_one_topic_and_group_are_refused(
     for topic in ("a", "b", "orders"):
         bus.topic(topic)
     _two_handlers(bus, {**first, "group": "g"}, {**second, "group": "g"})
-    message = rf"handler 'bill' .*test_bus.*'mail' .*both read {shared} as the group 'g'.*half of the partitions"
+    message = rf"handler 'bill' .*test_bus.*'mail' .*both read {shared} in the group 'g'.*half of the partitions"
     with pytest.raises(ConfigError, match=message):
         await bus.start()
     assert not bus.is_running

@@ -279,7 +279,7 @@ def test_a_secrets_file_that_is_none(content: bytes | None, message: str, monkey
 def test_a_secret_and_a_file_of_it_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENTBUS_SASL_PASSWORD", "other")
     monkeypatch.setenv("EVENTBUS_SASL_PASSWORD_FILE", written("secret", CANARY))
-    with pytest.raises(ConfigError, match="EVENTBUS_SASL_PASSWORD and EVENTBUS_SASL_PASSWORD_FILE say") as caught:
+    with pytest.raises(ConfigError, match="EVENTBUS_SASL_PASSWORD and EVENTBUS_SASL_PASSWORD_FILE set") as caught:
         EventBus("memory://")
     assert CANARY not in str(caught.value)
 
@@ -440,7 +440,7 @@ def test_a_properties_file_of_a_java_client(monkeypatch: pytest.MonkeyPatch) -> 
             r"auto.commit.offset is not a setting of a bus: the key is enable_auto",
         ),
         ("b.toml", 'sasl.password_file = "none"\n', r"line 1: sasl_password_path='none': there is no such file"),
-        ("b.properties", "linger.ms=5\nlinger.ms=6\n", r"b.properties, line 1 and line 2 say linger.ms twice"),
+        ("b.properties", "linger.ms=5\nlinger.ms=6\n", r"b.properties, line 1 and line 2 set linger.ms to different"),
         (
             "b.properties",
             "linger.ms=5\nlinger_ms=6\n",
@@ -481,7 +481,7 @@ def test_a_handlers_name_may_have_dots() -> None:
     found = read_file(written("b.toml", '[handlers."shop.bill"]\nfetch.min.bytes = 8\n'), "x")
     said = found.handlers["shop.bill"]["fetch_min_bytes"]
     assert (said.value, said.source.place) == (8, "b.toml, line 2")
-    with pytest.raises(ConfigError, match=r"line 2 and b.toml, line 3 say fetch_min_bytes twice"):
+    with pytest.raises(ConfigError, match=r"line 2 and b.toml, line 3 set fetch_min_bytes to different"):
         read_file(written("b.toml", "[handlers.bill]\nfetch.min.bytes = 8\nfetch_min_bytes = 9\n"), "x")
 
 

@@ -93,7 +93,7 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
     ),
     (
         "a partition stopped", {"stopped": (A,), "error": "t-0 offset 3: boom"},
-        "stopped", "degraded", "t-0 stopped: t-0 offset 3: boom; mend it and restart.*other partitions go on",
+        "stopped", "degraded", "t-0 stopped: t-0 offset 3: boom; fix it and restart.*other partitions go on",
     ),
     (
         "all stopped", {"stopped": (A, B), "error": "boom", "lag": {A: 9, B: 5}},
@@ -112,7 +112,7 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
     ("stands", {"lag": {A: 9, B: 0}, "standing_ms": {A: LIMIT_MS}}, "running", "ok", ""),
     (
         "stands too long", {"lag": {A: 9, B: 0}, "standing_ms": {A: 3_600_000}},
-        "wedged", "failed", "no record of t-0 has finished for 3,600 s, 9 wait, and no handler is at work there: they",
+        "wedged", "failed", "no record of t-0 has finished for 3,600 s, 9 wait, and no record is in flight there: they",
     ),
     (
         "never acknowledged", {"lag": {A: 9, B: 0}, "standing_ms": {A: LONG_MS}, "acks_by_hand": True},
@@ -121,7 +121,7 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
     (
         "the one call there may be hangs elsewhere",
         {"lag": {A: 9, B: 1}, "standing_ms": {A: LONG_MS}, "at_work": at_work(LONG_MS, B)},
-        "wedged", "failed", "no record of t-0.*9 wait, and the handler is at work elsewhere, at t-1 offset 17 for 60 s",
+        "wedged", "failed", "no record of t-0.*9 wait, and the handler is busy with t-1 offset 17 for 60 s",
     ),
     (
         "stands while its record is at work",

@@ -130,7 +130,7 @@ async def test_twice_in_the_same_place_is_refused_at_the_start() -> None:
     bus = TestBus(auto_create_topics=True)
     bus.include(router)
     bus.include(router)
-    with pytest.raises(ConfigError, match="both read 'orders' as the group 'billing'"):
+    with pytest.raises(ConfigError, match="both read 'orders' in the group 'billing'"):
         await bus.start()
 
 

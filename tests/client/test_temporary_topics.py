@@ -90,5 +90,5 @@ async def test_what_is_left_behind_is_named(monkeypatch: pytest.MonkeyPatch, cap
         error: EventBusError = StorageFull("no space left")
         async with declaring("clicks"):
             monkeypatch.setattr(EmbeddedBackend, "delete_topics", refuse)
-        assert "temporary topics are left behind, clicks: no space left" in caplog.text
+        assert "temporary topics could not be deleted, clicks: no space left" in caplog.text
         assert await log.admin.list_topics() == ["clicks"]

@@ -197,7 +197,7 @@ async def test_a_pattern_that_matches_no_topic_is_told(make_bus: Any, caplog: py
     async with bus:
         ...
     [told] = [one.message for one in caplog.records if one.name == "eventbus.runner"]
-    assert "no topic matches 'ord'; it is to match whole names, 'orders' as well" in told
+    assert "no topic matches 'ord'; it must match whole names, 'orders' as well" in told
 
 
 async def test_one_name_is_a_list_of_one(make_bus: Any) -> None:

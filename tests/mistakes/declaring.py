@@ -342,7 +342,7 @@ def unknown_order(at: At) -> None:
 
 @DECORATORS.mistake(
     "two handlers on one topic and group", "a group for each",
-    "handler 'count'", "handler 'bill'", "both read 'orders' as the group 'shop'", "group=...",
+    "handler 'count'", "handler 'bill'", "both read 'orders' in the group 'shop'", "group=...",
 )  # fmt: skip
 async def same_topic_and_group(at: At) -> None:
     bus = at.bus()
@@ -358,7 +358,7 @@ async def same_topic_and_group(at: At) -> None:
 
 @DECORATORS.mistake(
     "two handlers of one name, and no `group=`", "`group=` for each",
-    "handler 'handle'", "both read 'orders' as the group 'eventbus.handle'", "Give each a group of its own",
+    "handler 'handle'", "both read 'orders' in the group 'eventbus.handle'", "Give each a separate group",
 )  # fmt: skip
 async def same_name(at: At) -> None:
     bus = at.bus()

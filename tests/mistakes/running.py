@@ -240,7 +240,7 @@ def handle(order: str) -> None:
 
 @RUN.mistake(
     "Ctrl-C twice, because a handler takes its time", "once, and wait for `drain_timeout_ms`",
-    "SIGINT: stopping; records at work have up to", "SIGINT came twice",
+    "SIGINT: stopping; records in flight have up to", "SIGINT came twice",
 )  # fmt: skip
 def interrupted_twice(at: At) -> str:
     at.file("slow_app.py", SERVICE)
