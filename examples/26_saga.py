@@ -55,7 +55,7 @@ STEPS = {
 }
 """(state of the order, event) -> (next state, next step). This table is the whole saga."""
 TOO_LATE = {"paid": "refund", "reserved": "release"}
-"""What undoes a step that finished after the order was cancelled."""
+"""Undoes a step that finished after the order was cancelled."""
 TOPICS = {"pay": "payments", "refund": "payments", "reserve": "stock", "release": "stock"}
 
 metadata = MetaData()

@@ -47,7 +47,7 @@ async def main(database: Path, rows: sqlite3.Connection) -> dict[str, list[Invoi
     found: dict[str, list[Invoice]] = {}
     async with bus:
         await bus.drain()
-        with rows:  # one new invoice, and one is paid
+        with rows:  # a new invoice, and another one is paid
             rows.execute("INSERT INTO invoices VALUES (3, 'Cyd', 7, NULL, '2026-01-03 08:00:00')")
             rows.execute("UPDATE invoices SET paid = '2026-01-04', changed = '2026-01-04 08:00:00' WHERE id = 1")
         await bus.drain()
