@@ -110,7 +110,9 @@ async def test_a_signal_that_nobody_hears_is_said() -> None:
 
     async with bus:
         await bus.send("orders", b"one")
-        with pytest.raises(HandlerError, match=r"no such customer; this signal has no effect: the handler has neither retry="):
+        with pytest.raises(
+            HandlerError, match=r"no such customer; this signal has no effect: the handler has neither retry="
+        ):
             await bus.log.drain()
 
 
