@@ -1,4 +1,4 @@
-"""From decoded records to the rows of a table: the caller's transform and the partition columns."""
+"""Convert decoded records to rows of the table: the caller's transform and the partition columns."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Frames:
-    """How rows become the rows of the table. ``partition_by`` may map names to expressions of Spark SQL."""
+    """Converts decoded rows to rows of the table. ``partition_by`` may map names to Spark SQL expressions."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Frames:
         self.event_time = event_time
 
     def of(self, target: Target, upsert: tuple[str, ...]) -> Frames:
-        """Return these frames for one target. Raises `ConfigError` for partitions that it cannot have."""
+        """Return these frames for one target. Raises `ConfigError` for partitions that the target does not support."""
         frames = copy.copy(self) if target.is_partitioned else self._unpartitioned()
         limits = target.limits(upsert)
         frames.layout = frames.layout._replace(in_files=target.keeps_partition_columns, limits=limits)
@@ -56,21 +56,21 @@ class Frames:
 
     @property
     def are_direct(self) -> bool:
-        """Return True if a task can decode and write in one step, because Spark does nothing in between."""
+        """True if a task can decode and write in one step, because Spark does nothing in between."""
         return self._transform is None and not self._expressions
 
     @property
     def decoded_layout(self) -> Layout:
-        """The layout for decoded records; it has no partitions if the rows of the table are yet to be made of them."""
+        """The layout of decoded records, without partitions if the rows of the table are made from them later."""
         return self.layout if self.are_direct else Layout()
 
     @property
     def are_transformed(self) -> bool:
-        """Return True if a row need not correspond to one record."""
+        """True if a row need not correspond to one record."""
         return self._transform is not None
 
     def rows(self, frame: DataFrame, decode: Any, columns: pa.Schema) -> DataFrame:
-        """The plan from a micro-batch of the source to the rows of the table."""
+        """Return the plan from a micro-batch of the source to the rows of the table."""
         from pyspark.sql.functions import expr
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -84,7 +84,7 @@ class Frames:
         return frame
 
     def check_upsert(self, columns: Sequence[str], decoded: Sequence[str]) -> None:
-        """Raise `ConfigError` when a transformation left out what says which row is newer, and which one goes."""
+        """Raise `ConfigError` if a transform dropped the columns that show which row is newer or deleted."""
         needed = (TOMBSTONE, KEY if KEY in decoded else "key", "_partition", "_offset")
         if lacking := [name for name in needed if name not in columns]:
             raise ConfigError(
@@ -94,9 +94,9 @@ class Frames:
 
     @classmethod
     def fitted(cls, frame: DataFrame, table: pa.Schema | None) -> DataFrame:
-        """A transformation's rows with the types of the table's columns, or with wider ones.
+        """Cast a transform's rows to the types of the table's columns, or to wider types.
 
-        Raises `ConfigError` for a column that holds something else than before, or nothing.
+        Raises `ConfigError` for a column whose type changed incompatibly, or is null.
         """
         import pyarrow as pa
         from pyspark.sql.functions import col
@@ -122,18 +122,18 @@ class Frames:
 
     @staticmethod
     def columns(frame: DataFrame) -> pa.Schema:
-        """The columns of a frame as Arrow has them."""
+        """Return the columns of a frame as an Arrow schema."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(frame.schema, timezone="UTC")
 
     def check_early(self, columns: Sequence[str], upsert: Sequence[str]) -> None:
-        """`check` before Spark is started, where nothing of Spark's makes columns."""
+        """Run `check` before Spark is started, unless Spark computes columns."""
         if self.are_direct:
             self.check(columns, upsert)
 
     def check_time(self, columns: pa.Schema) -> None:
-        """Raise `ConfigError` if the column of the day has no date (`check` finds a missing column)."""
+        """Raise `ConfigError` if the column of the day is not a date (`check` finds a missing column)."""
         import pyarrow as pa
 
         name = self.event_time
@@ -147,7 +147,7 @@ class Frames:
             )
 
     def check(self, columns: Sequence[str], upsert: Sequence[str] = ()) -> None:
-        """Raise `ConfigError` unless rows have the columns that the table is split and upserted by."""
+        """Raise `ConfigError` unless rows have the columns that the table is partitioned and upserted by."""
         listed = ", ".join(columns)
         if self.event_time is not None and self.event_time not in columns:
             raise ConfigError(f"event_time={self.event_time!r}: there is no such column; there are {listed}")

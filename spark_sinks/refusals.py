@@ -1,4 +1,4 @@
-"""Records that decode well and that the table cannot hold: refused in the task, so that they reach the quarantine.
+"""Refuse, in the task, decoded records that the table cannot hold, so that they reach the quarantine.
 
 A limit that only the driver's commit enforces would stop the topic permanently at the first record that exceeds it.
 """

@@ -1,4 +1,4 @@
-"""What every table has besides the fields of its topic: where a row comes from, and how a refused record looks."""
+"""The columns that every table has besides the fields of its topic, and the columns of a refused record."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COORDINATES = ("_topic", "_partition", "_offset", "_timestamp")
-"""Columns of every table: where a row comes from. With them a table can be checked against its topic."""
+"""Columns of every table with the position of the record, by which the table can be checked against its topic."""
 DATE = "dt"
 """The default partition column: the day of ``_timestamp`` in UTC."""
 KEY = "_key"
-"""The record's key, where the fields of the value are columns."""
+"""The record's key, if the fields of the value are columns."""
 TOMBSTONE = "_tombstone"
-"""Only in staged files of a table that is upserted: the record had no value, so rows of its key go."""
+"""Only in staged files of a table that is upserted: True if the record had no value, so that rows of its key are
+deleted.
+"""
 SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-"""What a landing reads of the columns of a source, in this order."""
+"""The columns that a landing reads from a source, in this order."""
 
 
 @cache
@@ -35,7 +37,7 @@ def coordinate_fields() -> tuple[pa.Field, ...]:
 
 @cache
 def quarantine_schema() -> pa.Schema:
-    """A refused record: where it comes from, its bytes, the schema it named (null: none) and why it was refused."""
+    """Return the columns of a refused record: position, bytes, the schema it named (or null), and the reason."""
     import pyarrow as pa
 
     return pa.schema(

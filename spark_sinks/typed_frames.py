@@ -1,4 +1,4 @@
-"""Typed rows for jobs of one's own: what a landing makes of records, in any batch or stream."""
+"""Typed rows for custom jobs: the columns that a landing makes of records, in any batch or stream."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OnError = Literal["fail", "drop"]
 ArrowSchema = Any
-"""A `pyarrow.Schema`: unknown to type checkers."""
+"""A `pyarrow.Schema`, whose type is unknown to type checkers."""
 
 
 def typed(
@@ -39,17 +39,17 @@ def typed(
     columns: Sequence[str] | None = None,
     on_error: OnError = "fail",
 ) -> DataFrame:
-    """The rows of a topic's records, with the columns that `land` makes of them.
+    """Return the rows of a topic's records, with the columns that `land` makes of them.
 
-    - ``frame``: a batch or a stream of this topic with Kafka's columns: of ``format("eventbus")`` or ``"kafka"``.
-    - ``url``: of its log, which may hold the registry. ``value``, ``schema``, ``registry``, ``key``: as for `land`.
-    - ``columns``: only these; others stay in the tasks that decode, while ``select`` is later than that.
-    - ``on_error``: what becomes of a record that does not fit. ``fail`` ends the query with `SerializationError`;
+    - ``frame``: a batch or a stream of this topic with Kafka's columns, from ``format("eventbus")`` or ``"kafka"``.
+    - ``url``: the log, which may contain the registry. ``value``, ``schema``, ``registry``, ``key``: as for `land`.
+    - ``columns``: only these. The tasks that decode drop the others, earlier than a ``select`` would.
+    - ``on_error``: how a record that does not fit is treated. ``fail`` ends the query with `SerializationError`;
       ``drop`` leaves it out. (A landing keeps such records in its quarantine.)
 
-    The columns are those of the schemas that are registered now. A query that meets a later one ends with
-    `SerializationError`: begin it anew, a stream goes on from its checkpoint. Raises `ConfigError` for wrong arguments,
-    `SchemaUnavailable` when the registry does not answer.
+    The columns are those of the schemas registered now. A query that meets a later schema ends with
+    `SerializationError`; start it again, and a stream continues from its checkpoint. Raises `ConfigError` for wrong
+    arguments, `SchemaUnavailable` if the registry does not answer.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -67,7 +67,7 @@ def typed(
 
 
 class TypedTask:
-    """Decodes in Spark's tasks, which it is pickled to."""
+    """Decodes in Spark's tasks. It is pickled and sent to them."""
 
     def __init__(self, plan: RowPlan, topic: str, names: Sequence[str], *, drops: bool) -> None:
         self._plan = plan
@@ -77,7 +77,7 @@ class TypedTask:
 
     @property
     def columns(self) -> pa.Schema:
-        """Of what it yields."""
+        """The columns of the rows it yields."""
         import pyarrow as pa
 
         return pa.schema([self._plan.columns.field(name) for name in self._names])
@@ -89,7 +89,7 @@ class TypedTask:
             if unknown:
                 raise SerializationError(
                     f"{self._topic}: schema {min(unknown)} came after this query had begun, which has the columns of "
-                    f"the schemas before it: begin it anew, a stream goes on from its checkpoint"
+                    f"the schemas before it: start it again, a stream continues from its checkpoint"
                 )
             if rejected is not None and rejected.num_rows and not self._drops:
                 first = rejected.slice(0, 1).to_pylist()[0]

@@ -1,1 +1,1 @@
-"""Records to rows: what the values of a topic are, and the columns that a table gets of them."""
+"""Decode a topic's values into rows, and determine the columns of its table."""

@@ -1,4 +1,4 @@
-"""Which kind of values a topic has."""
+"""Choose how the values of a topic are decoded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from serdes.registry import SchemaClient, schema_client
 from spark_sinks.decoding.values import Values, ValueSettings
 
 _SCHEMAS = "_schemas"
-"""The topic that the registry of a log is kept in."""
+"""The topic in which a log's schema registry is stored."""
 
 
 def open_values(settings: ValueSettings, *, url: str) -> Values:
     """Return what decodes the values of a topic of the log at ``url``.
 
-    With ``auto``, no schema and no registry, the registry in a log's own directory is looked into: a topic that has an
-    Avro schema there is read by it. Raises `ConfigError` for settings that do not go together.
+    With ``auto``, and neither a schema nor a registry, a topic that has an Avro schema in the registry of a local log
+    is read by that schema. Raises `ConfigError` for settings that contradict each other.
     """
     kind = settings.value
     registry = settings.registry
@@ -47,7 +47,7 @@ def open_values(settings: ValueSettings, *, url: str) -> Values:
     from spark_sinks.decoding.raw import RawPlan, RawValues
 
     def decoded() -> Values | None:
-        """A landing may be started before the service that registers the schema with its first record."""
+        """Check again for a schema: a landing may start before the service that registers it with its first record."""
         if is_open and _has_avro(url, settings.topic):
             return open_values(settings._replace(registry="log"), url=url)
         return None
@@ -87,7 +87,7 @@ def _has_avro(url: str, topic: str) -> bool:
 
 
 def _directory(url: str) -> str | None:
-    """The directory of a log; None for one on a cluster."""
+    """Return the directory of a log, or None for a log on a cluster."""
     if "://" not in url:
         return str(Path(url).expanduser())
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What is the same for all kinds of values: the columns beside the payload, keys, and records that are refused."""
+"""The parts of decoding that all kinds of values share: columns besides the payload, keys, and refused records."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_US, _END_US = -719_162 * 86_400_000_000, 2_932_897 * 86_400_000_000
-"""The years 1 to 9999, in microseconds from 1970."""
+"""The years 1 to 9999, in microseconds since 1970."""
 RESERVED = frozenset({*COORDINATES, KEY, TOMBSTONE})
-"""Names that no field of a value has as a column."""
+"""Column names that are reserved, so that fields of values get other names."""
 _RAW = ("key", "value")
 
 
 class Frame(NamedTuple):
-    """What stands beside the payload. ``raw``: the payload is the key and the value themselves."""
+    """The columns besides the payload. With ``raw`` the payload is the key and the value themselves."""
 
     key: KeyKind
     tombstones: bool
     raw: bool = False
 
     def columns(self, payload: Sequence[pa.Field]) -> pa.Schema:
-        """All columns, in order. Nullable all of them: a tombstone is a row of nulls."""
+        """Return all columns in order. All are nullable, because a tombstone is a row of nulls."""
         import pyarrow as pa
 
         fields = [field.with_nullable(True) for field in payload]
@@ -46,9 +46,9 @@ class Frame(NamedTuple):
         return pa.schema(fields)
 
     def payload(self, table: pa.Schema | None, own: Sequence[str]) -> list[pa.Field]:
-        """The columns of a table that hold fields of values; ``own`` are the names that fields have now.
+        """Return the columns of a table that hold fields of values. ``own`` are the names that fields have now.
 
-        Raises `ConfigError` when it was made of values of another kind.
+        Raises `ConfigError` if the table was created from another kind of values.
         """
         fields = [] if table is None else [field for field in table if field.name not in RESERVED]
         names = {field.name for field in fields}
@@ -70,27 +70,27 @@ class Frame(NamedTuple):
         return pa.string() if self.key == "text" else pa.binary()
 
     def keys(self, batch: pa.RecordBatch, refused: Refusals) -> Any:
-        """The keys of a batch as a column; one that is no text is refused where text was asked for."""
+        """Return the keys of a batch as a column. As text, a key that is not UTF-8 is refused."""
         if self.key == "text":
             return as_text(batch.column("key"), refused, "the key")
         return as_type(batch.column("key"), self.key_type())
 
 
 class Refusals:
-    """The rows of a batch that do not become rows of the table, by their number in it."""
+    """The rows of a batch that do not become rows of the table, by row number."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
-        """Why it goes into the quarantine; the first reason counts."""
+        """Why a row goes to the quarantine. The first reason counts."""
         self.schema_ids: dict[int, int] = {}
         self.left_out: set[int] = set()
-        """Those that nobody can judge yet."""
+        """Rows that cannot be judged yet."""
 
     def add(self, row: int, reason: str) -> None:
         self.reasons.setdefault(row, reason)
 
     def kept(self, count: int) -> Any:
-        """The numbers of the other rows, as numpy's; None when these are all."""
+        """Return the numbers of all other rows as an array, or None if no row was refused."""
         import numpy as np
 
         if not self.reasons and not self.left_out:
@@ -103,9 +103,10 @@ class Refusals:
 def put_together(
     batch: pa.RecordBatch, columns: pa.Schema, payload: list[Any], keys: Any | None, refused: Refusals
 ) -> Decoded:
-    """The rows that were not refused, and those that were.
+    """Combine columns into the accepted rows and the refused ones.
 
-    ``payload`` has the kept rows only; ``keys`` (None: not a column of its own) has all of ``batch``.
+    ``payload`` has only the accepted rows. ``keys`` has all rows of ``batch``, or is None if the key is not a separate
+    column.
     """
     import pyarrow as pa
 
@@ -135,7 +136,7 @@ def _rejected(batch: pa.RecordBatch, refused: Refusals) -> pa.RecordBatch:
 
 
 def _signed(schema_id: int | None) -> int | None:
-    """Ids are Java's int; damaged ones may not be."""
+    """Convert an id to Java's int, because an id in a damaged message may be larger."""
     return schema_id if schema_id is None or schema_id < 1 << 31 else schema_id - (1 << 32)
 
 
@@ -145,8 +146,10 @@ def _coordinates(batch: pa.RecordBatch) -> list[Any]:
 
 
 def _known_to_all(moments: Any) -> Any:
-    """Times beyond the years 1 to 9999 (microseconds, taken for milliseconds) as null: most tables cannot hold them,
-    and such a record would stop the landing for good.
+    """Replace times outside the years 1 to 9999 by null.
+
+    They come from microseconds taken for milliseconds. Most tables cannot hold them, and such a record would stop the
+    landing permanently.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -158,12 +161,12 @@ def _known_to_all(moments: Any) -> Any:
 
 
 def as_type(array: Any, kind: pa.DataType) -> Any:
-    """A session may use large strings or another zone than ours: same values, another type."""
+    """Cast a column. A session may use large strings, or another time zone, for the same values."""
     return array if array.type == kind else array.cast(kind)
 
 
 def as_text(array: Any, refused: Refusals, what: str) -> Any:
-    """Bytes as a text column; rows that are no UTF-8 are refused, and null here."""
+    """Decode bytes to a text column. Rows that are not UTF-8 are refused, and null here."""
     import pyarrow as pa
 
     array = as_type(array, pa.binary())

@@ -1,4 +1,4 @@
-"""JSON values as typed columns: msgspec decodes, so a table accepts what a consumer with the same type accepts."""
+"""Decode JSON values to typed columns with msgspec: a table accepts what a consumer with the same type accepts."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -29,9 +29,10 @@ _TOO_DEEP = "values nest too deep"
 
 
 class JsonPlan(NamedTuple):
-    """Columns, of which ``payload`` are of the value; ``struct``: the type of values, as `pack_type` gives it.
+    """How to decode JSON.
 
-    ``fields`` are those of the type, by the names of their columns.
+    ``payload`` is the number of columns from the value, ``struct`` the type as `pack_type` gives it, and ``fields`` are
+    the fields of the type, by the names of their columns.
     """
 
     columns: pa.Schema
@@ -69,7 +70,7 @@ class _JsonDecoder:
             return [self._decoded_one(row, value, refused) for row, value in enumerate(values)]
 
     def _decoded_one(self, row: int, value: bytes | None, refused: Refusals) -> Any:
-        """What a JSON Schema serializer puts before a value, an id or a GUID, is taken off: no JSON begins with it."""
+        """Decode one value. It may have the prefix of JSON Schema serializers (an id or a GUID), which JSON never has."""
         if value is None:
             return None
         if value[:1] == b"\0" and len(value) >= ID_SIZE:
@@ -81,7 +82,7 @@ class _JsonDecoder:
             return None
 
     def _arrays(self, rows: list[Any], numbers: list[int] | None, refused: Refusals) -> list[Any] | None:
-        """An array for each field; None when some value did not fit its type, which is then refused."""
+        """Return an array for each field. If a value does not fit its type, refuse it and return None."""
         import pyarrow as pa
 
         arrays: list[Any] = []
@@ -98,7 +99,7 @@ class _JsonDecoder:
         return arrays
 
     def _payload(self, arrays: list[Any]) -> list[Any]:
-        """The columns of the value: the table may have more than the type, and wider ones."""
+        """Return the value's columns. The table may have more columns than the type, and wider ones."""
         import pyarrow as pa
 
         own = dict(zip(self._plan.fields.names, arrays, strict=True))
@@ -111,7 +112,7 @@ class _JsonDecoder:
 
 
 def _refuse_unfit(values: list[Any], field: pa.Field, numbers: list[int] | None, refused: Refusals) -> None:
-    """Refuse values that are of the right Python type but not of the column's (300 in an int8)."""
+    """Refuse values with the right Python type that do not fit in the column, such as 300 in an int8."""
     import pyarrow as pa
 
     before = len(refused.reasons)
@@ -125,7 +126,7 @@ def _refuse_unfit(values: list[Any], field: pa.Field, numbers: list[int] | None,
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as a column. Raises as pyarrow does, and for what it would bend to fit."""
+    """Build a column. Raises pyarrow's errors, and ValueError for values that pyarrow would silently change."""
     import pyarrow as pa
 
     array = pa.array(values, kind)
@@ -135,7 +136,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _is_bent(array: Any) -> bool:
-    """Whether a number too large for a float became infinite, or a time in another zone left the calendar.
+    """True if a number too large for a float became infinite, or a time in another zone left the calendar.
 
     JSON has neither of them.
     """
@@ -166,7 +167,7 @@ _FIRST_SECOND, _END_SECOND = -62_135_596_800, 253_402_300_800
 
 
 class JsonValues:
-    """JSON of one type for the length of a landing."""
+    """JSON values of one type, during a landing."""
 
     def __init__(self, settings: ValueSettings) -> None:
         self._frame = Frame(settings.key, settings.tombstones)
@@ -191,7 +192,7 @@ class JsonValues:
         return pack_type(struct), fields
 
     def plan(self, table: pa.Schema | None) -> JsonPlan:
-        """A schema in Spark's language is read by Spark: the first call needs a session."""
+        """Return the plan. Spark parses a schema in its own language, so the first call may need a session."""
         import pyarrow as pa
 
         if self._type is None:
@@ -210,7 +211,7 @@ class JsonValues:
         return JsonPlan(self._frame.columns(payload), len(payload), struct, own, self._frame)
 
     def learn(self, ids: AbstractSet[int]) -> None:
-        """The type was given, whatever schema a value names."""
+        """Do nothing: the type was given, whatever schema a value names."""
 
     def close(self) -> None: ...
 

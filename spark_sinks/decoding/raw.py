@@ -1,4 +1,4 @@
-"""Values that stay what they are: bytes, or text."""
+"""Values that are not decoded: bytes or text."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RawPlan(NamedTuple):
-    """Columns ``key`` and ``value``, each as bytes or as text. Also its own decoder."""
+    """Columns ``key`` and ``value``, each as bytes or text. It is also its own decoder."""
 
     key: KeyKind
     value: KeyKind
@@ -53,7 +53,7 @@ class RawPlan(NamedTuple):
 
 
 class RawValues:
-    """Bytes and text. ``decoded`` returns the values of a schema, if the topic has got one before its first rows."""
+    """Bytes and text. ``decoded`` returns typed values if the topic gets a schema before its first rows."""
 
     def __init__(self, plan: RawPlan, decoded: Callable[[], Values | None] = lambda: None) -> None:
         self._plan = plan
@@ -76,7 +76,7 @@ class RawValues:
         return self._plan
 
     def learn(self, ids: AbstractSet[int]) -> None:
-        """Learn nothing, unless the values have a schema by now: other values name none."""
+        """Learn schemas only if the values have a schema by now. Raw values name none."""
         if self._decoded is not None:
             self._decoded.learn(ids)
 

@@ -1,7 +1,7 @@
-"""What the columns of a table are: Arrow types from a msgspec.Struct type, and a Struct type from Arrow types.
+"""Convert between msgspec.Struct types and the Arrow columns of a table.
 
-One of the two is given (``schema=``), the other follows. msgspec then does all decoding, so a table accepts exactly
-what a consumer with the same type accepts, and refuses the rest with the same words.
+The caller gives either of them (``schema=``), and the other is derived. All decoding is done by msgspec, so a table
+accepts exactly what a consumer with the same type accepts, and its errors have the same text.
 """
 
 # pyarrow has no type information.
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Convert = Callable[[Any], Any] | None
-"""Makes of a decoded value what pyarrow takes; None when it takes the value as it is."""
+"""Converts a decoded value to what pyarrow accepts; None if pyarrow accepts the value unchanged."""
 
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
 
 
 def arrow_schema(struct: type[msgspec.Struct]) -> pa.Schema:
-    """The columns of a Struct type: its fields by their names in JSON, nullable where ``None`` is allowed."""
+    """Return the columns of a Struct type: its fields by their JSON names, nullable if ``None`` is allowed."""
     import pyarrow as pa
 
     info = _struct_info(struct)
@@ -41,20 +41,20 @@ def arrow_schema(struct: type[msgspec.Struct]) -> pa.Schema:
 
 
 def struct_type(schema: pa.Schema) -> type[msgspec.Struct]:
-    """A Struct type that decodes rows of an Arrow schema; a nullable column may be null or missing."""
+    """Return a Struct type that decodes rows of an Arrow schema. A nullable column may be null or missing."""
     return _defstruct([(field.name, field) for field in schema], "Row")
 
 
 def converters(struct: type[msgspec.Struct]) -> list[tuple[str, Convert]]:
-    """For each field in order: its attribute, and the conversion of its values for pyarrow."""
+    """Return the attribute of each field in order, with the conversion of its values for pyarrow."""
     return [(field.name, _converter(field.type)) for field in _struct_info(struct).fields]
 
 
 def pack_type(struct: type[msgspec.Struct]) -> bytes:
-    """A Struct type as bytes for other processes.
+    """Serialize a Struct type for other processes.
 
-    It goes by its fields, never by its name: a type of ``__main__`` cannot be imported there, and pickling the class
-    itself (cloudpickle 3, msgspec 0.22) silently loses the fields.
+    It is described by its fields, not its name: a type of ``__main__`` cannot be imported elsewhere, and pickling the
+    class itself (cloudpickle 3, msgspec 0.22) silently loses the fields.
     """
     from pyspark.cloudpickle import CloudPickler
 
@@ -72,7 +72,7 @@ def pack_type(struct: type[msgspec.Struct]) -> bytes:
 
 
 def unpack_type(data: bytes) -> type[msgspec.Struct]:
-    """The Struct type of `pack_type`."""
+    """Restore the Struct type from `pack_type`."""
     import pickle
 
     return pickle.loads(data)
@@ -118,7 +118,7 @@ def _arrow_field(field: mi.Field, where: str) -> pa.Field:
 
 
 def _without_none(kind: mi.Type) -> tuple[mi.Type, bool]:
-    """A type without ``| None`` and without annotations, and whether None is allowed."""
+    """Strip ``| None`` and annotations from a type. Return it, and whether None is allowed."""
     if isinstance(kind, mi.Metadata):
         return _without_none(kind.type)
     if isinstance(kind, mi.UnionType):

@@ -1,8 +1,8 @@
-"""One set of columns for schemas that differ: what a column can come to hold, and values brought into its type.
+"""Combine differing schemas into one set of columns, and convert values to the columns' types.
 
-The rules are those of `schema_registry.compatibility.warehouse`: a column is never dropped and never narrowed; int
-becomes long, float double, a decimal gets more digits at the same scale. Values that a wider column holds exactly go
-into it (an int into a double, text into bytes).
+The rules are those of `schema_registry.compatibility.warehouse`: a column is never dropped or narrowed; int becomes
+long, float becomes double, and a decimal gets more digits at the same scale. Values that a wider column can represent
+exactly are stored in it (an int in a double, text in bytes).
 """
 
 # pyarrow has no type information.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TAKEN = frozenset({*RESERVED, DATE})
-"""Names that the fields of an Avro schema do not get. The schema cannot be changed by the caller."""
+"""Names that fields of an Avro schema do not get, because the caller cannot change the schema."""
 
 
 class Conflict(NamedTuple):
-    """A field that its column cannot hold."""
+    """A field that its column cannot represent."""
 
     field: str
     column: str
@@ -39,12 +39,12 @@ class Conflict(NamedTuple):
 
 
 class Columns:
-    """The columns of a table while schemas are added to them. Names differ by more than upper and lower case."""
+    """The columns of a table, to which schemas are added. Names are compared case-insensitively."""
 
     def __init__(
         self, fields: Iterable[pa.Field], lacks: AbstractSet[Lack] = frozenset(), taken: AbstractSet[str] = TAKEN
     ) -> None:
-        """``taken``: names that no field gets."""
+        """``taken`` are reserved names."""
         self._lacks = lacks
         self._taken = taken
         self._fields: dict[str, tuple[str, Any]] = {field.name.lower(): (field.name, field.type) for field in fields}
@@ -58,11 +58,10 @@ class Columns:
         return [pa.field(name, kind) for name, kind in self._fields.values()]
 
     def add(self, fields: Sequence[tuple[str, pa.DataType]], *, new_column: bool) -> tuple[str, ...] | Conflict:
-        """Make room for values of these types: the names of their columns. Nothing changes with a conflict.
+        """Add or widen columns for fields of these types, and return the columns' names. A conflict changes nothing.
 
-        A field whose name is taken gets the suffix ``__value``.
-
-        ``new_column``: a field that does not fit its column gets another column, so there is no conflict.
+        A field whose name is reserved gets the suffix ``__value``. With ``new_column`` a field that does not fit its
+        column gets another column, so conflicts do not occur.
         """
         changed = dict(self._fields)
         names: list[str] = []
@@ -80,7 +79,7 @@ class Columns:
 def _place(
     columns: dict[str, tuple[str, Any]], name: str, wanted: str, kind: pa.DataType, used: set[str], new_column: bool
 ) -> str | Conflict:
-    """The column of one field, made or widened."""
+    """Create or widen the column of one field."""
     typed = f"{name}__{type_word(kind)}"
     for column in (wanted, typed, *(f"{typed}__{number}" for number in range(2, len(columns) + len(used) + 3))):
         key = column.lower()
@@ -97,10 +96,10 @@ def _place(
 
 
 def united(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
-    """The type that holds what ``column`` holds, and values of ``kind``, exactly; None: there is none.
+    """Return a type that represents both the column's values and those of ``kind`` exactly, or None.
 
-    Units of time do not count: a target that has microseconds alone keeps them. Nor does what is large, a view or a
-    dictionary: the column stays what it is.
+    Units of time are ignored, because a target with only microseconds keeps them. So are large, view and dictionary
+    encodings, which the column keeps.
     """
     import pyarrow.types as pt
 
@@ -128,7 +127,7 @@ def _wider(column: Any, kind: Any) -> pa.DataType | None:
         return column if (column.tz is None) == (kind.tz is None) else None
     if (pt.is_time(column) and pt.is_time(kind)) or (pt.is_binary(column) and pt.is_string(kind)):
         return column
-    if pt.is_int64(column) and pt.is_time(kind):  # a table that has no type for times: microseconds
+    if pt.is_int64(column) and pt.is_time(kind):  # microseconds in a table without a type for times
         return column
     if pt.is_signed_integer(column) and pt.is_signed_integer(kind):
         return column if column.bit_width >= kind.bit_width else kind
@@ -157,7 +156,7 @@ def _united_structs(column: Any, kind: Any) -> pa.DataType | None:
 
 
 def _plain(kind: Any) -> pa.DataType:
-    """The type without what does not change its values: large, view, dictionary, names within lists."""
+    """Strip what does not affect values: large, view and dictionary encodings, and names within lists."""
     import pyarrow as pa
     import pyarrow.types as pt
 
@@ -177,7 +176,7 @@ def _plain(kind: Any) -> pa.DataType:
 
 
 def _without(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
-    """The type that stands for one that is lacking."""
+    """Replace types that the table lacks."""
     import pyarrow as pa
     import pyarrow.types as pt
 
@@ -222,7 +221,7 @@ _WORDS = {
 
 
 def conform(array: Any, kind: Any) -> Any:
-    """Values as a type that `united` gave for theirs."""
+    """Convert values to a type that `united` returned for theirs."""
     import pyarrow as pa
     import pyarrow.types as pt
 

@@ -1,4 +1,4 @@
-"""The seam between records and rows: the driver knows what values are (`Values`), tasks decode them (`RowDecoder`)."""
+"""Protocols between the driver, which knows a topic's values (`Values`), and decoding tasks (`RowDecoder`)."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,21 +19,21 @@ ValueKind = Literal["auto", "avro", "json", "text", "bytes"]
 KeyKind = Literal["bytes", "text"]
 Change = Literal["fail", "quarantine", "new_column"]
 Lack = Literal["time", "nanos", "narrow"]
-"""Types that not every table has: the time of a day, timestamps of nanoseconds, and numbers that may become wider."""
+"""Types that some tables lack: time of day, nanosecond timestamps, and numbers narrower than long and double."""
 SPARK_LACKS: frozenset[Lack] = frozenset({"time", "nanos"})
 
 
 class ValueSettings(NamedTuple):
-    """The options of a landing about its values.
+    """The options of a landing for its values.
 
-    - ``value``: ``auto`` is ``avro`` with a registry, ``json`` with a schema, and ``bytes`` with neither.
-    - ``schema``: the columns of JSON values: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL.
+    - ``value``: ``auto`` means ``avro`` with a registry, ``json`` with a schema, and ``bytes`` with neither.
+    - ``schema``: the columns of JSON values, as a `msgspec.Struct` type, a pyarrow schema or Spark's DDL.
     - ``registry``: a URL, a client, or None.
-    - ``key``: what ``_key`` is; a key that is not UTF-8 is refused with ``text``.
-    - ``on_incompatible``: what becomes of values whose schema no common column can hold.
-    - ``tombstones``: whether rows have the column `shape.TOMBSTONE` (tables that are upserted).
-    - ``lacks``: what the way to the table has no type for: times become microseconds since midnight (int64),
-      nanoseconds are cut to microseconds, int and float become long and double.
+    - ``key``: the type of ``_key``; with ``text``, a key that is not UTF-8 is refused.
+    - ``on_incompatible``: how values are treated whose schema does not fit in common columns.
+    - ``tombstones``: adds the column `shape.TOMBSTONE` (for tables that are upserted).
+    - ``lacks``: types that the table lacks: times become microseconds since midnight (int64), nanoseconds are cut to
+      microseconds, int and float become long and double.
     """
 
     topic: str
@@ -47,11 +47,11 @@ class ValueSettings(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A batch of the source, taken apart: every record is in exactly one of the three.
+    """A decoded batch of the source. Every record is in exactly one of the three parts.
 
-    ``rows`` has `RowPlan.columns`; ``rejected`` has `shape.quarantine_schema`, None when nothing was refused;
-    ``unknown`` are the ids of schemas that the plan does not know, whose records are left out: the driver learns them
-    and has the batch decoded again.
+    ``rows`` has `RowPlan.columns`. ``rejected`` has `shape.quarantine_schema`, or is None if no record was refused.
+    ``unknown`` are ids of schemas that the plan does not contain; their records are left out until the driver has
+    learned the schemas and the batch is decoded again.
     """
 
     rows: pa.RecordBatch
@@ -60,44 +60,47 @@ class Decoded(NamedTuple):
 
 
 class RowDecoder(Protocol):
-    """Decodes in one task."""
+    """Decodes batches in a task."""
 
     def rows(self, batch: pa.RecordBatch) -> Decoded:
-        """Take apart a batch with the columns `shape.SOURCE_COLUMNS`; offsets of a partition ascend in it.
+        """Decode a batch with the columns `shape.SOURCE_COLUMNS`, in which the offsets of a partition ascend.
 
-        Never raises for what a record holds: that is in ``rejected``.
+        Never raises because of a record's contents; such records are in ``rejected``.
         """
         ...
 
 
 class RowPlan(Protocol):
-    """The plan for the tasks of one batch; picklable, and small."""
+    """How the tasks of one batch decode; picklable and small."""
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns of a decoded row in order: fields of the value, ``_key`` (not for ``bytes`` and ``text``, whose
-        columns are ``key`` and ``value``), `shape.COORDINATES`, and `shape.TOMBSTONE` where asked for."""
+        """The columns of a decoded row in order.
+
+        These are the fields of the value, ``_key`` (except for ``bytes`` and ``text``, whose columns are ``key`` and
+        ``value``), `shape.COORDINATES`, and `shape.TOMBSTONE` if requested.
+        """
         ...
 
     def decoder(self) -> RowDecoder: ...
 
 
 class Values(Protocol):
-    """The values of a topic during a landing. Used by the driver, from one thread."""
+    """The values of a topic during a landing. Used by the driver, in one thread."""
 
     def plan(self, table: pa.Schema | None) -> RowPlan:
-        """The plan for the next batch, after its end is fixed: so all its schemas are registered by now.
+        """Return the plan for the next batch. The batch's end is known, so all of its schemas are registered by now.
 
-        ``table``: the columns that the table has (None: not made yet). The plan's columns hold at least these, none
-        narrower. Raises `SerializationError` for a change that is not allowed, `SchemaUnavailable` when the registry
+        ``table`` are the columns of the table, or None if it does not exist yet. The plan has at least these columns,
+        none narrower. Raises `SerializationError` for a change that is not allowed, `SchemaUnavailable` if the registry
         does not answer.
         """
         ...
 
     def learn(self, ids: AbstractSet[int]) -> None:
-        """Find out about schemas that tasks met. One that the registry does not know is refused from the next plan on.
+        """Fetch schemas that tasks have met. The next plan refuses records of a schema that the registry lacks.
 
-        Raises `SchemaUnavailable` when the registry does not answer.
+        Raises `SchemaUnavailable` if the registry does not answer.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""The JVM: which Java, how it is started, what makes it start fast, and jars that pyspark does not bring."""
+"""The JVM: finding Java, starting it, speeding up its start, and fetching jars that pyspark lacks."""

@@ -1,8 +1,8 @@
-"""Java's classes made ready beforehand: Spark loads some ten thousand of them before the first row.
+"""Caches of loaded Java classes, because Spark loads some ten thousand of them before the first row.
 
-`spark_sinks.session.warmup` has the JVM keep what a small job loaded and linked: an AOT cache with Java 25 (JEP 514), a
-class archive before that. It is used whenever there is one for exactly this Java and these jars. Should a file not fit
-after all, the JVM passes over it.
+`spark_sinks.session.warmup` lets the JVM store the classes that a small job loaded and linked: in an AOT cache with
+Java 25 (JEP 514), or a class archive with older versions. A cache is used if it was made for exactly this Java and
+these jars. If a file does not fit nevertheless, the JVM ignores it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ _AOT_FROM = 25
 
 
 def cache_directory() -> Path:
-    """Where what is fetched or made for Spark on this machine is kept."""
+    """Return the cache directory for files fetched or made for Spark on this machine."""
     caches = os.environ.get("XDG_CACHE_HOME")
     return (Path(caches) if caches else Path.home() / ".cache") / "eventbus" / "spark"
 
 
 def cache_file(java: Path, major: int, jars: Path) -> Path:
-    """The cache for a ``java`` program and a directory of jars, made or not.
+    """Return the cache file for a ``java`` program and a directory of jars, whether or not it exists.
 
-    The JVM compares the jars' places, sizes and times with those of the training, so all of them name the file.
+    The JVM compares the paths, sizes and times of jars with those of the training, so they are all hashed into the
+    name.
     """
     told = hashlib.sha256(f"{java.resolve()} {major} {jars.resolve()}\n".encode())
     for path in (java.resolve().parents[1] / "release", *sorted(jars.glob("*.jar"))):
@@ -35,16 +36,16 @@ def cache_file(java: Path, major: int, jars: Path) -> Path:
 
 
 def cache_options(file: Path, major: int, *, training: bool = False) -> list[str]:
-    """The JVM's options to use a cache, or, in training, to write one at its end; none while there is no file."""
+    """Return JVM options to use a cache, or in training to write one on exit; none if the file does not exist."""
     if training:
         return [f"-XX:AOTCacheOutput={file}" if major >= _AOT_FROM else f"-XX:ArchiveClassesAtExit={file}"]
     if not file.is_file():
         return []
-    # Without the log: it would warn on standard output of a cache that does not fit.
+    # Logging is off, because the JVM would warn on standard output about a cache that does not fit.
     used = f"-XX:AOTCache={file}" if major >= _AOT_FROM else f"-XX:SharedArchiveFile={file}"
     return [used, "-Xlog:disable"]
 
 
 def obsolete(file: Path) -> list[Path]:
-    """Caches of other Javas and other jars: nothing uses them until those come back."""
+    """Return caches for other versions of Java or other jars, which are currently unused."""
     return sorted(path for path in cache_directory().glob("classes-java*") if path.is_file() and path != file)

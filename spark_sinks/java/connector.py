@@ -1,9 +1,9 @@
-"""The jars of Spark's Kafka source, which pyspark does not bring: fetched once from Maven Central, and kept.
+"""The jars of Spark's Kafka source, which pyspark lacks: fetched once from Maven Central, and cached.
 
-Ivy, which comes with pyspark, does the work: it takes the newest version up to Spark's own (the connector of a Spark
-release is sometimes published late), leaves out what Spark has already, and checks every file's checksum. Kept in
-``~/.cache/eventbus/spark``; afterwards no network is needed. A machine that has none takes ready jars from the
-directory that ``EVENTBUS_SPARK_JARS`` names.
+Ivy, which is part of pyspark, fetches them. It takes the newest version up to Spark's own (the connector of a Spark
+release is sometimes published late), leaves out jars that Spark has, and verifies checksums. The jars are cached in
+``~/.cache/eventbus/spark``, so later runs need no network. A machine without network can use jars in the directory
+named by ``EVENTBUS_SPARK_JARS``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VERSIONED = re.compile(r"(.+?)-(\d[^-]*(?:-[\w.]+)*)\.jar")
 
 
 class Release(NamedTuple):
-    """A Spark: its version, and that of the Scala it was built with."""
+    """The version of Spark, and of the Scala it was built with."""
 
     spark: str
     scala: str
 
 
 def installed_spark() -> Release:
-    """The Spark in the pyspark package. Raises `ConfigError` when pyspark has no jars (pyspark-client)."""
+    """Return the Spark version in the pyspark package. Raises `ConfigError` if pyspark has no jars (pyspark-client)."""
     for path in (spark_package() / "jars").glob("spark-core_*.jar"):
         if found := re.fullmatch(r"spark-core_([\d.]+)-(.+)\.jar", path.name):
             return Release(found[2], found[1])
@@ -44,9 +44,9 @@ def installed_spark() -> Release:
 
 
 def connector() -> list[Path]:
-    """The jars to put into ``spark.jars``; none when they lie among Spark's own.
+    """Return the jars for ``spark.jars``; none if they are among Spark's own jars.
 
-    The first call on a machine downloads them (10 MB). Raises `ConfigError` when that fails, with how to do without.
+    The first call on a machine downloads them (10 MB). Raises `ConfigError` with an alternative if that fails.
     """
     if list((spark_package() / "jars").glob(f"{_ARTIFACT}_*.jar")):
         return []
@@ -63,12 +63,12 @@ def connector() -> list[Path]:
 
 
 def kept_connector(release: Release) -> Path:
-    """The directory of the jars for a Spark; there once they were fetched."""
+    """Return the directory of the jars for a Spark version. It exists once they were fetched."""
     return cache_directory() / f"kafka-{release.spark}_{release.scala}"
 
 
 def connector_coordinate() -> str:
-    """What to give to ``--packages``. Without a network it is the version of Spark itself, which is usually right."""
+    """Return the coordinate for ``--packages``. Without a network it has Spark's own version: usually right."""
     release = installed_spark()
     artifact = f"{_ARTIFACT}_{release.scala}"
     version = release.spark
@@ -96,13 +96,13 @@ def _fetch(release: Release, to: Path) -> None:
             said = f"nothing came within {_FETCH_S} s"
         if said or not list(fetched.glob(f"{_ARTIFACT}_*.jar")):
             raise _not_fetched(release, said)
-        with contextlib.suppress(OSError):  # another process was faster, and has fetched the same
+        with contextlib.suppress(OSError):  # another process has fetched them first
             shutil.rmtree(to, ignore_errors=True)
             fetched.rename(to)
 
 
 def _ivy_module(release: Release) -> str:
-    """The dependency, without all that is among Spark's jars already."""
+    """Return the Ivy module with the dependency, excluding what is among Spark's jars."""
     own = sorted(
         {found[1] for path in (spark_package() / "jars").iterdir() if (found := _VERSIONED.fullmatch(path.name))}
     )

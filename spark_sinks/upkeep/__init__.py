@@ -1,1 +1,1 @@
-"""Looking after a table: how far it is, whether it holds what the topic held, and mending its quarantine."""
+"""Maintain a table: its status, a check against its topic, compaction, and replays of its quarantine."""

@@ -1,4 +1,4 @@
-"""`compact`: few files of many, in the days that are over."""
+"""`compact`: rewrite many files as few, by default in days that are over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_FILES = 2
 
 
 class CompactReport(NamedTuple):
-    """``before``: partitions whose first value sorts below it were looked at; None: all of them."""
+    """The result of `compact`. If ``before`` is set, partitions whose first value sorts below it were compacted."""
 
     topic: str
     table: str
@@ -34,12 +34,13 @@ def compact(
     compression: str = "zstd",
     stage: str | None = None,
 ) -> CompactReport:
-    """Rewrite partitions of many files as few.
+    """Rewrite partitions with many files as few files.
 
-    ``before``: partitions that sort below it; by default those of days before today (UTC), which late records only
-    reach. ``everything``: all of them. Takes the table over, so a landing of it must not run (it would be fenced).
+    ``before`` selects partitions that sort below it, by default those of days before today (UTC), which only late
+    records reach. ``everything`` selects all. It takes over the table, so a landing of it must not run (it would be
+    fenced).
 
-    Raises `ConfigError` when there is no such table, or where there is nothing of that kind to do.
+    Raises `ConfigError` if the table does not exist, or cannot be compacted.
     """
     started = time.monotonic()
     if min_files < 2:
@@ -57,7 +58,7 @@ def compact(
 
 
 def _day(text: str | None) -> str:
-    """A day as directories are named; None: today, in UTC."""
+    """Return a day in the form of directory names; None is today in UTC."""
     if text is None:
         return datetime.now(UTC).date().isoformat()
     try:

@@ -30,7 +30,7 @@ _SHIFT = np.uint64(33)
 
 
 class Compared(NamedTuple):
-    """``compared`` rows in ``columns``. ``left_out``: columns whose type in the table cannot be converted back."""
+    """The result: ``compared`` rows in ``columns``. ``left_out`` are columns whose type cannot be converted back."""
 
     compared: int
     columns: list[str]
@@ -39,9 +39,9 @@ class Compared(NamedTuple):
 
 
 def compare_values(target: Target, state: SinkState, rows: RowMaker, records: Iterable[pa.RecordBatch]) -> Compared:
-    """Compare rows with the records that they were made of, which ascend in each partition.
+    """Compare rows with the records they were made of, which must ascend in each partition.
 
-    It takes 8 bytes of memory for each offset in the table.
+    It needs 8 bytes of memory for each offset in the table.
     """
     columns = state.columns()
     if columns is None:
@@ -68,7 +68,7 @@ def compare_values(target: Target, state: SinkState, rows: RowMaker, records: It
 
 
 class _Hashes:
-    """The hash of the row at each offset."""
+    """Hashes of rows by offset."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[int, int], tuple[Hashes, NDArray[np.bool_]]] = {}
@@ -105,7 +105,7 @@ def _unfit(batch: Any, kinds: dict[str, pa.DataType]) -> set[str]:
     for name in batch.schema.names:
         try:
             batch.column(name).cast(kinds[name])
-        except (pa.ArrowException, NotImplementedError):  # Arrow's word for a cast that there is not
+        except (pa.ArrowException, NotImplementedError):  # Arrow's errors for an unsupported cast
             found.add(name)
     return found
 

@@ -1,5 +1,6 @@
-"""Records that wait in a quarantine while newer ones without a value delete their keys: a replay must not bring them
-back, and the table does not know any more what it deleted.
+"""Find quarantined records whose keys newer tombstones have deleted.
+
+A replay must not restore them, but the table no longer knows what it deleted.
 """
 
 # pyarrow has no type information.
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Deletions:
-    """The last deletion of each waiting key, by partition: told by the log, as far as the table was landed."""
+    """The last deletion of each waiting key by partition, read from the log as far as the table was landed."""
 
     def __init__(self, truth: Callable[[], Truth]) -> None:
         self._truth = truth
         self._last: dict[tuple[int, bytes], int] = {}
         self._places: dict[tuple[int, int], bytes] = {}
-        """The keys of the records that wait, as they are in the log."""
+        """The keys of the waiting records, as in the log."""
 
     def look(self, state: SinkState, waiting: Iterable[pa.RecordBatch]) -> None:
-        """Read the log behind the first record that waits in each partition. ``waiting``: with the source's columns."""
+        """Read the log after the first waiting record of each partition. ``waiting`` has the source's columns."""
         self._last.clear()
         self._places.clear()
         for batch in waiting:
@@ -48,7 +49,7 @@ class Deletions:
                         self._last[partition, key] = offset
 
     def left_out(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows whose records nothing has deleted."""
+        """Return the rows whose records were not deleted."""
         import pyarrow as pa
 
         if not self._last:

@@ -1,4 +1,4 @@
-"""Which records of a topic a table that is upserted should show: the newest of each key, unless that is a deletion."""
+"""Find the records of a topic that an upserted table should show: the newest of each key, unless it is a deletion."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,8 +24,11 @@ _PARTITION, _OFFSET, _DEAD, _RECORD_KEY = "\0partition", "\0offset", "\0dead", "
 
 
 class Shown(NamedTuple):
-    """Offsets of one partition, ascending. ``either``: of keys that are in several partitions, where only the table's
-    order of arrival decides which is the newest."""
+    """Offsets of one partition, ascending.
+
+    ``either`` is for keys found in several partitions: the newest of those depends on the order in which they were
+    landed.
+    """
 
     newest: Int64s
     either: Int64s
@@ -33,7 +36,7 @@ class Shown(NamedTuple):
 
 
 class Newest:
-    """Takes records in ascending offsets of each partition; holds one row per key and partition."""
+    """Find the newest row of each key. Add each partition in order of offsets. Holds one row per key and partition."""
 
     def __init__(self, width: int) -> None:
         self._keys = [f"\0{number}" for number in range(width)]
@@ -41,7 +44,7 @@ class Newest:
         self._deaths = _LastOf([_RECORD_KEY, _PARTITION], [_OFFSET])
 
     def add_records(self, batch: pa.RecordBatch) -> None:
-        """Records of the source, told apart by their key; without a value they delete."""
+        """Add records of the source, identified by their key. A record without a value is a deletion."""
         import pyarrow as pa
 
         columns = [batch.column("key"), batch.column("partition"), batch.column("offset")]
@@ -50,7 +53,7 @@ class Newest:
         self._rows.add([*columns, dead, unused])
 
     def add_rows(self, batch: pa.RecordBatch, upsert: Sequence[str]) -> None:
-        """Decoded rows, told apart by columns; a tombstone deletes all rows of its record's key."""
+        """Add decoded rows, identified by the columns ``upsert``. A tombstone deletes all rows with its key."""
         key = next(name for name in (KEY, "key") if name in batch.schema.names)
         rows, dead = batch.filter(_not(batch.column(TOMBSTONE))), batch.filter(batch.column(TOMBSTONE))
         columns = [rows.column(name) for name in (*upsert, "_partition", "_offset", TOMBSTONE, key)]
@@ -58,7 +61,7 @@ class Newest:
         self._deaths.add([dead.column(name) for name in (key, "_partition", "_offset")])
 
     def shown(self) -> dict[int, Shown]:
-        """By partition."""
+        """Return the offsets by partition."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -91,7 +94,7 @@ class Newest:
 
 
 class _LastOf:
-    """Keeps the last row of every key."""
+    """The last row of each key."""
 
     def __init__(self, keys: list[str], rest: list[str]) -> None:
         self._keys = keys
@@ -116,7 +119,7 @@ class _LastOf:
         import pyarrow.compute as pc
 
         together = pa.concat_tables(self._parts, promote_options="permissive")
-        # One thread: "last" goes by the order of rows.
+        # One thread, because "last" depends on the order of rows.
         options = pc.ScalarAggregateOptions(skip_nulls=False)
         asked = [(name, "last", options) for name in self._rest]
         last = together.group_by(self._keys, use_threads=False).aggregate(asked)

@@ -1,6 +1,6 @@
-"""Sets of offsets, one bit each: what a table holds of a partition, compared with the log a window at a time.
+"""Sets of offsets with one bit each, to compare what a table holds of a partition with the log, window by window.
 
-A hundred million offsets are 12.5 MB, and stretches that nobody adds to cost nothing.
+A hundred million offsets need 12.5 MB, and empty windows need nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 WINDOW = 1 << 20
-"""Offsets that are compared at once; windows begin at its multiples."""
+"""Offsets that are compared at once. Windows begin at multiples of it."""
 _SHIFT = 20
 _MOST_RANGES = 100
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """Offsets that were found: how many, and the first ranges of them as ``[first, last]``, both inclusive."""
+    """A set of offsets: their count, and the first ranges as ``[first, last]``, both inclusive."""
 
     count: int = 0
     ranges: list[tuple[int, int]] = []
@@ -33,25 +33,25 @@ class Ranges(msgspec.Struct, frozen=True):
         return self.count > 0
 
     def __str__(self) -> str:
-        """``3, 17..20, ...``."""
+        """Format the ranges as ``3, 17..20, ...``."""
         shown = [f"{first:,}" if first == last else f"{first:,}..{last:,}" for first, last in self.ranges]
         told = sum(last - first + 1 for first, last in self.ranges)
         return ", ".join((*shown, "...") if told < self.count else shown)
 
     def head(self, most: int) -> Ranges:
-        """The same with fewer ranges."""
+        """Return the same count with fewer ranges."""
         return Ranges(self.count, self.ranges[:most])
 
 
 class RangesBuilder:
-    """Collects offsets in ascending order; keeps the first hundred ranges, and counts all."""
+    """Collects ascending offsets. It keeps the first hundred ranges and counts all offsets."""
 
     def __init__(self) -> None:
         self._count = 0
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, offsets: Int64s) -> None:
-        """``offsets``: ascending, all above those before."""
+        """Add ascending offsets, all greater than the previous ones."""
         if not len(offsets):
             return
         self._count += len(offsets)
@@ -64,7 +64,7 @@ class RangesBuilder:
         self._ranges += pairs[: _MOST_RANGES - len(self._ranges)]
 
     def add_range(self, start: int, end: int) -> None:
-        """All from ``start`` to before ``end``."""
+        """Add all offsets from ``start`` to before ``end``."""
         if start >= end:
             return
         self._count += end - start
@@ -78,14 +78,14 @@ class RangesBuilder:
 
 
 class OffsetSet:
-    """The offsets of one partition that were seen."""
+    """The offsets seen in one partition."""
 
     def __init__(self) -> None:
         self._windows: dict[int, NDArray[np.uint8]] = {}
         self.count = 0
 
     def add(self, offsets: Int64s) -> Int64s:
-        """Add offsets in any order; those that were there already, or come twice, ascending."""
+        """Add offsets in any order. Return those that were present already or occur twice, ascending."""
         twice = offsets[:0]
         if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():
             offsets = np.sort(offsets)
@@ -108,7 +108,7 @@ class OffsetSet:
         return offsets[there]
 
     def has(self, offsets: Int64s) -> Bools:
-        """For each offset, in any order: whether it is in."""
+        """Return for each offset whether it is in the set. The offsets may be in any order."""
         found = np.zeros(len(offsets), bool)
         for number in np.unique(offsets >> _SHIFT).tolist():
             packed = self._windows.get(number)
@@ -119,11 +119,11 @@ class OffsetSet:
         return found
 
     def windows(self) -> Iterator[int]:
-        """The numbers of the windows with offsets, ascending."""
+        """Iterate over the numbers of windows with offsets, ascending."""
         return iter(sorted(self._windows))
 
     def window(self, number: int) -> Bools:
-        """Which offsets of a window are in: `WINDOW` of them."""
+        """Return the membership of each of the `WINDOW` offsets in a window."""
         packed = self._windows.get(number)
         if packed is None:
             return np.zeros(WINDOW, bool)

@@ -1,7 +1,7 @@
-"""`replay_quarantine`: records that were refused, decoded once more; what is good now moves into the table.
+"""`replay_quarantine`: decode refused records again, and move those that are accepted now into the table.
 
-On this machine, without Spark: a quarantine is small. One commit makes the new rows part of the table and leaves in
-the quarantine what is refused again.
+It runs on this machine without Spark, because a quarantine is small. A single commit adds the new rows to the table,
+and keeps in the quarantine what is refused again.
 """
 
 # pyarrow has no type information.
@@ -31,14 +31,17 @@ if TYPE_CHECKING:
     from serdes.registry import SchemaClient
 
 ArrowSchema = Any
-"""A `pyarrow.Schema`: unknown to type checkers."""
+"""A `pyarrow.Schema`, whose type is unknown to type checkers."""
 _AT_ONCE = 20_000
-"""Records that are decoded together."""
+"""Maximum number of records decoded together."""
 
 
 class ReplayReport(NamedTuple):
-    """``waiting`` records were in the quarantine, ``landed`` of them are rows now; ``reasons`` of the others, with how
-    often and the first place of each. ``committed``: whether the table was changed."""
+    """The result of `replay_quarantine`.
+
+    ``waiting`` records were in the quarantine, and ``landed`` of them are rows now. ``reasons`` are those of the
+    others, each with its count and the first record. ``committed`` is True if the table was changed.
+    """
 
     topic: str
     table: str
@@ -65,13 +68,14 @@ def replay_quarantine(
     dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ReplayReport:
-    """Decode again what waits in the quarantine of a table; the arguments are those of its landing, corrected.
+    """Decode the records in a table's quarantine again; the arguments are those of its landing, corrected.
 
-    Takes the table over, so a landing of it must not run (it would be fenced); with ``dry_run`` it only reports what
-    would become of the records. ``progress`` is called with the number of records so far. In a table that is upserted
-    an older record never replaces a newer one, nor brings back what was deleted after it.
+    It takes over the table, so a landing of it must not run (it would be fenced). With ``dry_run`` it only reports the
+    outcome. ``progress`` is called with the number of records so far. In a table that is upserted, an older record
+    never replaces a newer one, nor restores what was deleted after it.
 
-    Raises `ConfigError` for a table that was transformed, or that was split by what only Spark can reckon.
+    Raises `ConfigError` for a table that was transformed, or is partitioned by an expression that only Spark can
+    compute.
     """
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
@@ -125,7 +129,7 @@ class _Replay:
         return False
 
     def run(self) -> bool:
-        """Return True if anything was landed; else the table stays unchanged and is not taken over."""
+        """Return True if anything was landed. Otherwise the table is unchanged and was not taken over."""
         self.dry()
         if not self.landed:
             return False
@@ -141,7 +145,7 @@ class _Replay:
         return bool(self.landed)
 
     def _staged(self) -> Batch | None:
-        """All of it in staged files; None when a record widened the columns, which files of one commit share."""
+        """Write all rows to staged files. Return None if a record widened the columns: all files need the same ones."""
         stage, columns = self._target.stage_directory(), self._rows.columns
         good, bad = StageWriter(stage, self._layout), StageWriter(stage, Layout(compression=self._layout.compression))
         for rows, rejected in self._decoded():
@@ -156,7 +160,7 @@ class _Replay:
         return Batch({}, good.finish(), bad.finish(), self._columns(), replaces_quarantine=True)
 
     def _decoded(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
-        """Decode the records that wait, and count them again."""
+        """Decode the waiting records, and count them again."""
         self.waiting = self.landed = 0
         self.reasons.clear()
         for batch in self._waiting():
@@ -173,7 +177,7 @@ class _Replay:
             yield rows, rejected
 
     def _waiting(self) -> Iterator[pa.RecordBatch]:
-        """The quarantine as records of the source, ascending in each batch."""
+        """Yield the quarantine as records of the source, ascending in each batch."""
         import pyarrow as pa
 
         names = dict(zip(("_topic", "_partition", "_offset", "_timestamp"), SOURCE_COLUMNS[2:], strict=True))
@@ -197,7 +201,7 @@ class _Replay:
                 self.reasons[reason] = 1, where
 
     def _columns(self) -> pa.Schema:
-        """The columns of the table afterwards."""
+        """Return the columns of the table after the replay."""
         import pyarrow as pa
 
         made = [field for field in self._rows.columns if field.name != TOMBSTONE]

@@ -1,4 +1,4 @@
-"""What a check of a table found, for programs and, line by line, for people."""
+"""The result of checking a table, as data and as sentences."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ EXPLAINED = {
     "dropped": "not in the table: dropped by the transform, or lost; nobody can tell",
     "several": "in the table more than once: the transform makes several rows of a record, or they doubled",
 }
-"""Why an offset is not there, or not checked, once."""
+"""Why an offset is absent, or is not checked for occurring once."""
 
 
 class PartitionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition, from offset ``start`` to before ``end`` (the table's next one).
+    """The result for one partition, from offset ``start`` to before ``end`` (the table's next offset).
 
-    ``records``: that the log has there and that should be in the table or the quarantine. ``rows`` and ``rejected``:
-    offsets found in the table and in the quarantine. ``explained``: counts by the words of `EXPLAINED`.
-    ``missing``: committed and nowhere; ``doubled``: more than once, or in both; ``foreign``: in the table though no
-    committed record is there (or not the newest of its key); ``differing``: with other values than in the log.
+    ``records``: records of the log that should be in the table or the quarantine. ``rows`` and ``rejected``: offsets
+    found in the table and in the quarantine. ``explained``: counts by the keys of `EXPLAINED`. ``missing``: committed
+    but absent. ``doubled``: more than once, or in both. ``foreign``: in the table without a committed record (or not
+    the newest of its key). ``differing``: values differ from the log.
     """
 
     partition: int
@@ -52,8 +52,10 @@ class PartitionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole table. ``problems`` are sentences; none of them: everything is there once. ``checked`` says what was
-    compared, ``remarks`` what could not be."""
+    """The result for a whole table. If ``problems`` is empty, every record is there once.
+
+    ``checked`` states what was compared, and ``remarks`` what could not be.
+    """
 
     topic: str
     table: str
@@ -75,7 +77,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def explained(self) -> dict[str, int]:
-        """Counts by the words of `EXPLAINED`, of all partitions."""
+        """Counts by the keys of `EXPLAINED` over all partitions."""
         found: dict[str, int] = {}
         for each in self.partitions:
             for word, count in each.explained.items():
@@ -84,7 +86,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyProgress(msgspec.Struct, frozen=True):
-    """How far a check is, in offsets; rows of the table come first and count as one step of their own."""
+    """The progress of a check in offsets. Reading the table's rows comes first and counts as one step."""
 
     doing: str
     done: int
@@ -92,12 +94,12 @@ class VerifyProgress(msgspec.Struct, frozen=True):
 
 
 def problems_of(topic: str, partition: PartitionReport) -> Iterator[str]:
-    """Sentences for what is wrong in a partition."""
+    """Yield a sentence for each problem of a partition."""
     where = f"{topic}-{partition.partition}"
     if partition.end > partition.log_end:
         yield (
             f"{where}: the table goes to offset {partition.end:,}, and the log ends at {partition.log_end:,}: this is "
-            f"another log, or the topic was made anew"
+            f"another log, or the topic was created again"
         )
     for ranges, told in (
         (partition.missing, "missing: committed in the log, and in neither the table nor the quarantine"),

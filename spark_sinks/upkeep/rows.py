@@ -1,4 +1,4 @@
-"""Records to rows outside of Spark, as the tasks of a landing do it: for replays and comparisons."""
+"""Convert records to rows outside of Spark, as the tasks of a landing do, for replays and comparisons."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -25,7 +25,7 @@ _MAX_ROUNDS = 20
 
 
 class ValueArguments(NamedTuple):
-    """The arguments of a landing about its values, which are needed again: see `spark_sinks.landing.land`."""
+    """The arguments of a landing about its values, see `spark_sinks.landing.land`."""
 
     value: ValueKind = "auto"
     schema: type[msgspec.Struct] | Any | str | None = None
@@ -35,10 +35,10 @@ class ValueArguments(NamedTuple):
 
 
 class RowMaker:
-    """Decodes batches of records into rows of a table, learning schemas as they come.
+    """Decodes batches of records to rows of a table, and learns schemas on the way.
 
-    JSON values without a ``schema`` are taken to be of the table's own columns. ``session`` starts Spark, which alone
-    can read a schema in its own language.
+    JSON values without a ``schema`` are decoded to the table's own columns. ``session`` starts Spark, which is needed
+    to parse a schema in its language.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class RowMaker:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns of rows now; a batch may widen them."""
+        """The columns of rows at present. A batch may widen them."""
         return self._plan.columns
 
     def follow(self, state: SinkState) -> None:
-        """The table's columns may have become wider since."""
+        """Adopt a newer state of the table, whose columns may have become wider."""
         self._state = state
         self._plan = self._values.plan(state.value_columns())
 
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
-        """``batch`` has `shape.SOURCE_COLUMNS`, ascending."""
+        """Decode a batch with `shape.SOURCE_COLUMNS`, ascending."""
         for _ in range(_MAX_ROUNDS):
             decoded = Decoding(self._plan, {}, self._state.upsert, self._layout)(batch)
             if not decoded.unknown:

@@ -1,4 +1,4 @@
-"""What a table holds of its topic: the coordinates of its rows and of its quarantine, as sets of offsets."""
+"""The offsets in a table's rows and quarantine, as sets."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,7 +24,7 @@ _TOPIC, _PARTITION, _OFFSET = "_topic", "_partition", "_offset"
 
 
 def readable(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a table is read as. Raises `CorruptRecord` for a file that is torn."""
+    """Yield batches of a table. Raises `CorruptRecord` for an incomplete file."""
     import pyarrow as pa
 
     try:
@@ -37,7 +37,7 @@ def readable(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def own(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-    """The rows that say where in the topic they are from."""
+    """Return the rows of a batch that have the coordinates of this topic."""
     import pyarrow.compute as pc
 
     compute: Any = pc
@@ -48,7 +48,7 @@ def own(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
 
 
 class Held:
-    """The offsets of one partition that are in a table: as rows, in the quarantine, and more than once in either."""
+    """The offsets of one partition in a table: as rows, in the quarantine, and more than once."""
 
     def __init__(self) -> None:
         self.rows = OffsetSet()
@@ -60,7 +60,7 @@ class Held:
 
 
 class Seen:
-    """What was read of a table. ``strangers``: rows of another topic, or without coordinates."""
+    """The coordinates read from a table. ``strangers`` counts rows of another topic, or without coordinates."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -69,7 +69,7 @@ class Seen:
         self.strangers = 0
 
     def read_rows(self, target: Target, columns: set[str], progress: Callable[[int], None]) -> None:
-        """All rows; of those without coordinates only the number."""
+        """Read all rows. Rows without coordinates are only counted."""
         wanted = [name for name in (_TOPIC, _PARTITION, _OFFSET) if name in columns]
         has_coordinates = {_PARTITION, _OFFSET} <= columns
         for batch in readable(target, target.read(wanted if has_coordinates else sorted(columns)[:1])):
@@ -87,7 +87,7 @@ class Seen:
                 held.doubled.add(held.rejected.add(offsets))
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """The offsets of a batch by partition."""
+        """Yield the offsets of a batch by partition."""
         import pyarrow as pa
 
         count = batch.num_rows

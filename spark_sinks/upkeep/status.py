@@ -1,4 +1,4 @@
-"""`status`: how far a table is, and how far behind; read from its account, without taking it over."""
+"""`status`: the progress and lag of a table, read from its account without taking it over."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """``landed``: the next offset to land. ``lag`` counts offsets up to the last stable one; ``lost``: those that
-    retention removed before they were landed. ``waiting_since_ms``: when the first that waits was sent (files only).
+    """The progress of one partition.
+
+    ``landed`` is the next offset to land. ``lag`` counts offsets up to the last stable offset, ``lost`` those that
+    retention removed before they were landed. ``waiting_since_ms`` is when the first waiting record was sent (only for
+    logs in files).
     """
 
     partition: int
@@ -36,8 +39,11 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``rejected``: refused in all; ``quarantined``: of those that still wait. ``files``, ``size_bytes``: None where
-    there are no files. ``lag_seconds``: age of the oldest record that waits; None where that is not known."""
+    """The progress of a table.
+
+    ``rejected`` counts all refused records, ``quarantined`` those that still wait. ``files`` and ``size_bytes`` are
+    None for a table without files. ``lag_seconds`` is the age of the oldest waiting record; None if unknown.
+    """
 
     topic: str
     table: str
@@ -61,9 +67,10 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status(url: str, topic: str | None, to: str, *, spark: SparkSession | None = None) -> TableStatus:
-    """How far the table at ``to`` is. ``topic=None`` takes the one that the table is of. Spark is not started.
+    """Return the progress of the table at ``to``, without starting Spark.
 
-    Raises `ConfigError` when there is no such table or it is of another topic.
+    ``topic=None`` is the topic in the table's account. Raises `ConfigError` if the table does not exist, or belongs to
+    another topic.
     """
     with opened(url, topic, to, spark=spark) as there:
         origin, target, state = there.origin, there.target, there.state
@@ -113,12 +120,12 @@ def _age(partitions: list[PartitionStatus], now_ms: int) -> float | None:
 
 
 def _sent_at_ms(reader: LogReader, topic: str, partition: int, offset: int, end: int) -> int | None:
-    """The time of the batch that holds an offset, or of the next one."""
+    """Return the time of the batch that contains an offset, or of the next batch."""
     try:
         for data in reader.read(topic, partition, offset, end, 1):
             for batch in iter_batches(data, verify=False):
                 if not batch.header.is_control:
                     return batch.header.base_timestamp_ms
-    except OffsetOutOfRange:  # retention goes on meanwhile
+    except OffsetOutOfRange:  # retention removed it meanwhile
         return None
     return None

@@ -1,4 +1,4 @@
-"""A table that is there already, with the topic that it is of."""
+"""Open an existing table along with its topic."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 class Opened(NamedTuple):
-    """``url``: of the log, as tasks read it; ``log``: for people. ``session`` starts Spark when it is called, unless
-    there is a session already."""
+    """An open table. ``url`` is the log for tasks, ``log`` its name for messages.
+
+    ``session`` starts Spark when it is called, unless a session exists.
+    """
 
     url: str
     log: str
@@ -32,9 +34,9 @@ class Opened(NamedTuple):
 
 @contextlib.contextmanager
 def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None = None) -> Generator[Opened]:
-    """The table at ``to`` and the topic it is of. Nothing is taken over.
+    """Open the table at ``to`` and its topic, without taking over the table.
 
-    Raises `ConfigError` when there is no table, or it is of another topic than ``topic``.
+    Raises `ConfigError` if the table does not exist, or belongs to another topic than ``topic``.
     """
     with contextlib.ExitStack() as stack:
         target = open_target(to if topic is None else table_of(to, topic, several=False))
@@ -58,10 +60,10 @@ def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
 
 
 def state_of(target: Target, topic: str | None) -> SinkState:
-    """The account of a table that must be there, of this topic (None: of any)."""
+    """Return the account of an existing table of this topic (None: of any topic)."""
     state = target.state()
     if state is None and target.name == "console:":
-        raise ConfigError("console: keeps nothing: there is no table to look at")
+        raise ConfigError("console: stores nothing, so a table does not exist")
     if state is None:
         raise ConfigError(f"there is no table at {target.name}: `eventbus spark land` makes it")
     if topic is not None and topic != state.topic:
@@ -70,7 +72,7 @@ def state_of(target: Target, topic: str | None) -> SinkState:
 
 
 def founding_of(state: SinkState) -> Founding:
-    """How the table was made, to open it once more."""
+    """Return how the table was created, to open it again."""
     return Founding(state.topic, state.partition_by, state.upsert, state.transformed, state.started)
 
 

@@ -1,4 +1,4 @@
-"""What a topic holds at each offset, to check a table by: from the log's files, or from a cluster through Spark."""
+"""Read a topic by offset, to check a table against it: from the log's files, or from a cluster through Spark."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -31,37 +31,38 @@ if TYPE_CHECKING:
     Kinds = NDArray[np.uint8]
 
 NOTHING, RECORD, MARKER, ABORTED, GONE = range(5)
-"""What is at an offset: nothing (compaction took it, or, of a cluster, anything that is no record), a committed record,
-the end of a transaction, a record of an aborted one, or what is not in the log any more."""
+"""What an offset holds: nothing (compacted away, or on a cluster anything but a record), a committed record, a
+transaction marker, a record of an aborted transaction, or a record that retention removed.
+"""
 _READ_BYTES = 4 << 20
 
 
 class Truth(Protocol):
-    """One topic, as it is now."""
+    """The present contents of a topic."""
 
     tells_gaps: bool
-    """Whether offsets without a record are told apart."""
+    """True if it distinguishes why offsets have no record."""
 
     def bounds(self) -> PartitionBounds: ...
 
     def kinds(self, partition: int, start: int, end: int) -> Kinds:
-        """For each offset from ``start`` to before ``end``, all of them below the log's end: what is there."""
+        """Return the kind of each offset from ``start`` to before ``end``, all of them below the log's end."""
         ...
 
     def records(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The committed records that are still there, ascending, with `shape.SOURCE_COLUMNS`."""
+        """Yield the committed records that still exist, ascending, with `shape.SOURCE_COLUMNS`."""
         ...
 
 
 def truth_of(origin: Origin, session: Callable[[], SparkSession]) -> Truth:
-    """``session`` is asked for a cluster's only."""
+    """Return the truth about a topic. ``session`` is only called for a cluster."""
     if origin.directory is not None:
         return LogTruth(origin.directory, origin.topic)
     return SparkTruth(origin, session())
 
 
 class LogTruth:
-    """A topic in a directory. Batches without gaps are told by their headers, so most records are not looked at."""
+    """A topic in a directory. Headers suffice for batches without gaps, so most records are not decoded."""
 
     tells_gaps = True
 
@@ -80,7 +81,7 @@ class LogTruth:
             try:
                 self._fill(kinds, partition, start, first, end)
                 return kinds
-            except OffsetOutOfRange:  # retention goes on meanwhile
+            except OffsetOutOfRange:  # retention removed records meanwhile
                 first = self._reader.offsets(self._topic)[partition][0]
                 kinds[: max(0, first - start)] = GONE
                 if first >= end:
@@ -116,7 +117,7 @@ class LogTruth:
 
 
 class SparkTruth:
-    """A topic of a cluster. It shows committed records only: why an offset has none, nobody can tell."""
+    """A topic of a cluster. It shows only committed records, not why an offset has none."""
 
     tells_gaps = False
 

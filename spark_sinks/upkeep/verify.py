@@ -1,7 +1,7 @@
-"""`verify`: proof that a table holds each committed record of its topic once, and a word for every gap.
+"""`verify`: check that a table holds each committed record of its topic exactly once, and explain every gap.
 
-The table's rows and quarantine become sets of offsets (`spark_sinks.upkeep.seen`), the log says what is at each offset
-(`spark_sinks.upkeep.truth`), and the two are laid over each other, a million offsets at a time.
+The table's rows and quarantine become sets of offsets (`spark_sinks.upkeep.seen`), which are compared with the kinds of
+offsets in the log (`spark_sinks.upkeep.truth`), a million offsets at a time.
 """
 
 # pyarrow has no type information.
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from serdes.registry import SchemaClient
 
 BEYOND, OUTSIDE, LATER, SUPERSEDED, DELETED, EITHER = range(GONE + 1, GONE + 7)
-"""More of what is at an offset: beyond the log's end; not the table's affair; landed while the table was read; a record
-that a newer one of its key replaced, or that was deleted; one of several newest (see `Shown`)."""
+"""Further kinds of offsets: beyond the log's end; outside of the table's range; landed while the table was read;
+replaced by a newer record of the key; deleted; one of several that may be the newest (see `Shown`).
+"""
 _ATTEMPTS = 3
-"""A landing may replace rows meanwhile: what looks wrong then is looked at again."""
+"""Maximum number of checks. A concurrent landing may replace rows, so apparent problems are checked again."""
 
 ArrowSchema = Any
-"""A `pyarrow.Schema`: unknown to type checkers."""
+"""A `pyarrow.Schema`, whose type is unknown to type checkers."""
 
 OnProgress = Callable[[VerifyProgress], Any]
 
@@ -63,15 +64,15 @@ def verify(
 ) -> VerifyReport:
     """Check a table against its topic.
 
-    - ``url``, ``topic``, ``to``: as for `land`; ``topic=None`` takes the one that the table is of.
-    - ``values``: decode all of it once more, and compare the values too.
-    - ``value``, ``schema``, ``registry``, ``key``, ``on_incompatible``: as for `land`; needed for ``values``, and for
-      a table that is upserted by columns of the value.
-    - ``spark``: for ``kafka://`` only; by default the active session, else one of its own.
+    - ``url``, ``topic``, ``to``: as for `land`; ``topic=None`` is the topic in the table's account.
+    - ``values``: decode all records again, and compare the values too.
+    - ``value``, ``schema``, ``registry``, ``key``, ``on_incompatible``: as for `land`; needed for ``values``, and for a
+      table that is upserted by columns of the value.
+    - ``spark``: only for ``kafka://``; by default the active session, or else a new one.
 
-    A log in files is read here, without Spark. The table may be landed meanwhile.
+    A log in files is read without Spark. The table may be landed meanwhile.
 
-    Raises `ConfigError` when there is no such table or it is of another topic, `CorruptRecord` for a damaged log.
+    Raises `ConfigError` if the table does not exist or belongs to another topic, `CorruptRecord` for a damaged log.
     """
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
@@ -88,7 +89,7 @@ def verify(
 
 
 class _Check:
-    """One comparison, with the account as it was at its beginning."""
+    """One comparison, with the account as of its start."""
 
     def __init__(
         self, there: Opened, truth: Truth, state: SinkState, arguments: ValueArguments, progress: OnProgress
@@ -104,7 +105,7 @@ class _Check:
         self._kind: Kind = "transformed" if state.transformed else "upserted" if state.upsert else "records"
         self._seen = Seen(state.topic)
         self._later = state
-        """The account after its table was read."""
+        """The account after the table was read."""
         self._shown: Mapping[int, Shown] = {}
         self._done = 0
         self._total = 0
@@ -118,7 +119,7 @@ class _Check:
             self._seen.read_rows(self._target, self._columns, self._report_rows)
         self._seen.read_quarantine(self._target)
         self._later = self._target.state() or state
-        bounds = self._truth.bounds()  # after the table was read: the log is never behind it then
+        bounds = self._truth.bounds()  # after the table was read, so that the log is at least as far
         numbers = sorted({*state.offsets, *state.started, *self._seen.held})
         ends = {each: state.offsets.get(each, state.started.get(each, 0)) for each in numbers}
         self._total = sum(end - state.started.get(each, 0) for each, end in ends.items())
@@ -148,7 +149,7 @@ class _Check:
 
     @property
     def _has_coordinates(self) -> bool:
-        """Whether rows say where they are from; without rows there is nothing to say."""
+        """True if rows have coordinates, or there are no rows."""
         return not self._columns or {"_partition", "_offset"} <= self._columns
 
     def _partition(self, number: int, end: int, bounds: tuple[int, int]) -> PartitionReport:
@@ -179,7 +180,7 @@ class _Check:
         )
 
     def _kinds(self, number: int, base: int, start: int, end: int, bounds: tuple[int, int]) -> NDArray[np.uint8]:
-        """What is at each offset of a window."""
+        """Return the kinds of the offsets in a window."""
         kinds = np.full(WINDOW, OUTSIDE, np.uint8)
         later = self._later.offsets.get(number, end)
         kinds[max(0, end - base) : max(0, later - base)] = LATER
@@ -200,7 +201,7 @@ class _Check:
     # -- tables that are upserted -------------------------------------------------------------------------------------
 
     def _only_newest(self, kinds: NDArray[np.uint8], number: int, base: int) -> None:
-        """Of the records only the newest of each key stay records; those in the quarantine stay what they are."""
+        """Keep only the newest record of each key as a record. Records in the quarantine keep their kind."""
         window = self._seen.held[number].rejected.window(base // WINDOW)
         records = (kinds == RECORD) & ~window
         kinds[records] = SUPERSEDED
@@ -228,7 +229,7 @@ class _Check:
         return newest.shown()
 
     def _records(self, bounds: Mapping[int, tuple[int, int]]) -> Iterator[Any]:
-        """The records below the account's offsets, without those in the quarantine."""
+        """Yield the records below the account's offsets, without those in the quarantine."""
         for number, end in sorted(self._state.offsets.items()):
             first, last = bounds.get(number, (0, 0))
             start = max(self._state.started.get(number, 0), first)
@@ -310,7 +311,7 @@ class _Check:
 
 
 class _Tally:
-    """Counts and ranges of one partition."""
+    """The counts and ranges of one partition."""
 
     def __init__(self, kind: Kind, tells_gaps: bool) -> None:
         self._transformed = kind == "transformed"
@@ -320,7 +321,7 @@ class _Tally:
         self.explained: dict[str, int] = {}
 
     def add(self, window: int, kinds: NDArray[np.uint8], held: Held) -> None:
-        """``kinds`` of the offsets of a window, beside what the table holds of them."""
+        """Compare the ``kinds`` of the offsets in a window with what the table holds of them."""
         base = window * WINDOW
         rows, rejected = held.rows.window(window), held.rejected.window(window)
         twice, here = held.doubled.window(window), rows | rejected

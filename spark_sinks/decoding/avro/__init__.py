@@ -1,1 +1,1 @@
-"""Avro to Arrow, a column at a time: one pass of numpy per field over all records of one schema."""
+"""Convert Avro to Arrow column by column, with one numpy pass per field over all records of a schema."""

@@ -1,4 +1,4 @@
-"""numpy's arrays as Arrow's, without copying."""
+"""Build Arrow arrays from numpy arrays without copying."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -18,12 +18,12 @@ _INT32_MAX = 2**31 - 1
 
 
 def validity(present: Mask) -> Any:
-    """The bitmap of those that are there."""
+    """Return the validity bitmap of the rows that are present."""
     return None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 def fixed_width(kind: pa.DataType, values: Any, present: Mask) -> pa.Array:
-    """Values of the very width of ``kind``."""
+    """Build an array from values that already have the width of ``kind``."""
     return pa.Array.from_buffers(kind, len(values), [validity(present), pa.py_buffer(np.ascontiguousarray(values))])
 
 
@@ -33,13 +33,13 @@ def booleans(values: Any, present: Mask) -> pa.Array:
 
 
 def picked(choices: pa.Array, index: Any, present: Mask) -> pa.Array:
-    """For each row the choice that its index names."""
+    """Return the choice at the index of each row."""
     mask = None if present is None else ~present
     return choices.take(pa.array(index, mask=mask))
 
 
 def binary(cursor: Cursor, size: Any, present: Mask) -> pa.Array:
-    """The next ``size`` bytes of each record, copied in one go: every second piece of one array over the data."""
+    """Return the next ``size`` bytes of each record, copied in one go: every second piece of an array over the data."""
     start, count = cursor.at, len(cursor)
     data = cursor.data.bytes
     is_large = len(data) > _INT32_MAX
@@ -55,7 +55,7 @@ def binary(cursor: Cursor, size: Any, present: Mask) -> pa.Array:
 
 
 def text(cursor: Cursor, found: pa.Array, present: Mask, path: str) -> pa.Array:
-    """Bytes as text; records where it is none become bad."""
+    """Decode bytes to text. Records with invalid UTF-8 become bad."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:

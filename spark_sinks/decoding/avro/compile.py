@@ -1,4 +1,4 @@
-"""A schema as nodes, and the columns that it makes."""
+"""Compile an Avro schema to nodes, and determine its columns."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,11 +19,11 @@ from spark_sinks.decoding.avro.nodes import Binary, Boolean, Float, Node, Nothin
 
 _DAY_MICROS = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31: no table has other days."""
+"""0001-01-01 and 9999-12-31, the first and last day that tables can represent."""
 
 
 class _Kind(NamedTuple):
-    """A logical type that is a number. ``per_day``: units, and the bounds are the days that tables have."""
+    """A logical type stored as a number. ``per_day`` is its units per day, from which the bounds are computed."""
 
     type: pa.DataType
     per_day: int
@@ -57,7 +57,7 @@ VALUE = "value"
 
 
 def compiled(schema: avro.Schema) -> Record:
-    """The columns of a schema: the fields of a record, or one column `VALUE`."""
+    """Compile a schema: a column for each field of a record, or the single column `VALUE`."""
     if isinstance(schema, avro.Record):
         return _record(schema, "", {})
     root = Record("")
@@ -102,7 +102,7 @@ def _union(schema: avro.Union, path: str, inside: dict[int, Record]) -> Node:
 
 
 def _branch_names(union: avro.Union) -> list[str]:
-    """Return the names of the branches but null: without the namespace, if they differ without it."""
+    """Return the names of the branches except null, without the namespace if they are unique without it."""
     branches = [each for each in union.branches if each.type != "null"]
     short = [each.name if isinstance(each, avro.Named) else each.type for each in branches]
     if len({name.lower() for name in short}) == len(short):

@@ -1,7 +1,7 @@
-"""Where the records of one schema stand while their fields are read, all of them in step.
+"""The positions of the records of one schema, whose fields are read in step.
 
-Nothing is read outside the data: they are followed by zeros, more than a record can be read past its end before a check
-stops it. A record that is found bad is left standing; its values are garbage that nobody sees.
+Reads never leave the data, which is followed by more zeros than a record can be read past its end before a check stops
+it. The cursor of a bad record is not moved further, and its values are garbage that is dropped.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Mask = Any
-"""Rows, as numpy's booleans; None: all of them."""
+"""Rows as a boolean array; None means all rows."""
 
 SLOW = -1
-"""Instead of a reason: the record is to be read alone, by `serial`."""
+"""Stands for a reason: the record must be read separately by `serial`."""
 
 ENDS_EARLY = "the message ends before the value does"
 TOO_LONG = "the number has more than 64 bits"
@@ -35,10 +35,10 @@ _BYTE = np.uint64(0xFF)
 
 
 class Data:
-    """Bytes, and the eight-byte words that begin at each of them."""
+    """The bytes, and the eight-byte words that begin at each of them."""
 
     def __init__(self, source: NDArray[np.uint8], padding: int) -> None:
-        """``padding``: how far a record may be read past its end at most."""
+        """``padding`` is how far a record may be read past its end."""
         size = len(source)
         self.bytes = np.empty(size + padding + 16, np.uint8)
         self.bytes[:size] = source
@@ -47,7 +47,7 @@ class Data:
 
 
 class Cursor:
-    """The positions of some records. ``live``: those that are not bad; None: all of them."""
+    """The positions of some records. ``live`` are those that are not bad; None means all."""
 
     def __init__(self, data: Data, at: NDArray[np.int64], end: NDArray[np.int64], reasons: list[str]) -> None:
         self.data = data
@@ -55,7 +55,7 @@ class Cursor:
         self.end = end
         self.live: Mask = None
         self.why: NDArray[np.int32] | None = None
-        """For each record the number of what is wrong with it, among ``reasons``: 0 for nothing, or `SLOW`."""
+        """The problem of each record, as its number in ``reasons``: 0 for none, or `SLOW`."""
         self.reasons = reasons
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Cursor:
     # records that leave ----------------------------------------------------------------------------------------------
 
     def fail(self, bad: Mask, present: Mask, path: str, reason: str) -> None:
-        """Of those ``present``, the ``bad`` ones are bad; one that has read past its end is bad for that alone."""
+        """Mark the ``bad`` records among those ``present``. A record read past its end gets only that reason."""
         if present is not None:
             bad = bad & present
         if not bad.any():
@@ -76,7 +76,7 @@ class Cursor:
                 self._leave(mask, len(self.reasons))
 
     def hand_over(self, rows: NDArray[np.int64]) -> None:
-        """These records are read alone: in step with others they would cost more."""
+        """Let these records be read separately, because reading them in step would cost more."""
         mask = np.zeros(len(self), bool)
         mask[rows] = True
         self._leave(mask, SLOW)
@@ -89,15 +89,15 @@ class Cursor:
         self.live = self.live & ~mask
 
     def still(self, present: Mask) -> Mask:
-        """Those of ``present`` that have not become bad."""
+        """Return the records of ``present`` that have not become bad."""
         if self.live is None:
             return present
         return self.live if present is None else present & self.live
 
-    # some of them ----------------------------------------------------------------------------------------------------
+    # subsets ---------------------------------------------------------------------------------------------------------
 
     def part(self, rows: NDArray[np.int64]) -> Cursor:
-        """A cursor over some of the records; `rejoin` brings back where it has got to."""
+        """Return a cursor over some of the records. `rejoin` copies its positions back."""
         return Cursor(self.data, self.at[rows], self.end[rows], self.reasons)
 
     def rejoin(self, part: Cursor, rows: NDArray[np.int64]) -> None:
@@ -119,17 +119,17 @@ class Cursor:
         return found
 
     def word(self, ahead: int = 0) -> NDArray[np.uint64]:
-        """The next eight bytes, little-endian; nobody moves."""
+        """Return the next eight bytes, little-endian, without moving."""
         return self.data.words[self.at + ahead if ahead else self.at]
 
     def number(self, present: Mask, path: str) -> NDArray[np.int64]:
-        """Avro's long. What is not ``present`` has any value."""
+        """Read Avro's long. Rows that are not ``present`` have arbitrary values."""
         word = self.word()
         if not (word & _FIRST).any():
             self.advance(1, present)
             return _unzigzag(word & np.uint64(0x7F))
         stop = ~word & _CONTINUED
-        below = (stop & (~stop + _1)) - _1  # all bits below the one that ends the number
+        below = (stop & (~stop + _1)) - _1  # all bits below the bit that ends the number
         raw = word & below & _ONES
         raw = (raw & _PAIRS[0]) | ((raw & _PAIRS[1]) >> _1)
         raw = (raw & _QUADS[0]) | ((raw & _QUADS[1]) >> _2)
@@ -142,7 +142,7 @@ class Cursor:
         return _unzigzag(raw)
 
     def _longest(self, rows: Any, raw: Any, size: Any, present: Mask, path: str) -> None:
-        """The ninth and the tenth byte of those numbers that have them."""
+        """Add the ninth and tenth byte of numbers that have them."""
         word = self.data.words[self.at[rows] + 8]
         ninth, tenth = word & _BYTE, (word >> _8) & _BYTE
         raw[rows] |= (ninth & np.uint64(0x7F)) << _56
@@ -154,7 +154,7 @@ class Cursor:
         self.fail(bad, present, path, TOO_LONG)
 
     def length(self, present: Mask, path: str) -> NDArray[np.int64]:
-        """How long the bytes are that begin here, all of them within the record; 0 for those that are not present."""
+        """Read the length of bytes, checked to be within the record; 0 for rows that are not present."""
         size = self.number(present, path)
         return self._within(size, present, path)
 
@@ -171,11 +171,11 @@ class Cursor:
         return size
 
     def span(self, size: int, present: Mask, path: str) -> NDArray[np.int64]:
-        """The same where the length is fixed."""
+        """Like `length`, for a fixed length."""
         return self._within(np.full(len(self), size, np.int64), present, path)
 
     def check_ends(self, path: str) -> None:
-        """Nobody has read past the end of the record."""
+        """Mark records as bad that were read past their end."""
         over = self.at > self.end
         if over.any():
             self.fail(over, self.live, path, ENDS_EARLY)

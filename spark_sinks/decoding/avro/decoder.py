@@ -1,4 +1,4 @@
-"""A batch of framed Avro records to rows: by schema id, each id in step, and put back in order."""
+"""Decode a batch of framed Avro records: group them by schema id, read each group in step, and restore the order."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -29,24 +29,24 @@ _FRAMED = np.uint64(1 << 32)
 
 
 class Known(NamedTuple):
-    """A schema: its text, whole, and the columns of its fields."""
+    """A schema: its complete text, and the columns of its fields."""
 
     text: str
     columns: tuple[str, ...]
 
 
 class Piece(NamedTuple):
-    """Rows of one schema: their numbers in the batch, and the columns they have."""
+    """Rows of one schema: their numbers in the batch, and their columns."""
 
     rows: Any
     columns: dict[str, pa.Array]
 
 
 class AvroDecoder:
-    """``schemas``: by id; a text instead says why its records are refused."""
+    """Decodes batches. ``schemas`` maps ids to schemas, or to the reason why their records are refused."""
 
     def __init__(self, columns: pa.Schema, payload: int, schemas: dict[int, Known | str], frame: Frame) -> None:
-        """``payload``: how many of the ``columns`` are of the value."""
+        """``payload`` is the number of ``columns`` that belong to the value."""
         self._columns = columns
         self._payload = list(columns)[:payload]
         self._schemas = schemas
@@ -71,7 +71,7 @@ class AvroDecoder:
         return put_together(batch, self._columns, payload, keys, refused)._replace(unknown=frozenset(unknown))
 
     def _assembled(self, pieces: list[Piece], count: int, refused: Refusals) -> list[Any]:
-        """The columns of the rows that are kept, in their order; null where there was no value."""
+        """Return the columns of the accepted rows, in order; null for a tombstone."""
         place = np.full(count, -1, np.int64)
         begin = 0
         for piece in pieces:
@@ -101,7 +101,7 @@ def _refuse(refused: Refusals, rows: Any, schema_id: int, reason: str) -> None:
 
 
 class _Values:
-    """The values of a batch, where they lie."""
+    """The values of a batch, without copying them."""
 
     def __init__(self, values: Any) -> None:
         if values.type not in (pa.binary(), pa.large_binary()):
@@ -124,7 +124,7 @@ class _Values:
         return self._count
 
     def data(self, padding: int) -> Data:
-        """The bytes, with room for reading so far past their end."""
+        """Return the bytes, padded so that reads may go this far past their end."""
         if padding > self._padding:
             self._data, self._padding = Data(self._source, padding), padding
         return self._data
@@ -133,7 +133,7 @@ class _Values:
         return self._source[self.start[row] : self.end[row]].tobytes()
 
     def by_schema(self, refused: Refusals) -> list[tuple[int, Any]]:
-        """The rows of each id; what has none is refused."""
+        """Group rows by schema id. Rows without an id are refused."""
         head = self._data.words[self.start].byteswap() >> np.uint64(24)  # the magic byte and the id
         framed = (head < _FRAMED) & (self.end - self.start >= ID_SIZE)
         unframed = ~framed if self.there is None else ~framed & self.there
@@ -161,7 +161,7 @@ def _frame_error(value: bytes) -> str:
 
 
 def _pieces(values: _Values, rows: Any, schema_id: int, known: Known, refused: Refusals) -> list[Piece]:
-    """The rows of one schema; those that are read alone are a piece of their own."""
+    """Read the rows of one schema. Rows that are read separately form another piece."""
     root = _root(known.text)
     if not root.in_step:
         return [_alone(values, rows, schema_id, known, refused)]
@@ -183,7 +183,7 @@ def _pieces(values: _Values, rows: Any, schema_id: int, known: Known, refused: R
 
 
 def _alone(values: _Values, rows: Any, schema_id: int, known: Known, refused: Refusals) -> Piece:
-    """Records read one by one."""
+    """Read records one by one."""
     root = _root(known.text)
     read: list[dict[str, Any] | None] = []
     for row in rows.tolist():
@@ -200,7 +200,7 @@ def _alone(values: _Values, rows: Any, schema_id: int, known: Known, refused: Re
 
 
 def one(root: Record, data: bytes) -> dict[str, Any]:
-    """The fields of one record. Raises BadValue."""
+    """Read the fields of one record. Raises BadValue."""
     reading = Reading(data)
     try:
         found = {name: child.one(reading) for name, child in root.children}

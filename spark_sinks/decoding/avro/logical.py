@@ -1,4 +1,4 @@
-"""Logical types that are more than a number: decimals, UUIDs, durations."""
+"""Logical types that are not a single number: decimals, UUIDs, durations."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,12 +20,12 @@ from spark_sinks.decoding.avro.cursor import Cursor, Mask
 from spark_sinks.decoding.avro.nodes import BadValue, Node, Reading, one_raw
 
 MAX_PRECISION = 38
-"""Digits that every kind of table has; a decimal of more is text."""
+"""Digits that every kind of table supports. A decimal with more digits becomes text."""
 _WORD = 1 << 64
 
 
 class Decimal(Node):
-    """A decimal on bytes or fixed."""
+    """A decimal stored as bytes or fixed."""
 
     def __init__(self, path: str, precision: int, scale: int, size: int | None) -> None:
         super().__init__(pa.decimal128(precision, scale), path)
@@ -48,7 +48,7 @@ class Decimal(Node):
             number[:, place] = np.where(there, data[np.maximum(last - place, 0)], fill)
         wrong = self._too_great(number.view("<u8"))
         longer = np.flatnonzero(length > 16)
-        if longer.size:  # more bytes than a column has: right only if they say nothing more
+        if longer.size:  # more bytes than a column has: valid only if they add nothing
             wrong[longer] |= [
                 not self._fits(data[at - size + 1 : at + 1].tobytes())
                 for at, size in zip(last[longer].tolist(), length[longer].tolist(), strict=True)
@@ -78,7 +78,7 @@ class Decimal(Node):
 
 
 class DecimalText(Node):
-    """A decimal with more digits than columns have, or with a scale of its own (big-decimal): as text."""
+    """A decimal with more digits than columns support, or with a scale in each value (big-decimal), as text."""
 
     in_step = False
 
@@ -98,7 +98,7 @@ class DecimalText(Node):
 
 
 class UuidBytes(Node):
-    """A UUID on fixed, as text: as one on a string is."""
+    """A UUID stored as fixed, converted to text like a UUID stored as string."""
 
     def __init__(self, path: str) -> None:
         super().__init__(pa.string(), path)
@@ -126,7 +126,7 @@ _PARTS = ("months", "days", "milliseconds")
 
 
 class Duration(Node):
-    """Three amounts that do not add up to one, because months differ."""
+    """A duration's three amounts, which cannot be added up because months differ."""
 
     def __init__(self, path: str) -> None:
         super().__init__(pa.struct([(part, pa.int64()) for part in _PARTS]), path)

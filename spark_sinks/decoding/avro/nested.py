@@ -1,4 +1,4 @@
-"""Values that hold others: records, unions, arrays and maps."""
+"""Nested values: records, unions, arrays and maps."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,7 +17,7 @@ from spark_sinks.decoding.avro.cursor import ENDS_EARLY, NEGATIVE, Cursor, Mask
 from spark_sinks.decoding.avro.nodes import BadValue, Node, Reading, one_raw, one_small, raw, small
 
 _FEW = 48
-"""Up to this number of records left in an array or map are read alone, which is quicker."""
+"""Up to this number of records left in an array or map are read separately, which is faster."""
 _PATIENCE = 8
 _MOST_EMPTY_ITEMS = 10_000
 """The limit of consumers."""
@@ -27,7 +27,7 @@ _LEAST = -(1 << 63)
 
 
 class Record(Node):
-    """A record as a struct. The fields come later: a record may hold itself."""
+    """A record as a struct. Its fields are set later, because a record may contain itself."""
 
     def __init__(self, path: str) -> None:
         super().__init__(pa.string(), path)
@@ -44,7 +44,7 @@ class Record(Node):
         self.nodes = 1 + sum(child.nodes for _, child in children)
 
     def columns(self, cursor: Cursor, present: Mask) -> list[pa.Array]:
-        """A column for each of `shown`."""
+        """Return a column for each field in `shown`."""
         found: list[pa.Array] = []
         for _, child in self.children:
             column = child.read(cursor, cursor.still(present))
@@ -68,9 +68,9 @@ class Record(Node):
 
 
 class Marker(Node):
-    """A record without fields in a union, an array or a map, where it can be absent: only its presence is a value.
+    """A record without fields in a union, an array or a map, where it may be absent: only its presence is a value.
 
-    It is a struct, so that its column stays when a later version of the record has fields.
+    It is a struct, so that its column remains valid if a later version of the record has fields.
     """
 
     _FIELD = pa.field("present", pa.bool_())
@@ -92,7 +92,7 @@ class Marker(Node):
 
 
 class Recursive(Node):
-    """A record inside itself, which no column holds: as JSON."""
+    """A record inside itself, which a column cannot represent, as JSON."""
 
     in_step = False
 
@@ -186,7 +186,7 @@ class Choice(Node):
 
 
 class Repeated(Node):
-    """An array, or a map (``has_keys``): all records read their first item, then all that have one their second."""
+    """An array, or a map (``has_keys``). All records read their first item, then those with more read their second."""
 
     def __init__(self, path: str, item: Node, *, has_keys: bool, least_bytes: int) -> None:
         self._item = item
@@ -218,7 +218,7 @@ class Repeated(Node):
         return pa.Array.from_buffers(self.type, len(cursor), buffers, children=[items])
 
     def _items(self, part: Cursor) -> tuple[list[Any], list[pa.Array]]:
-        """Return by round the records that read an item, and the items."""
+        """Return the records that read an item in each round, and the items."""
         owners: list[Any] = []
         chunks: list[pa.Array] = []
         left = np.zeros(len(part), np.int64)
@@ -243,7 +243,7 @@ class Repeated(Node):
             left[active] -= 1
 
     def _counts(self, part: Cursor, due: Any) -> Any:
-        """How many items the next block has; 0: there is none."""
+        """Return how many items the next block has; 0 if there is none."""
         here = part.part(due)
         counts = here.number(None, self.path)
         sized = counts < 0
@@ -263,11 +263,11 @@ class Repeated(Node):
         if not self._has_keys:
             return self._item.read(here, None)
         keys = build.text(here, raw(here, None, None, self.path), None, self.path)
-        if keys.null_count:  # no text: the record is bad, and a key cannot be null
+        if keys.null_count:  # invalid text: the record is bad, but a key cannot be null
             keys = keys.fill_null("")
         return build.structs(self._entry, [keys, self._item.read(here, here.live)], len(here), None)
 
-    # alone -----------------------------------------------------------------------------------------------------------
+    # read separately -------------------------------------------------------------------------------------------------
 
     def one(self, reading: Reading) -> Any:
         found: list[Any] = []

@@ -1,6 +1,6 @@
-"""What reads a value of a schema: each node is read in two ways, with the same result.
+"""Readers for the values of a schema. Each can read in two ways, with equal results.
 
-``read`` takes all records of a cursor in step; ``one`` takes one record alone, for what cannot be read in step.
+``read`` reads all records of a cursor in step; ``one`` reads a single record that cannot be read in step.
 """
 
 # pyarrow has no type information.
@@ -20,14 +20,14 @@ from spark_sinks.decoding.avro.cursor import ENDS_EARLY, TOO_LONG_INT, Cursor, M
 
 
 class BadValue(ValueError):
-    """What is wrong with a record that is read alone."""
+    """The problem of a record that is read separately."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"field {path}: {reason}" if path else reason)
 
 
 class Reading:
-    """A record that is read alone. ``plain``: for JSON, rather than for Arrow."""
+    """A record that is read separately. ``plain`` produces values for JSON instead of Arrow."""
 
     def __init__(self, data: bytes, at: int = 0, *, plain: bool = False) -> None:
         self.data = data
@@ -64,32 +64,32 @@ class Reading:
 
 
 class Node:
-    """Reads values of one schema at one place."""
+    """Reads the values of a schema at a path."""
 
     type: pa.DataType
     path: str
     is_empty = False
-    """It says nothing, and is no column: null, or a record without fields."""
+    """True if it carries no information and gets no column: null, or a record without fields."""
     in_step = True
-    """Whether `read` can read it."""
+    """True if `read` supports it."""
     nodes = 1
-    """How many it is made of: none of them reads more than 16 bytes unchecked."""
+    """Number of nodes it consists of. None of them reads more than 16 bytes unchecked."""
 
     def __init__(self, type: pa.DataType, path: str) -> None:
         self.type = type
         self.path = path
 
     def read(self, cursor: Cursor, present: Mask) -> pa.Array:
-        """The column: null where a record is not ``present``, whatever there is where it became bad."""
+        """Return the column: null for a record that is not ``present``, garbage for one that became bad."""
         raise NotImplementedError
 
     def one(self, reading: Reading) -> Any:
-        """The value, as pyarrow takes it. Raises BadValue."""
+        """Return the value as pyarrow accepts it. Raises BadValue."""
         raise NotImplementedError
 
 
 class Nothing(Node):
-    """null."""
+    """Reads null, which takes no bytes."""
 
     is_empty = True
 
@@ -122,7 +122,7 @@ class Boolean(Node):
 
 
 class Number(Node):
-    """int and long, and the logical types that are numbers with bounds; ``factor``: of the column's unit."""
+    """int and long, and logical types that are bounded numbers. ``factor`` converts to the column's unit."""
 
     def __init__(
         self, type: pa.DataType, path: str, bits: int, bounds: tuple[int, int] | None = None, factor: int = 1
@@ -191,7 +191,7 @@ class Binary(Node):
 
 
 def raw(cursor: Cursor, size: int | None, present: Mask, path: str) -> pa.Array:
-    """Bytes with a length before them, or with a fixed one."""
+    """Return bytes that follow their length, or have a fixed one."""
     length = cursor.length(present, path) if size is None else cursor.span(size, present, path)
     return build.binary(cursor, length, present)
 
@@ -201,7 +201,7 @@ def one_raw(reading: Reading, size: int | None, path: str) -> bytes:
 
 
 class Symbol(Node):
-    """enum, as text."""
+    """Reads enum symbols as text."""
 
     def __init__(self, path: str, symbols: tuple[str, ...]) -> None:
         super().__init__(pa.string(), path)
@@ -229,7 +229,7 @@ _ODD = 255
 
 
 def small(cursor: Cursor, count: int, present: Mask, path: str) -> Any:
-    """The index of a symbol or a branch; what is none is at least ``count``."""
+    """Return the index of a symbol or a branch; at least ``count`` if it is invalid."""
     if count <= 64:
         found = cursor.byte(present)
         return (found >> 1) | ((found & 1) * _ODD)

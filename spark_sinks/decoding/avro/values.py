@@ -1,4 +1,4 @@
-"""The Avro values of a topic, in the driver: the schemas of the registry, and the columns that they make together."""
+"""Plan the columns of Avro values in the driver, from the schemas of the registry."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _LAST_ID = (1 << 31) - 1
 _ASK_AGAIN_S = 10.0
-"""After which an id that the registry did not have is asked for again: it may be there by now."""
+"""An id that the registry did not know is looked up again after this time: it may have been registered since."""
 
 
 class AvroPlan(NamedTuple):
-    """Columns, and by schema id how values become rows; a text instead says why they are refused."""
+    """The columns, and by schema id how values are decoded, or the reason why they are refused."""
 
     columns: pa.Schema
     payload: int
@@ -46,14 +46,14 @@ class AvroPlan(NamedTuple):
 
 
 class _Met(NamedTuple):
-    """A schema of the registry: its text, the fields that are columns with their types, and earlier names of fields."""
+    """A schema of the registry: its text, the fields that become columns with their types, and aliases of fields."""
 
     text: str
     fields: tuple[tuple[str, pa.DataType], ...]
     aliases: dict[str, tuple[str, ...]]
 
     def placed(self, columns: Columns) -> list[tuple[str, pa.DataType]]:
-        """Return the fields with the names of their columns: a field that was renamed keeps its column."""
+        """Return the fields with the names of their columns. A renamed field keeps its column, which an alias names."""
         own = {name for name, _ in self.fields}
         renamed = {
             name: old
@@ -65,7 +65,7 @@ class _Met(NamedTuple):
 
 
 class AvroValues:
-    """The columns are those of the table, then of the schemas that tasks met, then of all versions of the subject."""
+    """Plan columns from the table, then the schemas that tasks found, then all versions of the subject."""
 
     def __init__(self, settings: ValueSettings, client: SchemaClient) -> None:
         self._subject = f"{settings.topic}-value"
@@ -75,11 +75,11 @@ class AvroValues:
         self._client = client
         self._catalog = Catalog(client)
         self._asked = 0
-        """The version of the subject up to which all are known."""
+        """All versions of the subject up to this one were read."""
         self._versions: dict[int, _Met | str] = {}
-        """The schemas by id, in the order of versions; a text is the reason why a schema cannot be used."""
+        """The schemas of the versions by id, in the order of versions, or the reason why one cannot be used."""
         self._learned: dict[int, _Met | str] = {}
-        """The schemas by id, in the order in which tasks found them."""
+        """The schemas by id, in the order in which tasks found them, or the reason why one cannot be used."""
         self._ask_again = math.inf
 
     def plan(self, table: pa.Schema | None) -> AvroPlan:
@@ -88,7 +88,7 @@ class AvroValues:
         if time.monotonic() >= self._ask_again:
             self._learned = {id: met for id, met in self._learned.items() if isinstance(met, _Met) or id > _LAST_ID}
             self._ask_again = math.inf
-        # A version's schema may have been met before it was registered.
+        # A task may have found a schema before it was registered as a version.
         everything = {**self._learned, **self._versions}
         own = {name for met in everything.values() if isinstance(met, _Met) for name, _ in met.fields}
         columns = Columns(self._frame.payload(table, [*own]), self._lacks)
@@ -102,14 +102,14 @@ class AvroValues:
                 schemas[id] = Known(met.text, names)
             elif id in self._learned:
                 schemas[id] = self._refused(id, names)
-            # Else it may be a version that is not written any more. Tasks report it if they find it.
+            # Otherwise: perhaps a version that is no longer written. Tasks report it if they find a record with it.
         payload = columns.fields()
         return AvroPlan(self._frame.columns(payload), len(payload), schemas, self._frame)
 
     def learn(self, ids: AbstractSet[int]) -> None:
         with self._asking():
             for id in sorted(ids):
-                if id > _LAST_ID:  # a registry that cannot even read it says nothing final of it
+                if id > _LAST_ID:  # outside the range that the registry accepts: never look it up
                     self._learned[id] = "a schema id has at most 31 bits"
                 elif id not in self._learned:
                     self._learned[id] = self._versions.get(id) or self._fetched(id)
@@ -130,13 +130,13 @@ class AvroValues:
     # the registry ----------------------------------------------------------------------------------------------------
 
     def _ask_versions(self) -> None:
-        """All versions that there are by now, deleted ones too: records of theirs may be in the topic."""
+        """Read the versions since the last call, deleted ones included: the topic may still hold their records."""
         try:
             latest = self._client.latest(self._subject).version or 0
         except SchemaRegistryError as error:
             if not error.is_final:
                 raise
-            return  # no subject of that name: another strategy names them, and tasks will meet their ids
+            return  # unknown subject: the producer uses another naming strategy, and tasks will report its ids
         for version in range(self._asked + 1, latest + 1):
             try:
                 registered = self._client.version(self._subject, version, deleted=True)
@@ -164,7 +164,7 @@ class AvroValues:
         return "the registry does not know it"
 
     def _said(self, error: SchemaRegistryError) -> str:
-        """Why a schema is of no use; only what is final."""
+        """Return why a schema cannot be used. Raises the error if it is not final."""
         if not error.is_final:
             raise error
         return f"the registry does not know it: {error.message}" if error.is_missing else error.message

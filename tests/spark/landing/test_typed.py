@@ -67,7 +67,7 @@ class Unknowing(RowPlan, RowDecoder):
 
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_schema_that_came_later_ends_the_query(drops: bool) -> None:
-    with pytest.raises(SerializationError, match=r"t: schema 4 came after .*begin it anew"):
+    with pytest.raises(SerializationError, match=r"t: schema 4 came after .*start it again"):
         run(TypedTask(Unknowing(), "t", ["x"], drops=drops), source_batch([b"x"]))
 
 
