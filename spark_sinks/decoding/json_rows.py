@@ -70,7 +70,7 @@ class _JsonDecoder:
             return [self._decoded_one(row, value, refused) for row, value in enumerate(values)]
 
     def _decoded_one(self, row: int, value: bytes | None, refused: Refusals) -> Any:
-        """Decode one value. It may have the prefix of JSON Schema serializers (an id or a GUID), which JSON never has."""
+        """Decode one value. It may have the prefix of JSON Schema serializers (an id or GUID), which JSON never has."""
         if value is None:
             return None
         if value[:1] == b"\0" and len(value) >= ID_SIZE:
