@@ -35,7 +35,7 @@ test-core: $(VENV)/.installed-test ## the core tier: a minute, with the base dep
 test-full: $(VENV)/.installed-dev ## every test, the slow tier too
 	$(PYTEST) --hypothesis-profile=random $(ARGS)
 
-bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/benchmarks.md")
+bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/internals/reports/benchmarks.md")
 	$(BIN)/python benchmarks/bench.py $(ARGS)
 
 lint: lint-style lint-format lint-types lint-floors ## ruff, pyright strict on the packages, the floors

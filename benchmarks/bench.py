@@ -1,4 +1,4 @@
-"""Measure the figures of docs/benchmarks.md beside their peers and print one table.
+"""Measure the figures of docs/internals/reports/benchmarks.md beside their peers and print one table.
 
 python benchmarks/bench.py [--wire | --kafka | --registry | --failures | --outbox | --spark]
                                   [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown PAGE]

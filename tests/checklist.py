@@ -1,4 +1,4 @@
-"""What people look for who come from Kafka's books and clients, and where it is here: the table of docs/checklist.md.
+"""What people look for who come from Kafka's books and clients, and where it is here: the table of checklist.md.
 
 A row names the tests that prove its answer, the examples that show it, and the page that explains it; the test of this
 table finds them all. ``python -m pytest tests/test_checklist.py --rewrite`` writes the page.
@@ -6,11 +6,13 @@ table finds them all. ``python -m pytest tests/test_checklist.py --rewrite`` wri
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.checklist_basics import CONCEPTS, SETTINGS
 from tests.checklist_rows import MARK, Row, Section
 from tests.checklist_schemas import SCHEMA_TOOLS, SCHEMAS
 from tests.checklist_spark import PIPELINES
-from tests.named import said
+from tests.named import link, said
 
 __all__ = ["CORRECTIONS", "SECTIONS", "Row", "Section", "render"]
 
@@ -563,8 +565,8 @@ CORRECTIONS = (
 """What older books and courses say, and what holds today."""
 
 
-def render() -> str:
-    """The page."""
+def render(path: Path) -> str:
+    """The page, with links from ``path``."""
     lines = [
         "# From Kafka to here",
         "",
@@ -575,16 +577,16 @@ def render() -> str:
     ]
     for section in SECTIONS:
         lines += ["", f"## {section.title}", "", "| # | you look for | here | how | see |", "|---|---|---|---|---|"]
-        lines += [_line(row) for row in section.rows]
+        lines += [_line(row, path) for row in section.rows]
     lines += ["", "## What older books say", "", "| there | today |", "|---|---|"]
     lines += [f"| {there} | {today} |" for there, today in CORRECTIONS]
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row) -> str:
-    see = [f"[{_title(row.page)}]({row.page})"] if row.page else []
-    see += [f"[{name.removesuffix('.py')}](../examples/{name})" for name in row.examples]
-    see += [f"[{said(test)}](../{test.partition('::')[0]})" for test in row.tests]
+def _line(row: Row, path: Path) -> str:
+    see = [f"[{_title(row.page)}]({link(row.page, source=path)})"] if row.page else []
+    see += [f"[{name.removesuffix('.py')}]({link(f'examples/{name}', source=path)})" for name in row.examples]
+    see += [f"[{said(test)}]({link(test.partition('::')[0], source=path)})" for test in row.tests]
     return f"| {row.number} | {row.item} | {MARK[row.status]} | {row.answer} | {' · '.join(see)} |"
 
 

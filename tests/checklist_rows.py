@@ -23,7 +23,7 @@ class Row(NamedTuple):
     examples: tuple[str, ...] = ()
     """Files of examples/."""
     page: str = ""
-    """``guide.md#anchor``, below docs/."""
+    """``guide.md#anchor``: a page of docs/, in whichever folder."""
 
 
 class Section(NamedTuple):

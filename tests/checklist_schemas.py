@@ -1,4 +1,4 @@
-"""Rows of docs/checklist.md about schemas."""
+"""Rows of docs/internals/reports/checklist.md about schemas."""
 
 from __future__ import annotations
 

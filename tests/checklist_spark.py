@@ -1,4 +1,4 @@
-"""Rows of docs/checklist.md about pipelines and warehouses."""
+"""Rows of docs/internals/reports/checklist.md about pipelines and warehouses."""
 
 from __future__ import annotations
 

@@ -1,12 +1,35 @@
-"""Tests that tables of pages name: ``path::function``, looked up in the file."""
+"""Look up what pages and tables name: a page by its file name, a test as ``path::function``."""
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@cache
+def find_page(name: str) -> Path:
+    """The page of docs/ with this file name, in whichever folder it is."""
+    (path,) = (ROOT / "docs").rglob(name)
+    return path
+
+
+def link(name: str, *, source: Path) -> str:
+    """A relative link from the page ``source`` to another (``name.md#anchor``) or to a file (``tests/name.py``)."""
+    name, hash_sign, anchor = name.partition("#")
+    target = ROOT / name if "/" in name else find_page(name)
+    return os.path.relpath(target, source.parent) + hash_sign + anchor
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings, spelt as GitHub spells them. Code blocks have no headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ +(.*)$", text, re.M)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
 @cache

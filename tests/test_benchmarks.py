@@ -11,12 +11,13 @@ from types import ModuleType
 
 import pytest
 
+from tests.named import find_page
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "benchmarks"
-DOCS = ROOT / "docs"
-PAGE = DOCS / "benchmarks.md"
+PAGE = find_page("benchmarks.md")
 
 
 @pytest.fixture
@@ -41,12 +42,12 @@ def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
 def test_the_pages_explain_every_figure(bench: ModuleType) -> None:
     for page, figures in (
         (PAGE, bench.FIGURES),
-        (DOCS / "benchmarks-serve.md", bench.WIRE_FIGURES),
-        (DOCS / "benchmarks-kafka.md", bench.KAFKA_FIGURES),
-        (DOCS / "benchmarks-registry.md", bench.SCHEMA_FIGURES),
-        (DOCS / "benchmarks-failures.md", bench.LOOP_FIGURES),
-        (DOCS / "benchmarks-outbox.md", bench.OUTBOX_FIGURES),
-        (DOCS / "benchmarks-spark.md", bench.SPARK_FIGURES),
+        (find_page("benchmarks-serve.md"), bench.WIRE_FIGURES),
+        (find_page("benchmarks-kafka.md"), bench.KAFKA_FIGURES),
+        (find_page("benchmarks-registry.md"), bench.SCHEMA_FIGURES),
+        (find_page("benchmarks-failures.md"), bench.LOOP_FIGURES),
+        (find_page("benchmarks-outbox.md"), bench.OUTBOX_FIGURES),
+        (find_page("benchmarks-spark.md"), bench.SPARK_FIGURES),
     ):
         text = page.read_text("utf-8")
         assert bench.BEGIN in text and bench.END in text

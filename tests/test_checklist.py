@@ -1,35 +1,24 @@
-"""docs/checklist.md is what tests/checklist.py says, and what that says is there: tests, examples, pages, every row."""
+"""checklist.md is what tests/checklist.py says, and what that says is there: tests, examples, pages, every row."""
 
 from __future__ import annotations
-
-import re
-from functools import cache
 
 import pytest
 
 from tests.checklist import CORRECTIONS, SECTIONS, Row, render
-from tests.named import ROOT, check_named
+from tests.named import ROOT, anchors, check_named, find_page
 from tests.support import naming
 
 pytestmark = pytest.mark.system
 
-PAGE = ROOT / "docs" / "checklist.md"
+PAGE = find_page("checklist.md")
 ROWS = [row for section in SECTIONS for row in section.rows]
-
-
-@cache
-def anchors(page: str) -> frozenset[str]:
-    """The headings of a page below docs/, as GitHub makes links of them. Code blocks have none."""
-    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text("utf-8"), flags=re.M | re.S)
-    headings = re.findall(r"^#+ +(.*)$", text, re.M)
-    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
 def test_the_page_is_what_the_table_says(rewrite: bool) -> None:
     if rewrite:
-        PAGE.write_text(render(), "utf-8")
-    assert PAGE.read_text("utf-8") == render(), (
-        "docs/checklist.md is not what tests/checklist.py says; "
+        PAGE.write_text(render(PAGE), "utf-8")
+    assert PAGE.read_text("utf-8") == render(PAGE), (
+        "checklist.md is not what tests/checklist.py says; "
         "`python -m pytest tests/test_checklist.py --rewrite` writes it"
     )
 
@@ -46,7 +35,7 @@ def check_what_is_named(row: Row) -> None:
         assert (ROOT / "examples" / example).is_file(), f"there is no examples/{example}"
     if row.page:
         page, _, anchor = row.page.partition("#")
-        assert anchor in anchors(page), f"docs/{page} has no heading for #{anchor}"
+        assert anchor in anchors(find_page(page)), f"{page} has no heading for #{anchor}"
 
 
 def test_what_the_rows_name_is_there() -> None:
@@ -78,8 +67,3 @@ def test_every_example_is_on_the_page() -> None:
 def test_corrections_have_two_sides() -> None:
     assert len(CORRECTIONS) >= 11
     assert all(there and today and "|" not in there + today for there, today in CORRECTIONS)
-
-
-def test_the_links_of_the_page_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGE.read_text("utf-8")):
-        assert (PAGE.parent / target).exists(), f"{target} is not there"

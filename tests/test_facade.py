@@ -1,4 +1,4 @@
-"""What is public: the names in each package's ``__all__`` (public_names.txt), and the errors (docs/errors.md).
+"""What is public: the names in each package's ``__all__`` (public_names.txt), and the errors (errors.md).
 
 A name that disappears breaks somebody's import; a name that appears is a promise. After an intended change, write both
 files with ``python -m tests.test_facade`` and put the change into CHANGELOG.md.
@@ -17,6 +17,7 @@ import pytest
 
 import eventbus.errors as errors
 from eventbus.errors import KAFKA_ERRORS, EventBusError, KafkaError, error_for_code
+from tests.named import find_page
 
 PACKAGES = ["eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks"]
 SNAPSHOT = Path(__file__).with_name("public_names.txt")
@@ -79,7 +80,7 @@ def test_only_payloads_are_annotated_with_any() -> None:
 
 ROOTS = (EventBusError, errors.SchemaRegistryError)
 ERROR_CLASSES = [thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, ROOTS)]
-ERRORS_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+ERRORS_PAGE = find_page("errors.md")
 ELSEWHERE = {
     "DatabaseMismatch": "the relay of an outbox catches it, and its health has the message",
     "FencedLeaderEpoch": "an answer of the server to a client's library",

@@ -1,4 +1,4 @@
-"""docs/mistakes.md: each mistake is made, and what is said of it names what is wrong, where, and how it is mended.
+"""mistakes.md: each mistake is made, and what is said of it names what is wrong, where, and how it is mended.
 
 ``python -m pytest tests/test_mistakes.py --rewrite`` writes the page.
 """
@@ -12,11 +12,11 @@ import pytest
 
 from tests.mistakes import declaring, failing, running, using
 from tests.mistakes.kit import Mistake, message_of
-from tests.named import ROOT
+from tests.named import find_page
 
 pytestmark = pytest.mark.system
 
-PAGE = ROOT / "docs" / "mistakes.md"
+PAGE = find_page("mistakes.md")
 SECTIONS = (*declaring.SECTIONS, *using.SECTIONS, *failing.SECTIONS, *running.SECTIONS)
 MISTAKES = [mistake for section in SECTIONS for mistake in section.mistakes]
 
@@ -44,7 +44,7 @@ def test_what_is_said(mistake: Mistake, tmp_path: Path, told: dict[str, str], re
     missing = [part for part in mistake.says if part not in message]
     assert not missing, f"{missing} is not in {message!r}"
     assert rewrite or row(mistake, message) in PAGE.read_text("utf-8"), (
-        f"docs/mistakes.md has another text than {cell(message)}: `python -m pytest tests/test_mistakes.py --rewrite`"
+        f"mistakes.md has another text than {cell(message)}: `python -m pytest tests/test_mistakes.py --rewrite`"
     )
 
 

@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md show is run: a page that lies fails here.
+"""What README.md and the pages of docs/ show is run: a page that lies fails here.
 
 Each page is one test with a folder of its own, its blocks run from top to bottom:
 

@@ -1,4 +1,4 @@
-"""One row is all that a setting needs; docs/settings.md is the table.
+"""One row is all that a setting needs; docs/reference/settings.md is the table.
 
 ``python -m pytest tests/test_settings.py --rewrite`` writes the page.
 """
@@ -25,9 +25,9 @@ from eventbus.errors import ConfigError, InvalidConfig
 from eventbus.server import properties
 from eventbus.settings import server, table, topics
 from eventbus.settings.setting import Scope, Setting
-from tests.named import ROOT
+from tests.named import find_page
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = find_page("settings.md")
 SECTIONS: dict[str, tuple[Scope, ...]] = {
     "The bus": ("bus", "function"),
     "Its log, `memory://` or `file://`": ("log",),
@@ -69,7 +69,8 @@ def render() -> str:
     )  # fmt: skip
     parts.append(
         "\n## Servers\n\n"
-        "With dots, in the [properties file](serve.md#settings) of `eventbus serve`, with the settings of its log.\n"
+        "With dots, in the [properties file](../how-to/serve.md#settings) of `eventbus serve`, next to the settings of "
+        "its log.\n"
         + head + "\n".join(map(cell, server.ROWS)) + "\n"
     )  # fmt: skip
     return "".join(parts)

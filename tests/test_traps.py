@@ -1,18 +1,18 @@
-"""docs/traps.md is what tests/traps.py says, and every test that it names is there."""
+"""traps.md is what tests/traps.py says, and every test that it names is there."""
 
 from __future__ import annotations
 
-from tests.named import ROOT, check_named, functions
+from tests.named import ROOT, check_named, find_page, functions
 from tests.traps import SECTIONS, render
 
-PAGE = ROOT / "docs" / "traps.md"
+PAGE = find_page("traps.md")
 TRAPS = [trap for traps in SECTIONS.values() for trap in traps]
 
 
 def test_the_page_is_what_the_table_says(rewrite: bool) -> None:
     if rewrite:
-        PAGE.write_text(render(), "utf-8")
-    assert PAGE.read_text("utf-8") == render(), "`python -m pytest tests/test_traps.py --rewrite` writes docs/traps.md"
+        PAGE.write_text(render(PAGE), "utf-8")
+    assert PAGE.read_text("utf-8") == render(PAGE), "`python -m pytest tests/test_traps.py --rewrite` writes traps.md"
 
 
 def test_each_is_held_by_a_test() -> None:

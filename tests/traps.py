@@ -1,4 +1,4 @@
-"""What Kafka's clients trip over when a server does the obvious thing: the table of docs/traps.md.
+"""What Kafka's clients trip over when a server does the obvious thing: the table of traps.md.
 
 Each row was seen with real clients, or is what Kafka's broker does and its clients rely on; it names the tests that
 hold it. ``python -m pytest tests/test_traps.py --rewrite`` writes the page.
@@ -6,9 +6,10 @@ hold it. ``python -m pytest tests/test_traps.py --rewrite`` writes the page.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
-from tests.named import said
+from tests.named import link, said
 
 
 class Trap(NamedTuple):
@@ -177,8 +178,8 @@ SECTIONS = {
 }  # fmt: skip
 
 
-def render() -> str:
-    """The page."""
+def render(path: Path) -> str:
+    """The page, with links from ``path``."""
     lines = [
         "# What Kafka's clients trip over",
         "",
@@ -188,6 +189,6 @@ def render() -> str:
     for title, traps in SECTIONS.items():
         lines += ["", f"## {title}", "", "| the server | otherwise | tests |", "|---|---|---|"]
         for trap in traps:
-            tests = " · ".join(f"[{said(test)}](../{test.partition('::')[0]})" for test in trap.tests)
+            tests = " · ".join(f"[{said(test)}]({link(test.partition('::')[0], source=path)})" for test in trap.tests)
             lines.append(f"| {trap.name} | {trap.otherwise} | {tests} |")
     return "\n".join(lines) + "\n"

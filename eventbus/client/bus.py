@@ -66,7 +66,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     ``wedged_after_ms``: a handler that makes no progress for so long, although records wait, is wedged, see `health`.
     ``slow_loop_ms``: a warning names code that blocks the event loop for longer; None switches the watch off.
     A setting that is not given here is read from the environment (``EVENTBUS_LINGER_MS``), or from the file that
-    ``config_file`` (or ``EVENTBUS_CONFIG``) names: docs/configuration.md.
+    ``config_file`` (or ``EVENTBUS_CONFIG``) names: docs/reference/configuration.md.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
     Use it as ``async with bus:``. Entering opens the log and starts the consumers. Leaving finishes the records in

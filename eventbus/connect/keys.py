@@ -8,7 +8,7 @@ _NO_REST = "a REST interface does not exist; use `eventbus connect` on the comma
 _STANDALONE = "it is of Connect's distributed mode; one process runs here"
 _NO_TRANSFORMS = (
     "single message transforms are not run here: a handler between two topics changes records (@bus.consumer and "
-    "@bus.producer), and so does the SELECT in query= of a JdbcSource; see docs/connect.md"
+    "@bus.producer), and so does the SELECT in query= of a JdbcSource; see docs/how-to/connect.md"
 )
 
 CONVERTERS = (

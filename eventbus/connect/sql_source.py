@@ -33,7 +33,7 @@ _BEGINS_AGAIN = "a connector that fails is restarted"
 
 
 class SqlSource(SourceConnector):
-    """A source of database rows. See docs/connect.md for the guarantees of each mode."""
+    """A source of database rows. See docs/how-to/connect.md for the guarantees of each mode."""
 
     keys: ClassVar[Sequence[Key]] = (
         Key("connection.url", default=REQUIRED, doc="sqlite:///shop.db, postgresql+psycopg://host/db, jdbc:..."),

@@ -1,6 +1,6 @@
 """Every endpoint: method and path, which operation of `Registry` it is, what its query and body are.
 
-Routing, the OpenAPI description and docs/registry-endpoints.md are made from this table.
+Routing, the OpenAPI description and docs/reference/registry-endpoints.md are made from this table.
 """
 
 from __future__ import annotations

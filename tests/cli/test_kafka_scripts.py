@@ -15,6 +15,7 @@ from eventbus.cli.kafka_scripts import SCRIPTS, translate
 from eventbus.cli.parser import UsageError
 from eventbus.cli.properties import java_settings, properties_of
 from eventbus.cli.shell import connection_settings, own_settings, url_of
+from tests.named import find_page
 
 Cli = Callable[..., Any]
 
@@ -130,7 +131,7 @@ def test_bootstrap_servers_of_the_properties_name_the_log_unless_an_option_does(
 
 
 def test_the_page_names_every_script_and_no_other() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    page = find_page("commands.md").read_text()
     rows = re.findall(r"^\| `(kafka-[a-z-]+)` \| `eventbus ([a-z -]+)`", page, re.MULTILINE)
     own = {
         script: " ".join(word for word in words if word not in ("--time", "latest"))

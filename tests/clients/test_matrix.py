@@ -10,12 +10,12 @@ import pytest
 
 from tests.clients import matrix
 from tests.clients.conftest import AGAINST_KAFKA, RESULTS
-from tests.clients.jars import ROOT
 from tests.clients.tools import TOOLS
+from tests.named import find_page
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
-PAGES = [ROOT / "docs" / "clients.md"]
+PAGES = [find_page("clients.md")]
 BLOCK = re.compile(rf"(?<={re.escape(matrix.BEGIN)}\n).*?(?={re.escape(matrix.END)})", re.S)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import pytest
 
 from eventbus.doctor import Facts, examine, findings
 from eventbus.doctor.facts import HandlerFacts, LogFacts, ProducerFacts, RetryFacts
+from tests.named import find_page
 
 WELL = HandlerFacts(name="bill", topics=("orders",), group="g", publishes="bills", delivery="exactly-once")
 
@@ -115,7 +115,7 @@ def test_what_is_found(case: Facts, code: str, severity: str) -> None:
 
 
 def test_every_code_is_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
+    page = find_page("configuration.md").read_text("utf-8")
     source = inspect.getsource(findings)
     codes = set(re.findall(r'(?:"(?:error|warning|info)"|severity), "([a-z-]+)"', re.sub(r"\s+", " ", source)))
     told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", page.partition("| what it finds")[2].partition("In a program")[0]))

@@ -14,10 +14,11 @@ from eventbus.errors import InvalidReplicationFactor
 from eventbus.testing import RealKafka
 from tests.cluster_faults.cluster import Cluster
 from tests.failover.exercise import Exercise, until
+from tests.named import find_page
 from tests.test_readme import blocks_of, commands_of, missing
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE, PAGE = ROOT / "examples" / "21_failover.py", ROOT / "docs" / "failover.md"
+EXAMPLE, PAGE = ROOT / "examples" / "21_failover.py", find_page("failover.md")
 UNAVAILABLE_S = 15
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 

@@ -29,7 +29,7 @@ WITHOUT_PREPARED_STATEMENTS: dict[str, dict[str, Any]] = {
         "prepared_statement_name_func": lambda: f"__{uuid.uuid4()}__",
     },
 }
-"""Arguments of the drivers that docs/outbox.md names."""
+"""Arguments of the drivers that docs/how-to/outbox.md names."""
 
 LOST = text("EXECUTE lost")
 """The statement of a driver for a statement that it has prepared."""

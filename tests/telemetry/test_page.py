@@ -1,18 +1,18 @@
-"""docs/telemetry.md lists what the code emits, no more and no less."""
+"""docs/how-to/telemetry.md lists what the code emits, no more and no less."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from eventbus.telemetry.prometheus import families
+from tests.named import find_page
 from tests.telemetry.everything import everything
 
 pytestmark = pytest.mark.system
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
+PAGE = find_page("telemetry.md")
 BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->"
 
 

@@ -14,7 +14,7 @@ A promise uses only the public client. Define a `Target`, and check the promises
     def test_promise(promise):
         promise.check(MyTarget())
 
-For details see docs/conformance.md.
+For details see docs/internals/conformance.md.
 """
 
 from __future__ import annotations

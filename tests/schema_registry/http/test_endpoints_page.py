@@ -1,4 +1,4 @@
-"""docs/registry-endpoints.md says which endpoints there are and which tests ask them. ``--rewrite`` writes it."""
+"""registry-endpoints.md says which endpoints there are and which tests ask them. ``--rewrite`` writes it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import Counter, defaultdict
 import pytest
 
 from schema_registry.http.endpoints import ENDPOINTS, Endpoint
-from tests.named import ROOT, check_named
+from tests.named import check_named, find_page
 from tests.schema_registry.http.opinions import differences, opinions
 from tests.schema_registry.http.transcript import FOLDER, stories
 
-PAGE = ROOT / "docs" / "registry-endpoints.md"
+PAGE = find_page("registry-endpoints.md")
 STORIES = "tests/schema_registry/http/test_stories.py::test_requests_are_answered_as_confluent_answers_them"
 ELSEWHERE = {
     "GET /metrics": "tests/schema_registry/http/test_app.py::test_metrics",

@@ -1,4 +1,4 @@
-"""docs/spark.md, from its top to its end, in the session of these tests: every block but those for a cluster.
+"""docs/how-to/spark.md, from its top to its end, in the session of these tests: every block but those for a cluster.
 
 `tests/test_readme.py` runs pages in processes of their own, where each command would start a Spark of its own; it
 leaves these blocks to us.
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventbus.cli.app import run as run_command_line
-from tests.test_readme import ROOT, Block, Command, blocks_of, commands_of, missing
+from tests.named import find_page
+from tests.test_readme import Block, Command, blocks_of, commands_of, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
-PAGE = ROOT / "docs" / "spark.md"
+PAGE = find_page("spark.md")
 OURS = "tests/spark/live runs all of this page"
 
 

@@ -1,4 +1,4 @@
-"""A cluster: ``spark-submit`` as docs/spark.md says it, with our package shipped to executors.
+"""A cluster: ``spark-submit`` as docs/how-to/spark.md says it, with our package shipped to executors.
 
 ``local-cluster`` starts a master and workers in one JVM, and executors in JVMs of their own, which get code as those of
 any cluster do.
