@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",
         action="store_true",
-        help="rewrite the state machines' transcripts and the tables in DESIGN.md from the code; then read the diff",
+        help="rewrite the state machines' transcripts and the tables of docs/ from the code; then read the diff",
     )
 
 

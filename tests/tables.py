@@ -1,13 +1,14 @@
-"""Transition tables as Markdown, kept in DESIGN.md between markers: drawn from the code, never by hand."""
+"""Transition tables as Markdown, between markers in state-machines.md: generated from the code, never by hand."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 
-DESIGN = Path(__file__).parents[1] / "DESIGN.md"
+from tests.named import find_page
+
+PAGE = find_page("state-machines.md")
 
 
 def render(transitions: Mapping[tuple[Enum, Enum], Enum]) -> str:
@@ -30,13 +31,13 @@ def _name(member: Enum) -> str:
 
 
 def check(name: str, transitions: Mapping[tuple[Enum, Enum], Enum], rewrite: bool) -> None:
-    """AssertionError unless DESIGN.md has the table between ``<!-- table: name -->`` and ``<!-- end -->``."""
-    text = DESIGN.read_text(encoding="utf-8")
+    """AssertionError unless the page has the table between ``<!-- table: name -->`` and ``<!-- end -->``."""
+    text = PAGE.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    assert len(pattern.findall(text)) == 1, f"DESIGN.md has no place for the table of {name}"
+    assert len(pattern.findall(text)) == 1, f"state-machines.md has no place for the table of {name}"
     drawn = pattern.sub(lambda match: f"{match[1]}{render(transitions)}\n{match[2]}", text)
     if rewrite:
-        DESIGN.write_text(drawn, encoding="utf-8")
-    assert drawn == DESIGN.read_text(encoding="utf-8"), (
-        f"DESIGN.md does not have the {name} table of the code; `pytest --rewrite` draws it"
+        PAGE.write_text(drawn, encoding="utf-8")
+    assert drawn == PAGE.read_text(encoding="utf-8"), (
+        f"state-machines.md does not have the {name} table of the code; `pytest --rewrite` draws it"
     )

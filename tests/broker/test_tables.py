@@ -1,4 +1,4 @@
-"""The transition tables of DESIGN.md are those of the code."""
+"""The transition tables on state-machines.md are those of the code."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_drawing() -> None:
 
 
 def test_a_table_that_differs_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "DESIGN.md"
+    page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: light -->\nold\n<!-- end -->\nafter\n")
-    monkeypatch.setattr(tables, "DESIGN", page)
+    monkeypatch.setattr(tables, "PAGE", page)
     table = {(Light.RED, Push.TIME): Light.DARK_GREEN}
     with pytest.raises(AssertionError, match="--rewrite"):
         tables.check("light", table, rewrite=False)
