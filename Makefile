@@ -13,7 +13,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks
 
-.PHONY: demo test test-core test-full bench lint lint-style lint-format lint-types lint-floors format clean help
+.PHONY: demo test test-core test-full bench docs lint lint-style lint-format lint-types lint-floors format clean help
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -38,7 +38,10 @@ test-full: $(VENV)/.installed-dev ## every test, the slow tier too
 bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/internals/reports/benchmarks.md")
 	$(BIN)/python benchmarks/bench.py $(ARGS)
 
-lint: lint-style lint-format lint-types lint-floors ## ruff, pyright strict on the packages, the floors
+docs: $(VENV)/.installed-docs ## the documentation as a site with search, in build/docs; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+lint: lint-style lint-format lint-types lint-floors docs ## ruff, pyright strict on the packages, the floors, the docs
 
 lint-style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -69,17 +72,22 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "installing what the tests need (once; Spark is the largest part, about 500 MB)"
 	@$(PIP) --editable ".[dev]"
-	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo $(VENV)/.installed-test
+	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo $(VENV)/.installed-test $(VENV)/.installed-docs
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	@echo "installing what the demo needs (once; Spark is the largest part, about 500 MB)"
 	@$(PIP) --editable ".[demo]"
 	@touch $@
 
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	@echo "installing what builds the documentation (once)"
+	@$(PIP) --editable ".[docs]"
+	@touch $@
+
 $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
 	@echo "installing what the benchmarks need (once)"
 	@$(PIP) --editable ".[bench]"
-	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed-demo $(VENV)/.installed-test
+	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed-demo $(VENV)/.installed-test $(VENV)/.installed-docs
 
 $(BIN)/python:
 	@for candidate in $(if $(PYTHON),"$(PYTHON)",$(CANDIDATES)); do \
