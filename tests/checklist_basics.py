@@ -24,7 +24,7 @@ CONCEPTS = Section(
             "created where it is declared, or by `eventbus topics create`; list, describe, alter, delete",
             ("tests/cli/test_topics.py::test_create_list_describe_alter_delete",),
             (),
-            "guide.md#topics",
+            "publishing.md#topics",
         ),
         Row(
             3,
@@ -44,7 +44,7 @@ CONCEPTS = Section(
                 "tests/broker/test_cleaning.py::test_committed_offsets_are_the_same_after_compaction",
             ),
             (),
-            "guide.md#offsets",
+            "consuming.md#offsets",
         ),
         Row(
             5,
@@ -72,7 +72,7 @@ CONCEPTS = Section(
             "each group has its own offsets; one that is down lags, and nobody else notices",
             (),
             ("13_two_teams.py",),
-            "guide.md#groups",
+            "consuming.md#groups",
         ),
         Row(
             8,
@@ -208,7 +208,7 @@ CONCEPTS = Section(
             "only more; keys move, which is shown",
             ("tests/cli/test_topics.py::test_more_partitions_for_keyed_records_warns",),
             ("10_add_a_partition.py",),
-            "guide.md#topics",
+            "publishing.md#topics",
         ),
         Row(
             21,
@@ -310,7 +310,7 @@ CONCEPTS = Section(
                 "tests/client/scheduling/test_schedules.py::test_a_record_comes_at_its_time_and_not_before",
             ),
             ("13_two_teams.py", "30_scheduling.py", "31_request_reply.py"),
-            "guide.md#requests-and-replies",
+            "publishing.md#requests-and-replies",
         ),
         Row(30, "when it does not fit: large messages", "answered", "the claim check", (), ("16_claim_check.py",)),
         Row(
@@ -357,7 +357,7 @@ SETTINGS = Section(
                 "tests/broker/test_records.py::test_retention_runs_by_the_clock",
             ),
             (),
-            "guide.md#topics",
+            "publishing.md#topics",
         ),
         Row(
             34,
@@ -366,7 +366,7 @@ SETTINGS = Section(
             "per partition",
             ("tests/log/test_partition_log.py::test_the_oldest_segments_go_beyond_retention_bytes",),
             (),
-            "guide.md#topics",
+            "publishing.md#topics",
         ),
         Row(
             35,
@@ -386,7 +386,7 @@ SETTINGS = Section(
                 "tests/broker/test_cleaning.py::test_retention_takes_compacted_segments_too",
             ),
             (),
-            "guide.md#topics",
+            "publishing.md#topics",
         ),
         Row(
             37,
@@ -444,7 +444,7 @@ SETTINGS = Section(
                 "tests/kafka/test_looking.py::test_a_topic_that_is_missing_has_its_nearest_named",
             ),
             (),
-            "guide.md#topics",
+            "publishing.md#topics",
         ),
         Row(
             43,
@@ -484,7 +484,7 @@ SETTINGS = Section(
                 "tests/broker/test_cleaning.py::test_committed_offsets_are_the_same_after_compaction",
             ),
             (),
-            "guide.md#offsets",
+            "consuming.md#offsets",
         ),
         Row(
             47,
@@ -496,7 +496,7 @@ SETTINGS = Section(
                 "tests/cli/test_logs.py::test_dump_of_a_control_record",
             ),
             (),
-            "guide.md#transactions",
+            "publishing.md#transactions",
         ),
         Row(
             48,

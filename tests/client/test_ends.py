@@ -1,6 +1,6 @@
 """Each way to end a handler, in each delivery mode: which records are handled, repeated, lost or given back.
 
-The expected results are the table in docs/how-to/guide.md, "What an end leaves".
+The expected results are the table in docs/how-to/lifecycle.md, "What an end leaves".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eventbus.testing import TestBus
 COUNT = 12
 FIRST_SLOW = 5
 """Records from this offset on wait in the handler until the test lets them go."""
-TABLE = re.search(r"## What an end leaves\n.*?\n(\|.*?)\n\n", Path("docs/how-to/guide.md").read_text(), re.DOTALL)
+TABLE = re.search(r"## What an end leaves\n.*?\n(\|.*?)\n\n", Path("docs/how-to/lifecycle.md").read_text(), re.DOTALL)
 
 MODES: dict[str, dict[str, Any]] = {
     "at least once": {},
@@ -48,7 +48,7 @@ REPORTS = {
 
 
 def table() -> dict[tuple[str, str], str]:
-    assert TABLE is not None, "docs/how-to/guide.md has no table of ends"
+    assert TABLE is not None, "docs/how-to/lifecycle.md has no table of ends"
     head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in TABLE[1].splitlines())
     return {(row[0], column): cell for row in rows for column, cell in zip(head[1:], row[1:], strict=True)}
 
