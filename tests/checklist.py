@@ -391,7 +391,7 @@ CONSUMERS = Section(
         Row(129, "scaling by lag", "answered", "KEDA or an autoscaler asks Prometheus for "
             "`eventbus_handler_lag_records`, or for the age of the oldest record; the page has the files",
             (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",
-             "tests/telemetry/test_page.py::test_every_metric_that_the_page_speaks_of_is_emitted",
+             "tests/telemetry/test_page.py::test_every_metric_that_the_pages_name_is_emitted",
              C + "test_metrics.py::test_the_oldest_record_that_is_not_finished_has_an_age"), (),
             "telemetry.md#scaling-by-lag"),
         Row(130, "ConsumerRecords by partition", "answered", "`records.by_partition()` of what a poll returned",
