@@ -86,7 +86,8 @@ PRODUCERS = Section(
         Row(60, "idempotence ends with the session", "answered", "a transactional id is the writer over restarts: who "
             "opens it last fences the others, what was open is aborted",
             (C + "test_transaction_faults.py::test_the_id_of_a_dead_producer_is_taken_over",
-             C + "test_transactions.py::test_whoever_takes_an_id_over_fences_who_had_it"), (), "publishing.md#transactions"),
+             C + "test_transactions.py::test_whoever_takes_an_id_over_fences_who_had_it"),
+            (), "publishing.md#transactions"),
         Row(61, "batch.size, linger.ms, RecordAccumulator", "answered", "the same two triggers, per partition; "
             "`eventbus perf produce --print-metrics` tells how full batches were",
             (C + "test_producer.py::test_batches_leave_when_full",
@@ -143,7 +144,8 @@ PRODUCERS = Section(
             "`new_producer(interceptors=[...])`, `new_consumer(interceptors=[...])` "
             "with Kafka's hooks; around handlers, middleware",
             (C + "test_interceptors.py::test_every_way_to_send_passes_through",
-            C + "test_interceptors.py::test_consumers_show_what_they_read_and_commit"), (), "publishing.md#interceptors"),
+            C + "test_interceptors.py::test_consumers_show_what_they_read_and_commit"),
+            (), "publishing.md#interceptors"),
         Row(78, "JMX metrics", "answered", "`/metrics` for Prometheus: handlers, producers, flushes, groups, outbox, "
             "retries, as `bus.metrics()` has them; a dashboard and alerts (`eventbus telemetry`)",
             (C + "test_metrics.py::test_commits_batches_and_flushes_are_counted",
