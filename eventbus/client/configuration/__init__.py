@@ -1,1 +1,1 @@
-"""Settings from environment variables and a file, in addition to keyword arguments (docs/reference/configuration.md)."""
+"""Settings from environment variables and a file, besides keywords (docs/reference/configuration.md)."""
