@@ -2,6 +2,15 @@
 
 ``@consumer("orders", retry=Retry(delays=["5s", "1m"]))`` needs only `Retry`. Handlers may raise `RetryLater`, `Reject`,
 `Park` and `Skip`. `DeadLetters` lists, edits and redrives the letters.
+
+A dead letter is decided in ``recovery``, built in ``headers``, and written by `eventbus.client.handling.moves` in the
+transaction that commits its record.
+
+- ``policy``, ``decisions``, ``classify``, ``circuit``, ``budget``: the retry policy, pure
+- ``recovery``, ``reporting``, ``events``, ``webhook``, ``metrics``: the policy in a running handler
+- ``headers``, ``letters``, ``families``, ``stacks``: dead letters, also those of other systems
+- ``dead_letters``, ``index``, ``selection``, ``views``, ``state``, ``state_writer``: find them and keep their status
+- ``redrive``, ``targets``, ``redriven_record``, ``editing``: send them back
 """
 
 from __future__ import annotations

@@ -2,6 +2,17 @@
 
 The same decorated code runs on ``memory://`` (tests), ``file://DIR`` (a durable log inside the process) and
 ``kafka://...`` (a cluster).
+
+The packages, from the user's side down to the disk:
+
+- ``client``: the bus, decorators, producers, consumers; ``client/handling`` calls handlers
+- ``backends``: the embedded engine for ``memory://`` and ``file://``, and ``kafka://``
+- ``server``: ``eventbus serve``, Kafka's protocol over TCP
+- ``broker``, ``coordinator``: topics, groups, offsets, transactions, ACLs
+- ``log``, ``records``, ``protocol``: files, record batches, wire messages
+- ``settings``, ``errors``: every setting and every error of the API
+- ``testing``, ``telemetry``, ``middleware``, ``web``, ``cli``: tools around a bus
+- ``connect``, ``mirror``, ``doctor``, ``asyncapi``, ``ledger``, ``demo``: programs over a bus
 """
 
 from __future__ import annotations

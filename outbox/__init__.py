@@ -2,6 +2,13 @@
 
 `Outbox` stores events in the transaction of the rows they describe, and its relay publishes them. `Inbox` is the value
 of a handler's ``tx=``: each record changes the database once. `SqlOffsets` does the same for a custom consumer loop.
+
+- ``outbox``, ``writing``, ``serializing``, ``sessions``: `publish` in the caller's transaction
+- ``relay``: publishes committed events; ``wakes`` and ``notify`` make it prompt
+- ``quarantine``, ``status``, ``watch``: events that the log refused, and monitoring
+- ``inbox``, ``units``, ``calls``, ``claims``, ``tries``: handlers with ``tx=``
+- ``offsets``: `SqlOffsets`
+- ``tables``, ``schema``, ``migrations``, ``database``: tables, and transactions on any engine
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """A schema registry in a log: Confluent's operations and record bytes, in this process or over HTTP.
 
 ``Registry(bus)`` is the registry itself; ``schema_registry.http`` serves it, ``schema_registry.client`` asks one.
+
+- ``registry``, ``reading``, ``registering``, ``deleting``, ``settings``, ``scope``: the operations
+- ``state``, ``ledger``, ``records``, ``follower``, ``writer``: the topic ``_schemas``
+- ``formats``: Avro, JSON Schema and Protobuf; ``compatibility``: which changes are allowed
+- ``http``, ``client``, ``embedded``, ``log_directory``, ``backup``: access
+- ``tools``, ``cli``: the lock file, ``eventbus schema check``
 """
 
 from __future__ import annotations

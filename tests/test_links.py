@@ -1,7 +1,8 @@
-"""Every relative link of a page must lead to a file, and its anchor to a heading there."""
+"""Every relative link of a page must lead to a file and a heading; every module that a package lists must exist."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.named import ROOT, anchors
 
+PACKAGES = ("eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]*))?\)")
 
@@ -23,7 +25,12 @@ def dead_links(page: Path) -> list[str]:
     return dead
 
 
-@pytest.mark.skipif(not (ROOT / "Makefile").exists(), reason="the wheel's tests run outside the checkout")
+IN_THE_CHECKOUT = pytest.mark.skipif(
+    not (ROOT / "Makefile").exists(), reason="the wheel's tests run outside the checkout"
+)
+
+
+@IN_THE_CHECKOUT
 def test_each_link_leads_to_a_file_and_a_heading() -> None:
     assert [link for page in PAGES for link in dead_links(page)] == []
 
@@ -32,3 +39,17 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A\n[a](#a) [b](#b) [c](other.md) [d](page.md#a) [e](https://x.org/y)\n", "utf-8")
     assert dead_links(page) == ["page.md: #b", "page.md: other.md#"]
+
+
+@IN_THE_CHECKOUT
+def test_each_module_that_a_package_docstring_lists_exists() -> None:
+    """A package's docstring is its map: ``- ``name``, ``name``: what they are for``."""
+    listed = 0
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        for line in re.findall(r"^- ((?:``[\w/]+``(?:, |(?=:)))+):", docstring, re.M):
+            for name in re.findall(r"``([\w/]+)``", line):
+                listed += 1
+                module = path.parent / name
+                assert module.is_dir() or module.with_suffix(".py").is_file(), f"{path.parent.name} has no {name}"
+    assert listed > 150

@@ -1,4 +1,13 @@
-"""A synchronous object that owns topics, logs and coordinators. Nothing inside awaits, so every call is atomic."""
+"""A synchronous object that owns topics, logs and coordinators. Nothing inside awaits, so every call is atomic.
+
+- ``broker``: the object, its opening and its tick
+- ``logs``, ``partitions``, ``cleaning``: open, checkpoint, retain and compact partitions
+- ``topic_admin``, ``configs``, ``names``, ``validation``: topics, their configs, and checks of batches
+- ``groups``, ``transactions``: coordinators over internal topics
+- ``transaction_ends``, ``transaction_timeouts``: markers, recovery, and the abort of transactions
+  that are open too long
+- ``shard_log``, ``latest_records``: replay of a coordinator's state
+"""
 
 from __future__ import annotations
 

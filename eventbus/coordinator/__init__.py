@@ -1,4 +1,14 @@
-"""State machines over internal topics: topics and configs, groups and offsets, transactions. Synchronous and pure."""
+"""State machines over internal topics: topics and configs, groups and offsets, transactions. Synchronous and pure.
+
+- ``shard``: the pattern: decide, append, replay
+- ``groups``, ``group``, ``group_rules``, ``members``, ``deadlines``: the classic protocol. ``group`` returns the old
+  assignment to a static member that comes back
+- ``consumer_groups``, ``consumer_group``, ``consumer_group_assigning``: KIP-848
+- ``offsets``, ``codec``: committed offsets and their records
+- ``assignors``, ``sticky``, ``strategies``, ``consumer_protocol``: assignment by the group's leader
+- ``transactions``, ``transaction_states``, ``transaction_codec``: transactions, with the table of their states
+- ``topics``, ``security``, ``acls``, ``credentials``, ``quotas``: stored next to the topics
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Avro: schemas as objects, a codec compiled for each of them, and the serde that keeps them in a registry."""
+"""Avro: schemas as objects, a codec compiled for each of them, and the serde that keeps them in a registry.
+
+- ``serde``, ``messages``, ``subjects``, ``catalog``: `Avro`, and schema ids of messages
+- ``schema``, ``parse``, ``logical``, ``text``, ``normal``: the model; ``parse`` has Java's rules, also those for unions
+- ``from_types``, ``python_types``, ``marks``, ``codegen``: Python types to schemas, and back
+- ``codec``: bytes to objects; ``codec/branches`` chooses the branch of a union
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,14 @@
-"""Hops 5 to 7: records to handlers, what they publish to its topics, and then, only then, their offsets."""
+"""Hops 5 to 7: records to handlers, what they publish to its topics, and then, only then, their offsets.
+
+- ``runner``, ``dispatch``, ``calls``, ``call_loop``: take fetched records and call the handler
+- ``partition_work``, ``progress``, ``ordering``, ``work_actions``: the state of a partition's records, pure
+- ``ways``, ``turns``, ``workers``, ``lane``: in order, by key, or side by side
+- ``lane_commits``, ``moves``: commit offsets, alone or with records moved to a retry or dead-letter topic
+- ``exactly_once``: one transaction per slice of records
+- ``failing``, ``retries``, ``recovering``, ``delayed``, ``waiting_out``: failures, retry policies, outages. Dead letters
+  are built in `dlq.recovery` and written by ``moves``
+- ``handovers``: partitions that are revoked or lost
+- ``watch``, ``crash_marks``: calls that take too long, and records that kill the process
+- ``handlers``, ``signatures``, ``options``, ``injection``, ``middleware``: what a handler declares
+- ``stored_places``: where a handler with ``tx=`` begins
+"""
