@@ -1,4 +1,4 @@
-"""Hops 5 to 7: records to handlers, what they publish to its topics, and then, only then, their offsets.
+"""Call handlers with records, store what they publish, and then commit their offsets (steps 5 to 7 of DESIGN.md).
 
 - ``runner``, ``dispatch``, ``calls``, ``call_loop``: take fetched records and call the handler
 - ``partition_work``, ``progress``, ``ordering``, ``work_actions``: the state of a partition's records, pure
