@@ -5,8 +5,8 @@
 - ``ways``, ``turns``, ``workers``, ``lane``: in order, by key, or side by side
 - ``lane_commits``, ``moves``: commit offsets, alone or with records moved to a retry or dead-letter topic
 - ``exactly_once``: one transaction per slice of records
-- ``failing``, ``retries``, ``recovering``, ``delayed``, ``waiting_out``: failures, retry policies, outages. Dead letters
-  are built in `dlq.recovery` and written by ``moves``
+- ``failing``, ``retries``, ``recovering``, ``delayed``, ``waiting_out``: failures, retry policies, outages. Dead
+  letters are built in `dlq.recovery` and written by ``moves``
 - ``handovers``: partitions that are revoked or lost
 - ``watch``, ``crash_marks``: calls that take too long, and records that kill the process
 - ``handlers``, ``signatures``, ``options``, ``injection``, ``middleware``: what a handler declares
