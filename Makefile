@@ -13,7 +13,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks
 
-.PHONY: demo test test-core test-full bench docs lint lint-style lint-format lint-types lint-floors format clean help
+.PHONY: demo test test-core test-full bench docs lint lint-style lint-format lint-types lint-floors lint-docs format clean help
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -38,10 +38,13 @@ test-full: $(VENV)/.installed-dev ## every test, the slow tier too
 bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/internals/reports/benchmarks.md")
 	$(BIN)/python benchmarks/bench.py $(ARGS)
 
-docs: $(VENV)/.installed-docs ## the documentation as a site with search, in build/docs; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+# Without --quiet, which would hide the warnings from --strict.
+BUILD_DOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-lint: lint-style lint-format lint-types lint-floors docs ## ruff, pyright strict on the packages, the floors, the docs
+docs: $(VENV)/.installed-docs ## the documentation as a site with search, in build/docs; a warning is an error
+	$(BUILD_DOCS)
+
+lint: lint-style lint-format lint-types lint-floors lint-docs ## ruff, pyright strict on the packages, the floors, the docs
 
 lint-style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -54,6 +57,9 @@ lint-types: $(VENV)/.installed-dev
 
 lint-floors: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-cache --no-logo
+
+lint-docs: $(VENV)/.installed-dev
+	$(BUILD_DOCS)
 
 format: $(VENV)/.installed-dev ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
