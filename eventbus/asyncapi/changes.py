@@ -91,7 +91,7 @@ def _channels(before: dict[str, JsonObject], after: dict[str, JsonObject], used:
             one, other = _settings(before[name]), _settings(after[name])
             for key in sorted(key for key in {*one, *other} if one.get(key) != other.get(key)):
                 moves = "; keys may move" if key == "partitions" else ""
-                what = f"{key}: {_said(one.get(key))} before, {_said(other.get(key))} now{moves}"
+                what = f"{key}: {_format_value(one.get(key))} before, {_format_value(other.get(key))} now{moves}"
                 yield Change(severity="info", channel=name, what=what)
 
 
@@ -102,7 +102,7 @@ def _settings(channel: JsonObject) -> JsonObject:
     return counts | _object(binding, "topicConfiguration") | _object(_object(channel, "x-eventbus"), "configs")
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "not said"
     return ",".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
@@ -174,7 +174,8 @@ def _operations(channel: str, before: _Use, after: _Use, direction: Direction) -
             one, other = before.operations[name], after.operations[name]
             groups = [_binding(operation).get("groupId", {}).get("enum") for operation in (one, other)]
             if groups[0] != groups[1]:
-                what = f"operation {name}: its group was {_said(groups[0])} and is {_said(groups[1])}: it begins anew"
+                before_group, after_group = map(_format_value, groups)
+                what = f"operation {name}: its group was {before_group} and is {after_group}: it starts over"
                 yield Change(severity="info", channel=channel, what=what)
             nulls = [_object(operation, "x-eventbus").get("nulls", False) for operation in (one, other)]
             if nulls[0] != nulls[1]:
@@ -246,8 +247,8 @@ def _replies(old: JsonObject, new: JsonObject) -> Iterator[Change]:
             names: dict[str, JsonObject] = {name: {}}
             use = _Use(names, before[where].messages), _Use(names, after[where].messages)
             for change in _directed(old, new, where, "send", *use):
-                told = change.what.removesuffix(" (sent)") + " (replied)"
-                yield msgspec.structs.replace(change, what=told, whom=_ASKING)
+                text = change.what.removesuffix(" (sent)") + " (replied)"
+                yield msgspec.structs.replace(change, what=text, whom=_ASKING)
 
 
 def _answers(document: JsonObject) -> dict[str, _Use]:

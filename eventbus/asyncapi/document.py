@@ -285,16 +285,16 @@ def _topics(bus: EventBus) -> dict[str, TopicSpec]:
 
 def _promises(handler: Handler[Any, Any]) -> JsonObject:
     spec = handler.spec
-    said: JsonObject = {
+    options: JsonObject = {
         "delivery": "once in its database" if spec.tx is not None else spec.delivery,
         "order": spec.order,
     }
     if spec.batch:
-        said["batch"] = True
+        options["batch"] = True
     if spec.retry is not None:
         ladder: Any = getattr(spec.retry, "retry", None)  # our own policy contains what the user wrote
-        said["retry"] = type(spec.retry if ladder is None else ladder).__name__
-    return said
+        options["retry"] = type(spec.retry if ladder is None else ladder).__name__
+    return options
 
 
 def _config(topic: str, key: str, value: str) -> Any:

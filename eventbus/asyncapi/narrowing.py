@@ -193,10 +193,10 @@ def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
             return [arm for one in schema[word] for arm in _arms(document, one)]
     # Pydantic writes this next to a description.
     if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
-        beside = {word: value for word, value in schema.items() if word in _WORDS and word != "allOf"}
+        siblings = {word: value for word, value in schema.items() if word in _WORDS and word != "allOf"}
         arms = _arms(document, schema["allOf"][0])
-        if all(arm.get(word, value) == value for arm in arms for word, value in beside.items()):
-            return [{**arm, **beside} if beside else arm for arm in arms]
+        if all(arm.get(word, value) == value for arm in arms for word, value in siblings.items()):
+            return [{**arm, **siblings} if siblings else arm for arm in arms]
     if isinstance(schema.get("type"), list):
         return [{**schema, "type": one} for one in schema["type"]]
     return [schema]
@@ -213,11 +213,11 @@ def _named(arm: JsonObject) -> str:
 
 def _types(schema: JsonObject) -> frozenset[str]:
     """Return the JSON types that its values may have."""
-    said: Any = schema.get("type")
-    if isinstance(said, str):
-        return frozenset({said})
-    if isinstance(said, list):
-        return frozenset(map(str, cast("list[Any]", said)))
+    type_names: Any = schema.get("type")
+    if isinstance(type_names, str):
+        return frozenset({type_names})
+    if isinstance(type_names, list):
+        return frozenset(map(str, cast("list[Any]", type_names)))
     values = _enum(schema)
     return ALL_TYPES if values is None else frozenset(_type_of(value) for value in values)
 

@@ -59,10 +59,10 @@ def _servers(document: JsonObject) -> Iterator[str]:
         yield "<h2>Servers</h2><ul>"
         for name, node in servers.items():
             one = resolved(document, node)
-            said = f"{one.get('protocol', '')}://{one.get('host', '')}"
+            text = f"{one.get('protocol', '')}://{one.get('host', '')}"
             logins = [resolved(document, login).get("type", "") for login in one.get("security", ())]
             by = f", login: {', '.join(map(str, logins))}" if logins else ""
-            yield f"<li>{escape(name)}: <code>{escape(said)}</code>{escape(by)}</li>"
+            yield f"<li>{escape(name)}: <code>{escape(text)}</code>{escape(by)}</li>"
         yield "</ul>"
 
 
@@ -135,8 +135,8 @@ def _fields(schema: Any) -> str:
         return ""
     node = cast(JsonObject, schema)
     if "schema" in node:  # another schema language: shown unchanged
-        said = escape(str(node.get("schemaFormat", "")))
-        return f'<p class="quiet">{said}</p><pre>{escape(_json(node["schema"]))}</pre>'
+        text = escape(str(node.get("schemaFormat", "")))
+        return f'<p class="quiet">{text}</p><pre>{escape(_json(node["schema"]))}</pre>'
     rows = [
         f"<tr><td><code>{escape(name)}</code></td><td>{_kind(field)}</td>"
         f"<td>{'required' if name in node.get('required', ()) else ''}</td>"
@@ -173,14 +173,14 @@ def _remarks(field: Any) -> str:
     if not isinstance(field, dict):
         return ""
     node = cast(JsonObject, field)
-    said = [str(node["description"])] if "description" in node else []
-    said += [f"{word}: {json.dumps(node[word], ensure_ascii=False)}" for word in _REMARKS if word in node]
-    return "; ".join(said)
+    remarks = [str(node["description"])] if "description" in node else []
+    remarks += [f"{word}: {json.dumps(node[word], ensure_ascii=False)}" for word in _REMARKS if word in node]
+    return "; ".join(remarks)
 
 
 def _facts(facts: JsonObject) -> str:
-    said = [f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in facts.items()]
-    return f'<p class="quiet">{escape(" · ".join(said))}</p>' if said else ""
+    lines = [f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in facts.items()]
+    return f'<p class="quiet">{escape(" · ".join(lines))}</p>' if lines else ""
 
 
 def _text(text: Any) -> str:

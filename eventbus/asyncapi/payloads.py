@@ -119,8 +119,8 @@ class Payloads:
         if base is not None:
             content_type, schema = _PRIMITIVES[base]
             return Payload(name, content_type, self._primitive(arm, base, schema), description)
-        said = f"Bytes of {type(serde).__name__}, which has no schema for them."
-        return Payload(name, "application/octet-stream", {"description": said}, description)
+        text = f"Bytes of {type(serde).__name__}, which has no schema for them."
+        return Payload(name, "application/octet-stream", {"description": text}, description)
 
     def _primitive(self, arm: Any, base: type, schema: JsonObject) -> JsonObject:
         """Return a schema of text or numbers, with their enumeration or bounds."""

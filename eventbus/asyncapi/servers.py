@@ -27,13 +27,15 @@ def servers_of(url: str, settings: Mapping[str, Any]) -> tuple[JsonObject, JsonO
     scheme, rest, query = split_url(url)
     if scheme != "kafka":
         return {}, {}
-    said = {as_keyword(key): str(value) for key, value in {**settings, **query}.items()}
-    protocol = said.get("security_protocol", "PLAINTEXT").upper()
-    mechanism = said.get("sasl_mechanism", said.get("sasl_mechanisms", "")).upper()
+    known_settings = {as_keyword(key): str(value) for key, value in {**settings, **query}.items()}
+    protocol = known_settings.get("security_protocol", "PLAINTEXT").upper()
+    mechanism = known_settings.get("sasl_mechanism", known_settings.get("sasl_mechanisms", "")).upper()
     login: JsonObject | None = None
     if protocol.startswith("SASL"):
         login = _MECHANISMS.get(mechanism or "PLAIN", {"type": "plain"})
-    elif protocol == "SSL" and ("ssl_certificate_location" in said or "ssl_keystore_location" in said):
+    elif protocol == "SSL" and (
+        "ssl_certificate_location" in known_settings or "ssl_keystore_location" in known_settings
+    ):
         login = {"type": "X509"}
     schemes: JsonObject = {} if login is None else {"login": login}
     servers: JsonObject = {}

@@ -45,7 +45,7 @@ class EmbeddedConsumer:
         self.on_revoked: Callable[[TopicPartition], object] = _nothing
         self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
-        self.on_settled: Callable[[], object] = _nobody_waits
+        self.on_settled: Callable[[], object] = _ignore_settled
         self._member: Membership | None = None
         """Its membership of the group that it subscribes with."""
         self._lost_place = False
@@ -590,7 +590,7 @@ def _nothing(topic_partition: TopicPartition) -> None:
     """Do nothing: the default for revoked partitions."""
 
 
-def _nobody_waits() -> None:
+def _ignore_settled() -> None:
     """Do nothing: the default for the end of rebalances."""
 
 

@@ -263,7 +263,9 @@ class Membership:
             member_id=self._member_id,
             group_instance_id=config.group_instance_id,
             client_id=config.client_id,
-            protocols=tuple((name, self._told(one, subscription)) for name, one in self._assignors.items()),
+            protocols=tuple(
+                (name, self._subscription_bytes(one, subscription)) for name, one in self._assignors.items()
+            ),
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
             # The id is known before the join is parked, so that a member that stops waiting can leave.
@@ -286,7 +288,7 @@ class Membership:
         if config.group_instance_id is not None:
             self._fence_predecessors(config.group_instance_id)
 
-    def _told(self, assignor: Assignor, subscription: Subscription) -> bytes:
+    def _subscription_bytes(self, assignor: Assignor, subscription: Subscription) -> bytes:
         return encode_subscription(
             Subscription(
                 topics=subscription.topics,
@@ -382,17 +384,17 @@ class Membership:
         subscriptions: dict[str, Subscription] = {}
         for member in joined.members:
             try:
-                told = decode_subscription(member.metadata)
+                member_subscription = decode_subscription(member.metadata)
             except ValueError as error:
                 raise InconsistentGroupProtocol(
                     f"group {self.group!r}: what member {member.member_id} subscribes to cannot be read: {error}"
                 ) from error
             subscriptions[member.member_id] = Subscription(
-                topics=told.topics,
-                user_data=told.user_data,
-                owned_partitions=told.owned_partitions,
-                generation_id=told.generation_id,
-                rack_id=told.rack_id,
+                topics=member_subscription.topics,
+                user_data=member_subscription.user_data,
+                owned_partitions=member_subscription.owned_partitions,
+                generation_id=member_subscription.generation_id,
+                rack_id=member_subscription.rack_id,
                 group_instance_id=member.group_instance_id,
             )
         topics = {topic for one in subscriptions.values() for topic in one.topics}

@@ -67,7 +67,7 @@ _FIRST_RETENTION_MS = 30_000
 """Kafka's default for ``log.initial.task.delay.ms``."""
 
 
-def _nobody(topic_partition: TopicPartition) -> None: ...
+def _ignore(topic_partition: TopicPartition) -> None: ...
 
 
 class Broker:
@@ -84,7 +84,7 @@ class Broker:
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
-        self.on_advance: Callable[[TopicPartition], None] = _nobody
+        self.on_advance: Callable[[TopicPartition], None] = _ignore
         """Called whenever a partition's high watermark moved, and when a partition ceased to exist."""
         self._logs = logs
         self._partitions = logs.partitions

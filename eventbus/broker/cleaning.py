@@ -89,10 +89,10 @@ class LogCleaner:
                 log.topic_partition, cleaning.end_offset, cleaning.bytes_before, cleaning.bytes_after,
             )  # fmt: skip
         elif isinstance(error, (OSError, EventBusError, Damage)):
-            told = self._translated(log, error)
-            if isinstance(told, CorruptRecord):
+            translated = self._translated(log, error)
+            if isinstance(translated, CorruptRecord):
                 self._damaged.add(log)
-            _logger.warning("compaction of %s stopped: %s", log.topic_partition, told)
+            _logger.warning("compaction of %s stopped: %s", log.topic_partition, translated)
         else:
             _logger.debug("compaction of %s stopped: %r", log.topic_partition, error)
 

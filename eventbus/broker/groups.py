@@ -31,7 +31,7 @@ GroupsLog = ShardLog[GroupsShard]
 _logger = logging.getLogger("eventbus.groups")
 
 
-def _nobody(group: str) -> None: ...
+def _ignore(group: str) -> None: ...
 
 
 class Groups:
@@ -56,7 +56,7 @@ class Groups:
         """``open_shard`` returns the shard of a partition at a wall time, with stored records replayed; ``refuse``
         the error for a partition that does not exist; ``check_open`` raises if the broker is closed; ``new_shard``
         creates an empty shard."""
-        self.on_rebalance: Callable[[str], None] = _nobody
+        self.on_rebalance: Callable[[str], None] = _ignore
         """Called when a group begins to prepare a rebalance, so that its members in this process join again at once,
         without waiting for their next heartbeat."""
         self._shards: dict[int, GroupsLog] = {}
@@ -71,8 +71,8 @@ class Groups:
         self._next_retention_ms = now_ms + retention_check_interval_ms
         self._begun: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Rebalances since the log was opened, by group and by cause."""
-        self._to_say: deque[tuple[Callable[[Any], None], object]] = deque()
-        self._is_saying = False
+        self._pending_replies: deque[tuple[Callable[[Any], None], object]] = deque()
+        self._is_replying = False
 
     def __repr__(self) -> str:
         return " ".join(repr(shard_log.shard) for _, shard_log in sorted(self._shards.items()))
@@ -119,7 +119,7 @@ class Groups:
             shard_log = self._of(request.group, now_ms)
             decision = shard_log.shard.join(request, reply, now_ms)
         except KafkaError as error:
-            self._say(reply, error)
+            self._reply(reply, error)
         else:
             self._carry_out(shard_log, decision, now_ms)
 
@@ -148,7 +148,7 @@ class Groups:
                 return
             decision = shard_log.shard.sync(group, assignments, reply, now_ms, protocol_type, protocol_name)
         except KafkaError as error:
-            self._say(reply, error)
+            self._reply(reply, error)
         else:
             self._carry_out(shard_log, decision, now_ms)
 
@@ -208,32 +208,32 @@ class Groups:
             failed = error
             _logger.warning("%s: a change of groups is not stored: %s", shard_log.log.topic_partition, error)
         for reply, answer in turn.replies:
-            self._to_say.append((reply, failed or answer))
+            self._pending_replies.append((reply, failed or answer))
         for group, cause in turn.begun:
             self._begun[group][cause] += 1
         for group in turn.rebalancing:
-            self._to_say.append((self.on_rebalance, group))
-        self._say_all()
+            self._pending_replies.append((self.on_rebalance, group))
+        self._send_replies()
         return failed
 
-    def _say(self, reply: Callable[[Any], None], answer: object) -> None:
-        self._to_say.append((reply, answer))
-        self._say_all()
+    def _reply(self, reply: Callable[[Any], None], answer: object) -> None:
+        self._pending_replies.append((reply, answer))
+        self._send_replies()
 
-    def _say_all(self) -> None:
+    def _send_replies(self) -> None:
         """Call the replies in order, never nested, because a reply may call here again. An error does not stop the
         others."""
-        if self._is_saying:
+        if self._is_replying:
             return
-        self._is_saying = True
+        self._is_replying = True
         raised: Exception | None = None
-        while self._to_say:
+        while self._pending_replies:
             try:
-                reply, answer = self._to_say.popleft()
+                reply, answer = self._pending_replies.popleft()
                 reply(answer)
             except Exception as error:
                 raised = raised or error
-        self._is_saying = False
+        self._is_replying = False
         if raised is not None:
             raise raised
 

@@ -100,7 +100,7 @@ class Logs:
         self.commit = GroupCommit(storage, fsync)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.advances_at_append = fsync != "commit" or not storage.durable
-        self.advanced: Callable[[TopicPartition], None] = _nobody
+        self.advanced: Callable[[TopicPartition], None] = _ignore
         """Called when `sync_metadata` moved a high watermark."""
         self.reserve = Reserve(storage)
         self.was_clean = False
@@ -212,8 +212,8 @@ class Logs:
 
     def written_partitions(self) -> list[TopicPartition]:
         """Return the partitions that have something on disk, or should according to a checkpoint."""
-        told = {tp for tp, offset in (self._recovery_points or {}).items() if offset > 0}
-        return sorted(self._found | told)
+        checkpointed = {tp for tp, offset in (self._recovery_points or {}).items() if offset > 0}
+        return sorted(self._found | checkpointed)
 
     def check_metadata_found(self) -> None:
         """Raise CorruptRecord if there are partitions, but no metadata log with their topics."""
@@ -526,7 +526,7 @@ class Logs:
         self.storage.unlock()
 
 
-def _nobody(topic_partition: TopicPartition) -> None: ...
+def _ignore(topic_partition: TopicPartition) -> None: ...
 
 
 def _is_foreign(name: str) -> bool:

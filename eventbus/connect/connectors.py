@@ -118,7 +118,7 @@ class Connectors:
         if settings["tasks.max"] > 1:
             self.notes.append(f"{properties.place('tasks.max')}: a connector is one task here; tasks.max is ignored")
         common = {**settings, **self._shared(), **_overrides(properties, is_source, self._worker)}
-        context = Context(name, settings, properties.place, self._now, self._say)
+        context = Context(name, settings, properties.place, self._now, self._emit_note)
         make = partial(_make, kind)
         make(context)  # it raises errors about its settings now
         converters = [
@@ -168,7 +168,7 @@ class Connectors:
     def _now(self) -> int:
         return self._clock()
 
-    def _say(self, text: str) -> None:
+    def _emit_note(self, text: str) -> None:
         self._note(text)
 
     async def start(self, bus: EventBus) -> None:
@@ -216,7 +216,9 @@ class Connectors:
                 await run.ended.wait()
         if scope.cancelled_caught:
             slow = ", ".join(run.name for run in self.runs if not run.ended.is_set())
-            self._say(f"{slow}: not stopped within {self._seconds:g} s, and was abandoned; nothing of it is stored")
+            self._emit_note(
+                f"{slow}: not stopped within {self._seconds:g} s, and was abandoned; nothing of it is stored"
+            )
 
     def _registries(self) -> list[Part]:
         return [part for run in self.runs for part in run.parts]

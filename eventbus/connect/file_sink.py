@@ -61,7 +61,7 @@ class FileStreamSink(SinkConnector):
             self._commit(self._file, self._path)
 
     def _cut_back(self, file: BinaryIO, path: Path) -> None:
-        found = _read(_beside(path))
+        found = _read(_offsets_path(path))
         if found is None:
             return
         self._offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
@@ -80,8 +80,8 @@ class FileStreamSink(SinkConnector):
             if self._path is not None and stored and topic_id and stored != topic_id:
                 raise ConfigError(
                     f"{self._path} holds the records of another topic {topic!r}. The topic was deleted and created "
-                    f"again, or this is another log. Name another file, or delete {_beside(self._path)} to append the "
-                    "records of the topic of today"
+                    f"again, or this is another log. Name another file, or delete {_offsets_path(self._path)} to "
+                    "append the records of the present topic"
                 )
         self._topic_ids = {**self._topic_ids, **topic_ids}
 
@@ -107,13 +107,13 @@ class FileStreamSink(SinkConnector):
             [(one.topic, one.partition, at) for one, at in sorted(self._offsets.items())],
             {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic_id},
         )
-        beside = _beside(path)
-        new = beside.with_name(f"{beside.name}.new")
+        offsets_path = _offsets_path(path)
+        new = offsets_path.with_name(f"{offsets_path.name}.new")
         with new.open("wb") as written:
             written.write(msgspec.json.encode(content))
             written.flush()
             os.fsync(written.fileno())
-        new.replace(beside)
+        new.replace(offsets_path)
 
     def stop(self) -> None:
         if self._file is not None and self._path is not None:
@@ -121,19 +121,19 @@ class FileStreamSink(SinkConnector):
         self._file = None
 
 
-def _beside(path: Path) -> Path:
+def _offsets_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.offsets")
 
 
-def _read(beside: Path) -> _Committed | None:
+def _read(offsets_path: Path) -> _Committed | None:
     try:
-        return msgspec.json.decode(beside.read_bytes(), type=_Committed)
+        return msgspec.json.decode(offsets_path.read_bytes(), type=_Committed)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
         raise ConfigError(
-            f"{beside} is not what this sink has written ({error}): delete it, and the sink goes on behind what its "
-            "group has committed"
+            f"{offsets_path} is not what this sink has written ({error}): delete it, and the sink continues after what "
+            "its group has committed"
         ) from None
 
 

@@ -114,7 +114,7 @@ class Run(ABC):
                     if isinstance(error, _FINAL):
                         return
                     pause = _FIRST_PAUSE_SECONDS if self.records > before else pause
-                    self._context.note(f"{self.name}: {_said(error)}; it begins again in {pause:g} s")
+                    self._context.note(f"{self.name}: {_describe_error(error)}; it begins again in {pause:g} s")
                     await self._wait(pause)
                     pause = min(pause * 2, self._common["errors.retry.delay.max.ms"] / 1000)
                     self.restarts += 1
@@ -135,7 +135,7 @@ class Run(ABC):
             )
         elif isinstance(error, _FINAL):
             self.state = "failed"
-            self._context.note(f"{self.name}: failed: {_said(error)}")
+            self._context.note(f"{self.name}: failed: {_describe_error(error)}")
         else:
             self.state = "waiting"
         self._notify()
@@ -212,7 +212,7 @@ class Run(ABC):
             logger.error("connector %r: a record is skipped%s: %s", self.name, place, error)
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = str(error).partition("\n")[0]
     known = type(error).__module__.startswith("eventbus.")
     return text if known else f"{type(error).__name__}: {text}"

@@ -91,8 +91,8 @@ class Reader:
         assert order is not None
         columns = self._ordered(order)
         statement = self._select(source).order_by(*columns).limit(limit)
-        behind = columns[0].is_not(None) if place is None else _behind(columns, _values(order, place))
-        statement = statement.where(behind)
+        condition = columns[0].is_not(None) if place is None else _rows_after(columns, _values(order, place))
+        statement = statement.where(condition)
         if until is not None:
             statement = statement.where(self._before(order, until))
         rows = self._rows(statement)
@@ -189,12 +189,12 @@ def _values(order: Order, place: Place) -> Sequence[Any]:
     return [*([place.timestamp] if order.timestamps else []), *place.rest]
 
 
-def _behind(columns: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> ColumnElement[bool]:
+def _rows_after(columns: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> ColumnElement[bool]:
     """Return (a, b) > (1, 2) in a form that every database supports; the first condition can use an index."""
     first, value = columns[0], _given(values[0])
     if len(columns) == 1:
         return first > value
-    return sa.and_(first >= value, sa.or_(first > value, _behind(columns[1:], values[1:])))
+    return sa.and_(first >= value, sa.or_(first > value, _rows_after(columns[1:], values[1:])))
 
 
 def _given(value: Any) -> ColumnElement[Any]:

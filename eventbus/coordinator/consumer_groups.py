@@ -125,12 +125,12 @@ class ConsumerGroups:
         self.renew(group.name, settled, turn.now_ms)
         if classic is not None:  # nothing is refused after this line
             classic.interrupt(turn)
-        told = request.is_full or settled.assigned.keys() != member.assigned.keys()
+        sends_assignment = request.is_full or settled.assigned.keys() != member.assigned.keys()
         return ConsumerHeartbeatResult(
             member_id,
             settled.epoch,
             self.config.group_consumer_heartbeat_interval_ms,
-            frozenset(settled.assigned) if told else None,
+            frozenset(settled.assigned) if sends_assignment else None,
         )
 
     def _group_for(self, name: str, classic: Group | None, turn: Turn) -> ConsumerGroup:
@@ -318,8 +318,8 @@ class ConsumerGroups:
         protocol, and in a transaction.
         """
         group = self.groups[member.group]
-        nobody = member.generation_id < 0 and not member.member_id and member.group_instance_id is None
-        if (member.generation_id < 0 and not group.members) or (in_transaction and nobody):
+        is_anonymous = member.generation_id < 0 and not member.member_id and member.group_instance_id is None
+        if (member.generation_id < 0 and not group.members) or (in_transaction and is_anonymous):
             return
         held = find_member(group, member.member_id, member.group_instance_id)
         epoch = member.generation_id

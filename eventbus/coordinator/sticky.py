@@ -156,7 +156,7 @@ class _Unequal:
         """The partitions held, by topic and then by member."""
 
     def spread(self) -> Assignment:
-        for topic_partition in self._given_back():
+        for topic_partition in self._keep_held():
             # Partitions with the fewest readers come first; each goes to the reader that has the fewest.
             readers = self._readers[topic_partition.topic]
             self._give(min(readers, key=lambda member: (len(self._shares[member]), member)), topic_partition)
@@ -164,7 +164,7 @@ class _Unequal:
             pass
         return self._shares
 
-    def _given_back(self) -> list[TopicPartition]:
+    def _keep_held(self) -> list[TopicPartition]:
         """Let all members keep what they held; return the other partitions in the order in which to assign them."""
         rest: list[TopicPartition] = []
         for topic in sorted(self._readers, key=lambda topic: (len(self._readers[topic]), topic)):
@@ -185,7 +185,7 @@ class _Unequal:
         """Move partitions directly from loaded members to less loaded ones, as long as that makes both more even."""
         moved = False
         for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
-            while (topic_partition := self._one_too_many(member)) is not None:
+            while (topic_partition := self._partition_to_take(member)) is not None:
                 donor = next(m for m, held in self._holders[topic_partition.topic].items() if topic_partition in held)
                 self._move(topic_partition, donor, member)
                 moved = True
@@ -200,7 +200,7 @@ class _Unequal:
         """Move partitions along a chain of members from the most loaded to the least loaded, until they differ by at
         most one."""
         for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
-            steps = self._way_to_more(member)
+            steps = self._chain_to_donor(member)
             for taker, topic, holder in steps:
                 held = self._holders[topic][holder]
                 self._move(min(held, key=lambda tp: (self._owners.get(tp) == holder, tp)), holder, taker)
@@ -208,7 +208,7 @@ class _Unequal:
                 return True
         return False
 
-    def _way_to_more(self, member: str) -> list[tuple[str, str, str]]:
+    def _chain_to_donor(self, member: str) -> list[tuple[str, str, str]]:
         """Return the shortest chain from ``member`` to a member with two more: (taker, topic, holder), nearest
         first. Or []."""
         enough = len(self._shares[member]) + 2
@@ -233,7 +233,7 @@ class _Unequal:
                         return steps[::-1]
         return []
 
-    def _one_too_many(self, member: str) -> TopicPartition | None:
+    def _partition_to_take(self, member: str) -> TopicPartition | None:
         """Return a partition that ``member`` should take from its holder, preferably one that its holder did not
         have before."""
         most = len(self._shares[member]) + 2

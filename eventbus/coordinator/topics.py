@@ -161,8 +161,8 @@ class TopicsShard:
             self.topics.pop(name, None)
             self.deleted.add(name)
             return
-        told = _decode_versioned(value, _Value)
-        self.topics[name] = TopicState(name, told.topic_id, told.partitions, told.configs, told.created_ms)
+        stored = _decode_versioned(value, _Value)
+        self.topics[name] = TopicState(name, stored.topic_id, stored.partitions, stored.configs, stored.created_ms)
         self.deleted.discard(name)
 
     def identify(self, key: bytes, value: bytes | None) -> tuple[bytes, bool]:

@@ -137,7 +137,7 @@ class RetryPartition:
                 self._finished.add(entry.offset)
                 return
             kept_for = earlier.key
-            self._shut(earlier)
+            self._remove(earlier)
         if place in source.places and kept_for != key:
             self._leave(source, kept_for, place)
         is_new = place not in source.places
@@ -156,15 +156,15 @@ class RetryPartition:
 
     def _mark(self, offset: int, value: bytes | None) -> bool:
         """Read a mark; return False if the record is not a mark."""
-        told = read_mark(value)
-        if told is None:
+        finished_offsets = read_mark(value)
+        if finished_offsets is None:
             return False
         first = self._log[0] if self._log else offset
-        for one in told:
+        for one in finished_offsets:
             # A mark is about earlier offsets; whatever it contains, only offsets that were read are considered.
             offsets = range(max(one.start, first), min(one.stop, offset))
             for finished in _among(offsets, self._open):
-                self._told(finished)
+                self._mark_recorded(finished)
         return True
 
     @property
@@ -224,21 +224,21 @@ class RetryPartition:
         if not finished:
             return None
         next_offset = self._first_open(finished)
-        told = sorted(offset for offset in finished if offset >= next_offset)
-        return Plan(next_offset, done_mark(told, self._owner) if told else None)
+        finished_offsets = sorted(offset for offset in finished if offset >= next_offset)
+        return Plan(next_offset, done_mark(finished_offsets, self._owner) if finished_offsets else None)
 
     def stored(self, plan: Plan) -> None:
         """Record that the transaction of the plan is committed."""
         self._finished = {offset for offset in self._finished if offset >= plan.next_offset}
         log = self._log
         while log and log[0] < plan.next_offset:
-            self._told(log.popleft())
+            self._mark_recorded(log.popleft())
         for offsets in () if plan.done is None else read_mark(plan.done.value) or ():
             for offset in offsets:
                 self._finished.discard(offset)
-                self._told(offset)
+                self._mark_recorded(offset)
 
-    def _told(self, offset: int) -> None:
+    def _mark_recorded(self, offset: int) -> None:
         entry = self._open.get(offset)
         if entry is not None:
             self._close(entry)
@@ -331,7 +331,7 @@ class RetryPartition:
 
     def _close(self, entry: RetryEntry) -> None:
         """Close a finished entry: the next entry of its line may be handled, unless this one comes again."""
-        self._shut(entry)
+        self._remove(entry)
         source, place = self._sources[entry.source], entry.place
         if place in source.coming:
             source.places[place] = None
@@ -339,7 +339,7 @@ class RetryPartition:
             self._leave(source, entry.key, place)
             self._drop_empty(source)
 
-    def _shut(self, entry: RetryEntry) -> None:
+    def _remove(self, entry: RetryEntry) -> None:
         self._queue.remove(entry)
         self._bytes -= entry.size
 

@@ -242,8 +242,8 @@ def wrong_letters(board: Board, bad: int) -> list[str]:
     found = (board.dead, board.redriven, board.again, board.open)
     if found == (bad, bad, 0, 0) and sum(case.count for case in board.cases) == bad:
         return []
-    told = "{} dead letters, {} redriven, then {}, {} open".format(*found)
-    return [f"board: {told}; expected {bad}, {bad}, then 0, 0"]
+    counts = "{} dead letters, {} redriven, then {}, {} open".format(*found)
+    return [f"board: {counts}; expected {bad}, {bad}, then 0, 0"]
 
 
 @contextmanager

@@ -75,13 +75,13 @@ def print_report(out: Output, run: Run) -> None:
             out.note(f"NOT EQUAL  {line}")
         out.note(f"error: {len(run.problems)} differences to what plain Python finds: start over with --fresh")
         return
-    for line in _told_of_releases(run):
+    for line in _lines_of_releases(run):
         out.line(line)
     sides = "running table" if run.landed is None else "running table = Spark's query"
     out.line(f"CONSERVED  {run.bank}")
     out.line(f"REDRIVEN   {run.board}")
     if run.landed is not None:
-        for line in _told_of_hours(run.landed):
+        for line in _lines_of_hours(run.landed):
             out.line(line)
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
     if run.landed is not None:
@@ -100,7 +100,7 @@ def print_report(out: Output, run: Run) -> None:
         out.line(f"  {line}")
 
 
-def _told_of_releases(run: Run) -> list[str]:
+def _lines_of_releases(run: Run) -> list[str]:
     """Return the lines about schemas; a --quick demo of a few flights ends before the second release."""
     first = min(EVOLVED_AT, run.outcome.held)
     second = run.outcome.held - first
@@ -112,7 +112,7 @@ def _told_of_releases(run: Run) -> list[str]:
     ]
 
 
-def _told_of_hours(landed: Landed) -> list[str]:
+def _lines_of_hours(landed: Landed) -> list[str]:
     """Return the lines about the stream."""
     return [
         f"STREAMED   {len(landed.told):,} hours of three airports, counted by Spark as a stream and written back to",

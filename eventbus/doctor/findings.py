@@ -74,8 +74,10 @@ def names_twice(facts: Facts) -> Iterator[Finding]:
 
 
 def static_members(facts: Facts) -> Iterator[Finding]:
-    said = Counter((one.group, one.group_instance_id) for one in facts.handlers if one.group_instance_id is not None)
-    for (group, instance), count in said.items():
+    instance_counts = Counter(
+        (one.group, one.group_instance_id) for one in facts.handlers if one.group_instance_id is not None
+    )
+    for (group, instance), count in instance_counts.items():
         if count > 1:
             yield Finding(
                 "error", "static-id-twice", f"group {group}",

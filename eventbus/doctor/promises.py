@@ -46,10 +46,10 @@ def order(one: HandlerFacts) -> str:
         case _:
             if not one.is_async and several == 1:
                 return f"{unit} of a partition in order; one at a time in total, in one thread"
-            beside = (
+            parallelism = (
                 "partitions side by side" if one.concurrency is None else f"up to {several} partitions side by side"
             )
-            return f"{unit} of a partition in order, {beside}"
+            return f"{unit} of a partition in order, {parallelism}"
 
 
 def duplicates(one: HandlerFacts) -> str:

@@ -207,11 +207,11 @@ def _dump_transactions(storage: Storage, name: str) -> Iterator[Line]:
 
 
 def _dump_snapshot(storage: Storage, name: str) -> Iterator[Line]:
-    told = decode_snapshot(read_whole(storage, name) or b"")
-    if told is None:
+    decoded = decode_snapshot(read_whole(storage, name) or b"")
+    if decoded is None:
         yield DamageLine(0, "the CRC does not match, or another program wrote the snapshot")
         return
-    for producer_id, producer in sorted(told.producers.items()):
+    for producer_id, producer in sorted(decoded.producers.items()):
         yield ProducerLine(
             producer_id, producer.producer_epoch, producer.coordinator_epoch, producer.transaction_start_offset,
             producer.last_timestamp_ms, tuple(batch[:3] for batch in producer.batches),
@@ -294,9 +294,9 @@ def _verify_transactions(storage: Storage, segment: Segment, report: PartitionRe
     for data in segment.windows(0, segment.base_offset):
         replay(data, states, aborted)
     path = f"{segment.stem}.txnindex"
-    told = decode_entries(read_whole(storage, path) or b"")
-    ended = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in told or ()}
-    if told is None or any(ended.get((entry[0], entry[2]), _NEVER) > entry.first_offset for entry in aborted):
+    decoded = decode_entries(read_whole(storage, path) or b"")
+    ended = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in decoded or ()}
+    if decoded is None or any(ended.get((entry[0], entry[2]), _NEVER) > entry.first_offset for entry in aborted):
         report.index_damage.append(path)
 
 

@@ -290,10 +290,10 @@ class LogProducers:
         start_offset = segments[0].base_offset if segments else log_end_offset
         known = True
         if found is not None:
-            start_offset, told = found
-            for producer_id, producer in told.producers.items():
+            start_offset, decoded = found
+            for producer_id, producer in decoded.producers.items():
                 self.states.restore(producer_id, producer)
-            known = self._load_aborted(told, segments)
+            known = self._load_aborted(decoded, segments)
         scanned_bytes = 0
         if not known:  # the snapshot and a .txnindex differ: the log decides
             witness = ProducerStates(self._directory)
@@ -336,10 +336,10 @@ class LogProducers:
         while self._snapshots:
             offset = self._snapshots[-1]
             data = read_whole(self._storage, self._snapshot_path(offset)) or b""
-            told = snapshot.decode_snapshot(data)
-            if told is not None and _starts_batch(segments, offset):
+            decoded = snapshot.decode_snapshot(data)
+            if decoded is not None and _starts_batch(segments, offset):
                 self._snapshot_size_bytes = len(data)
-                return offset, told
+                return offset, decoded
             _logger.info(
                 "%s is damaged, or not of this log: the producers are read from the log", self._snapshot_path(offset)
             )
@@ -347,10 +347,10 @@ class LogProducers:
             self._storage.remove(self._snapshot_path(offset))
         return None
 
-    def _load_aborted(self, told: Snapshot, segments: Sequence[Segment]) -> bool:
+    def _load_aborted(self, decoded: Snapshot, segments: Sequence[Segment]) -> bool:
         """Load the ``.txnindex`` files as they were at the snapshot; return False if one differs."""
         stems = {segment.base_offset: segment.stem for segment in segments}
-        for base_offset, count, crc in told.segments:
+        for base_offset, count, crc in decoded.segments:
             if base_offset < segments[0].base_offset:
                 continue
             stem = stems.get(base_offset)

@@ -190,9 +190,9 @@ class LogReader:
         except FileNotFoundError:
             return []
         for name in reversed([name for name in names if name.endswith(SNAPSHOT_SUFFIX)]):
-            told = decode_snapshot(self._read(f"{where}/{name}") or b"")
-            if told is not None:
-                return told.segments
+            decoded = decode_snapshot(self._read(f"{where}/{name}") or b"")
+            if decoded is not None:
+                return decoded.segments
         return []
 
     def _agrees(self, where: TopicPartition, entry: AbortedEntry) -> bool:

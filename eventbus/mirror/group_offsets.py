@@ -73,7 +73,7 @@ class GroupOffsets:
                 self._settled[group] = wanted
                 if any(self._is_ahead(where, at.offset) for where, at in committed.items()):
                     state = "ahead of the copy"
-            self._tell(group, state, len(wanted), count)
+            self._record_progress(group, state, len(wanted), count)
 
     def _translated(self, where: TopicPartition, at: OffsetAndMetadata) -> OffsetAndMetadata:
         return OffsetAndMetadata(self._journal.maps[where].translate(at.offset), at.metadata)
@@ -82,7 +82,7 @@ class GroupOffsets:
         """True if the group has read records that are not copied yet, so that its offset has no translation yet."""
         return offset > max(self._progress.of(where).position, self._journal.maps[where].position)
 
-    def _tell(self, group: str, state: GroupState, partitions: int, committed: int) -> None:
+    def _record_progress(self, group: str, state: GroupState, partitions: int, committed: int) -> None:
         before = self._progress.groups.get(group)
         if before is None or before.state != state:
             logger.info("group %r: %s", group, state)

@@ -255,9 +255,9 @@ def identity(url: str) -> str:
 
 def name_of(url: str) -> str:
     """Return the default name of a mirror: readable, unique, derived from the source."""
-    said = identity(url)
-    readable = re.sub(r"[^a-zA-Z0-9]+", "-", said.rpartition("/")[2]).strip("-")[:40]
-    return f"{readable}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+    log_identity = identity(url)
+    readable = re.sub(r"[^a-zA-Z0-9]+", "-", log_identity.rpartition("/")[2]).strip("-")[:40]
+    return f"{readable}-{hashlib.sha256(log_identity.encode()).hexdigest()[:6]}"
 
 
 def _codec(name: str) -> Compression:

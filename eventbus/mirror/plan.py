@@ -142,11 +142,11 @@ def _why_not(
     if state is not None and source.topic_id and state.source_id and source.topic_id != state.source_id:
         return (
             f"topic {name!r} of the source is not the one that was mirrored: it was deleted and created again, or this "
-            f"is another log. {_anew(name)}"
+            f"is another log. {_how_to_start_over(name)}"
         )
     if destination is None:
         if state is not None:
-            return f"topic {name!r} was mirrored, and is gone at the destination. {_anew(name)}"
+            return f"topic {name!r} was mirrored, and is gone at the destination. {_how_to_start_over(name)}"
         return ""
     if source.topic_id and source.topic_id == destination.topic_id:
         return f"source and destination are one log: topic {name!r} has the same id on both sides"
@@ -177,19 +177,22 @@ def _why_not(
 def _changed_since(source: TopicDescription, destination: TopicDescription, state: TopicState, journal: Journal) -> str:
     name = source.name
     if destination.topic_id and state.destination_id and destination.topic_id != state.destination_id:
-        return f"topic {name!r} of the destination is not the one that was written: it was created again. {_anew(name)}"
+        return (
+            f"topic {name!r} of the destination is not the one that was written: it was created again. "
+            f"{_how_to_start_over(name)}"
+        )
     for one in source.partitions:
         where = TopicPartition(name, one.partition)
         copied = journal.maps.get(where)
         if copied is not None and 0 <= one.log_end_offset < copied.position:
             return (
                 f"{where} of the source ends at {one.log_end_offset:,}, and was mirrored up to {copied.position:,}: it "
-                f"has lost its end, say by a restored backup. {_anew(name)}"
+                f"has lost its end, say by a restored backup. {_how_to_start_over(name)}"
             )
     return ""
 
 
-def _anew(name: str) -> str:
+def _how_to_start_over(name: str) -> str:
     return f"To copy it from its beginning, delete it at the destination and say --again {name}; or --exclude {name}"
 
 

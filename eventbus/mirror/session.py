@@ -142,8 +142,8 @@ class Session:
         if self.has_begun:
             self._check_owner(self._journal)
         elif self._journal.owner != self._owner:
-            anew = [topic for topic in self._options.again if topic in self._journal.topics]
-            forgotten = [entry for topic in anew for entry in self._journal.forget(topic)]
+            restarted = [topic for topic in self._options.again if topic in self._journal.topics]
+            forgotten = [entry for topic in restarted for entry in self._journal.forget(topic)]
             await writer.save([self._journal.claim(self._owner), *forgotten])
         self.has_begun = True
         await self._look(writer, consumer, at_start=True)
@@ -305,16 +305,16 @@ class Session:
         """Return the position from which to continue in a partition."""
         position, start = self._journal.maps[where].position, self._starts[where]
         if where not in self._read and 0 <= position < start and self._progress.of(where).position < start:
-            self._say_lost(where, position, start)
+            self._log_lost(where, position, start)
         return max(position, start, 0)
 
     def _note_lost(self, where: TopicPartition, log_start_offset: int) -> None:
         """Record a loss: a consumer that retention has overtaken silently continues at the first record."""
         for gap, begin, end in self._gaps:
             if gap == where and begin < log_start_offset:
-                self._say_lost(where, begin, min(end, log_start_offset))
+                self._log_lost(where, begin, min(end, log_start_offset))
 
-    def _say_lost(self, where: TopicPartition, begin: int, end: int) -> None:
+    def _log_lost(self, where: TopicPartition, begin: int, end: int) -> None:
         self._progress.of(where).lost += end - begin
         logger.warning("%s: the source has deleted offsets %d to %d before they were copied", where, begin, end - 1)
 

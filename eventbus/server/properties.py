@@ -137,18 +137,18 @@ def listeners_of(
     Raises ConfigError.
     """
     protocols = _pairs(protocol_map)
-    told: dict[str, tuple[str, int]] = {}
+    advertised_addresses: dict[str, tuple[str, int]] = {}
     for text in _items(advertised):
         name, host, port = split_address(text, default_port=0)  # without a port, the listener's is used
         if name not in but:
-            told[name or "PLAINTEXT"] = host, port
+            advertised_addresses[name or "PLAINTEXT"] = host, port
     found: list[Listener] = []
     for text in _items(listeners):
         name, host, port = split_address(text)
         name = name or "PLAINTEXT"
         if name in but:  # a controller's, for other brokers
             continue
-        advertised_host, advertised_port = told.pop(name, ("", 0))
+        advertised_host, advertised_port = advertised_addresses.pop(name, ("", 0))
         found.append(
             Listener(
                 name=name,
@@ -159,7 +159,7 @@ def listeners_of(
                 advertised_port=advertised_port,
             )
         )
-    for name in told:
+    for name in advertised_addresses:
         names = [listener.name for listener in found]
         raise ConfigError(f"advertised.listeners names {name}, which is no listener{nearest(name, names)}")
     return tuple(found)

@@ -31,7 +31,7 @@ class Disk(MemoryStorage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_write: Callable[[str], object] = _nobody
+        self.on_write: Callable[[str], object] = _ignore
         self.writes = 0
 
     def open(self, path: str, create: bool = False) -> MemoryFile:
@@ -72,7 +72,7 @@ class _LogFile(MemoryFile):
         self._disk.wrote(self._path)
 
 
-def _nobody(partition: str) -> None: ...
+def _ignore(partition: str) -> None: ...
 
 
 Visible = dict[TopicPartition, list[ConsumerRecord]]

@@ -343,24 +343,24 @@ class Process:
                     async with self.bus:
                         self.handlers = self.bus.context.runners
                         self._has_started = True
-                        async with self._beside():
+                        async with self._run_alongside():
                             await self._stop.wait()
         finally:
             self._ended = True
 
     @asynccontextmanager
-    async def _beside(self) -> AsyncGenerator[None]:
+    async def _run_alongside(self) -> AsyncGenerator[None]:
         """Run the application's own loop alongside its handlers."""
         run = self._settings.run
         if run is None:
             yield
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run_beside, run)
+            tasks.start_soon(self._run_application, run)
             yield
             tasks.cancel_scope.cancel()
 
-    async def _run_beside(self, run: Callable[[EventBus], Awaitable[object]]) -> None:
+    async def _run_application(self, run: Callable[[EventBus], Awaitable[object]]) -> None:
         await self.watched(run(self.bus))
 
     async def _pump(self) -> None:

@@ -46,8 +46,8 @@ def java() -> str:
     found = (java_home and shutil.which("java", path=f"{java_home}/bin")) or shutil.which("java")
     if not found:
         raise NotAvailableError("there is no java on this machine (on Debian: apt install default-jre-headless maven)")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60).stderr
-    version = re.search(r'version "(\d+)', said)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60).stderr
+    version = re.search(r'version "(\d+)', output)
     if version and int(version[1]) < MIN_JAVA:
         raise NotAvailableError(f"{found} is Java {version[1]}, and Kafka needs {MIN_JAVA} or later: set JAVA_HOME")
     return found

@@ -85,7 +85,7 @@ class _UnderTest(EmbeddedBackend):
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._say_if_nothing_moves)
+            tasks.start_soon(self._warn_if_stuck)
             tasks.start_soon(self._let_time_pass_at_the_end)
             await super().run()
 
@@ -99,7 +99,7 @@ class _UnderTest(EmbeddedBackend):
             config = msgspec.structs.replace(config, fetch_max_wait_ms=max(config.fetch_max_wait_ms, _LONG_POLL_MS))
         return super().consumer(config)
 
-    async def _say_if_nothing_moves(self) -> None:
+    async def _warn_if_stuck(self) -> None:
         """Log a warning for a test that waits for something that takes time, without letting time pass."""
         clock = self._clock
         moved = -1

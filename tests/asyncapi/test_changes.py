@@ -404,7 +404,7 @@ def test_settings_groups_and_nulls_are_told() -> None:
 
     assert found(made(1000, "a", nulls=True), made(2000, "b")) == [
         ("breaking", "orders", "operation one: it takes no nulls any more (received)"),
-        ("info", "orders", "operation one: its group was a and is b: it begins anew"),
+        ("info", "orders", "operation one: its group was a and is b: it starts over"),
         ("info", "orders", "retention.ms: 1000 before, 2000 now"),
     ]
     assert [one for one, _, _ in found(made(1, "a"), made(1, "a", nulls=True))] == ["compatible"]

@@ -176,7 +176,7 @@ class KafkaBackend:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                self._look_around(admin, 1)
+                self._find_brokers(admin, 1)
                 if not {*self._wire.brokers} & {*self.settings.addresses}:
                     check_advertised(self.settings)  # librdkafka connects to these addresses only
                 return
@@ -196,7 +196,7 @@ class KafkaBackend:
                         f"({texts}): is it running, and is the address right?"
                     ) from None
 
-    def _look_around(self, admin: AdminHandle, wait_seconds: float) -> None:
+    def _find_brokers(self, admin: AdminHandle, wait_seconds: float) -> None:
         """Look up the brokers; runs in a thread."""
         brokers = ClusterMetadata(admin, self._wire, wait_seconds).brokers()
         self._watch.know(brokers)
@@ -211,7 +211,7 @@ class KafkaBackend:
                     if number % _REFRESH_LOOKS:
                         await self.refresh(of_all=False)
                         continue
-                    await self._in_thread(partial(self._look_around, self._opened, _LOOK_UP_SECONDS))
+                    await self._in_thread(partial(self._find_brokers, self._opened, _LOOK_UP_SECONDS))
                     await self.refresh()
                     if self.known_limits:
                         await self._in_thread(partial(self.learn_limits, list(self.known_limits)))
@@ -251,7 +251,7 @@ class KafkaBackend:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
 
-    async def _asked(self, call: Callable[[], T]) -> T:
+    async def _retry_while_passing(self, call: Callable[[], T]) -> T:
         """Call ``call``, again while its error comes from a broker that has just started, or just become a leader."""
         deadline = self.timers.current_time() + _ANSWER_SECONDS
         pause = _PAUSE_SECONDS
@@ -268,7 +268,7 @@ class KafkaBackend:
 
     async def refresh(self, *, of_all: bool = True) -> None:
         """Look up the topics in use, or all topics if a consumer reads by pattern."""
-        self._know(*await self._asked(partial(self._look_up_topics, of_all)))
+        self._know(*await self._retry_while_passing(partial(self._look_up_topics, of_all)))
 
     def _look_up_topics(self, of_all: bool) -> tuple[Mapping[str, int], dict[str, str]]:
         """Return counts and ids; runs in a thread."""
@@ -370,7 +370,7 @@ class KafkaBackend:
         self, specs: Sequence[TopicSpec], *, validate_only: bool = False
     ) -> dict[str, TopicDescription | KafkaError]:
         topics = self._topics
-        outcomes = await self._asked(lambda: topics.create(specs, validate_only=validate_only))
+        outcomes = await self._retry_while_passing(lambda: topics.create(specs, validate_only=validate_only))
         created = [name for name, error in outcomes.items() if error is None]
         described: dict[str, TopicDescription] = {}
         if validate_only:
@@ -387,7 +387,7 @@ class KafkaBackend:
         deadline = self.timers.current_time() + _SEEN_SECONDS
         while True:
             try:
-                found = await self._asked(partial(self._topics.describe, names))
+                found = await self._retry_while_passing(partial(self._topics.describe, names))
             except UnknownTopicOrPartition:
                 found = []
             if found and all(one.log_end_offset >= 0 for topic in found for one in topic.partitions):
@@ -398,21 +398,21 @@ class KafkaBackend:
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         self._in_use.update(names)  # to notice when they are deleted
-        await self._asked(partial(self._topics.delete, names))
+        await self._retry_while_passing(partial(self._topics.delete, names))
         await self._until(lambda counts: not counts.keys() & set(names), f"topics {list(names)} were deleted")
 
     async def add_partitions(self, topic: str, total_count: int) -> None:
         self._in_use.add(topic)
-        await self._asked(partial(self._topics.add_partitions, topic, total_count))
+        await self._retry_while_passing(partial(self._topics.add_partitions, topic, total_count))
         await self._until(lambda counts: counts.get(topic, 0) >= total_count, f"topic {topic!r} has grown")
         await self._described([topic])
 
     async def alter_configs(self, topic: str, set: Mapping[str, str], delete: Sequence[str]) -> None:
         topics = self._topics
-        await self._asked(lambda: topics.alter_configs(topic, set, delete))
+        await self._retry_while_passing(lambda: topics.alter_configs(topic, set, delete))
         deadline = self.timers.current_time() + _SEEN_SECONDS
         while self.timers.current_time() < deadline:
-            [found] = await self._asked(lambda: topics.describe([topic]))
+            [found] = await self._retry_while_passing(lambda: topics.describe([topic]))
             own = {name for name, entry in found.configs.items() if entry.source == "topic"}
             if own >= set.keys() and not own & {*delete}:
                 self.known_limits[topic] = _limits_of(found)
@@ -420,12 +420,12 @@ class KafkaBackend:
             await self.timers.sleep(_PAUSE_SECONDS)
 
     async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
-        return await self._asked(partial(self._topics.describe, names))
+        return await self._retry_while_passing(partial(self._topics.describe, names))
 
     async def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        return await self._asked(partial(self._topics.offsets.list_offsets, at, isolation))
+        return await self._retry_while_passing(partial(self._topics.offsets.list_offsets, at, isolation))
 
     def offsets_in_thread(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
@@ -438,7 +438,7 @@ class KafkaBackend:
         return {where: one.offset for where, one in found.items()}, errors
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return await self._asked(partial(self._topics.offsets.delete_records, before))
+        return await self._retry_while_passing(partial(self._topics.offsets.delete_records, before))
 
     # groups ----------------------------------------------------------------------------------------------------------
 
@@ -447,13 +447,13 @@ class KafkaBackend:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return committed offsets. ``stable``: only those partitions, after open transactions that commit them
         (KIP-447)."""
-        return await self._asked(partial(self._coordinators.offsets, group, stable))
+        return await self._retry_while_passing(partial(self._coordinators.offsets, group, stable))
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        await self._asked(partial(self._coordinators.alter_offsets, group, offsets))
+        await self._retry_while_passing(partial(self._coordinators.alter_offsets, group, offsets))
 
     async def list_groups(self) -> list[GroupListing]:
-        return await self._asked(self._coordinators.list_groups)
+        return await self._retry_while_passing(self._coordinators.list_groups)
 
     async def describe_groups(self, groups: Sequence[str]) -> list[GroupDescription]:
         members: dict[str, list[GroupMetadata]] = {}
@@ -461,40 +461,40 @@ class KafkaBackend:
             metadata = consumer.known_group
             if metadata.member_id:
                 members.setdefault(metadata.group, []).append(metadata)
-        return await self._asked(partial(self._coordinators.describe_groups, groups, members))
+        return await self._retry_while_passing(partial(self._coordinators.describe_groups, groups, members))
 
     async def delete_group(self, group: str) -> None:
-        await self._asked(partial(self._coordinators.delete_group, group))
+        await self._retry_while_passing(partial(self._coordinators.delete_group, group))
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        await self._asked(partial(self._coordinators.delete_offsets, group, list(partitions)))
+        await self._retry_while_passing(partial(self._coordinators.delete_offsets, group, list(partitions)))
 
     async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
-        await self._asked(partial(self._coordinators.remove_members, group, members))
+        await self._retry_while_passing(partial(self._coordinators.remove_members, group, members))
 
     # transactions ----------------------------------------------------------------------------------------------------
 
     async def list_transactions(self) -> list[TransactionListing]:
-        return await self._asked(self._coordinators.list_transactions)
+        return await self._retry_while_passing(self._coordinators.list_transactions)
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
         describe = self._coordinators.describe_transaction
-        return await self._asked(lambda: [describe(one) for one in transactional_ids])
+        return await self._retry_while_passing(lambda: [describe(one) for one in transactional_ids])
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        return await self._asked(partial(self._coordinators.describe_producers, list(partitions)))
+        return await self._retry_while_passing(partial(self._coordinators.describe_producers, list(partitions)))
 
     async def abort_transaction(self, transactional_id: str) -> None:
-        await self._asked(partial(self._coordinators.check_open, transactional_id))
+        await self._retry_while_passing(partial(self._coordinators.check_open, transactional_id))
         await self.fence_producer(transactional_id)
 
     async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
         deadline = self.timers.current_time() + _ANSWER_SECONDS
         while True:
             try:
-                return await self._asked(partial(self._coordinators.fence, transactional_id))
+                return await self._retry_while_passing(partial(self._coordinators.fence, transactional_id))
             except ConcurrentTransactions:
                 if self.timers.current_time() > deadline:
                     raise
@@ -510,7 +510,9 @@ class KafkaBackend:
         deadline = self.timers.current_time() + _SEEN_SECONDS
         try:
             while True:
-                found = await self._asked(partial(self._coordinators.describe_transaction, transactional_id))
+                found = await self._retry_while_passing(
+                    partial(self._coordinators.describe_transaction, transactional_id)
+                )
                 if not found.state.startswith("Prepare"):
                     return
                 if self.timers.current_time() > deadline:
@@ -522,7 +524,7 @@ class KafkaBackend:
 
     async def is_visible(self, where: TopicPartition, offset: int) -> bool:
         """Return True if read-committed readers see the record at an offset. Its transaction must have ended."""
-        return await self._asked(partial(self._is_visible, where, offset))
+        return await self._retry_while_passing(partial(self._is_visible, where, offset))
 
     def _is_visible(self, where: TopicPartition, offset: int) -> bool:
         config = ConsumerConfig(isolation=IsolationLevel.READ_COMMITTED)

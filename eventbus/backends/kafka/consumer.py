@@ -61,9 +61,9 @@ class KafkaConsumer:
         self._timers = backend.timers
         settings = backend.settings
         assignors, is_cooperative = librdkafka_assignors(config.assignors)
-        told = settings.consumer(config, assignors)
-        reported = ReportedIds(told)
-        told |= reported.settings
+        client_settings = settings.consumer(config, assignors)
+        reported = ReportedIds(client_settings)
+        client_settings |= reported.settings
         self._topics: set[str] = set()
         self._pattern: str | None = None
         self._matched: set[str] = set()
@@ -84,11 +84,11 @@ class KafkaConsumer:
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
         """Partitions held whose start is not known yet, each with the error of the last attempt."""
-        pause_ms = int(told.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
+        pause_ms = int(client_settings.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
         self._identity = TopicIdentity(backend, reported, config.start, 0.0009 * pause_ms)
         self._place_at = 0.0
         """When to determine their start again, in seconds of the timers."""
-        self._told: set[TopicPartition] = set()
+        self._assigned_to_client: set[TopicPartition] = set()
         """The partitions that librdkafka reads."""
         self._sought: dict[TopicPartition, int] = {}
         """New positions of these partitions that were not passed to librdkafka yet."""
@@ -110,7 +110,7 @@ class KafkaConsumer:
         self._lost_place = False
         self._event = anyio.Event()
         self._closed = False
-        self._inbox = Inbox(1024 * int(told["queued.max.messages.kbytes"]), config.max_partition_fetch_bytes)
+        self._inbox = Inbox(1024 * int(client_settings["queued.max.messages.kbytes"]), config.max_partition_fetch_bytes)
         self._group = GroupMetadata(config.group or "")
         self._group_at = 0.0
         """When its generation changed last, in seconds of `time.monotonic`."""
@@ -118,7 +118,7 @@ class KafkaConsumer:
         self._settled_in = -1
         """The generation whose assignment is complete: librdkafka is in a new generation before it notices that."""
         self._member = member = Member(
-            told,
+            client_settings,
             config,
             Loop(),
             self._place_at_once,
@@ -206,7 +206,7 @@ class KafkaConsumer:
             await self._place_again()
         finally:
             offsets = self._positions.copy()
-            self._told = set(offsets)
+            self._assigned_to_client = set(offsets)
             self._sought.clear()
             await self._in_thread(lambda: self._member.read(offsets))
             await self._keep_back_again()
@@ -239,7 +239,7 @@ class KafkaConsumer:
         self._positions.pop(where, None)
         self._passed.discard(where)
         self._sought.pop(where, None)
-        self._told.discard(where)
+        self._assigned_to_client.discard(where)
         self._unplaced.pop(where, None)
         self._unchecked.discard(where)
         self._identity.forget(where, is_last=not any(topic == where.topic for topic, _ in self._held))
@@ -330,7 +330,7 @@ class KafkaConsumer:
 
     def _taken(self, step: Step) -> None:
         step.offsets = {where: self._positions[where] for where in step.partitions if where in self._positions}
-        self._told |= set(step.offsets)
+        self._assigned_to_client |= set(step.offsets)
         for where in step.offsets:
             self._sought.pop(where, None)
         self._settled_in = self._group.generation_id
@@ -371,8 +371,8 @@ class KafkaConsumer:
                 continue  # a position was set by a seek meanwhile
             del self._unplaced[where]
             if where in passed:
-                self._say_reset(where, passed[where], offset)
-                self._told.discard(where)
+                self._log_reset(where, passed[where], offset)
+                self._assigned_to_client.discard(where)
             self._positions[where] = offset
             if where in recreated:
                 self._identity.recreated.discard(where)
@@ -406,13 +406,13 @@ class KafkaConsumer:
 
     async def _read_recreated(self, partitions: list[TopicPartition]) -> None:
         for where in partitions:
-            is_told = where in self._told
+            is_assigned = where in self._assigned_to_client
             self._drop(where)  # nothing of the old topic is committed or returned any more
             self._held[where] = None
             self._unplaced[where] = ""
             self._identity.recreated.add(where)
-            if is_told:
-                self._told.add(where)
+            if is_assigned:
+                self._assigned_to_client.add(where)
         await self._place_again()
         if self._config.group is None:
             return
@@ -423,7 +423,7 @@ class KafkaConsumer:
             logger.warning("group %r: the beginning of %s was not committed: %s", self._config.group, begin, error)
         await self.on_assigned(partitions)
 
-    def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
+    def _log_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
         """Apply Kafka's ``auto.offset.reset`` to a position that retention passed, and always log it."""
         self.deleted_unread[where] += max(fresh - position, 0)
         logger.warning(
@@ -490,14 +490,14 @@ class KafkaConsumer:
             await self._place_again()
         if self._sought:
             sought = self._sought.copy()
-            self._told -= await self._in_thread(lambda: self._member.seek(sought))
+            self._assigned_to_client -= await self._in_thread(lambda: self._member.seek(sought))
             for where, offset in sought.items():
                 if self._sought.get(where) == offset:
                     del self._sought[where]
-        late = {where: self._positions[where] for where in self._positions.keys() - self._told}
+        late = {where: self._positions[where] for where in self._positions.keys() - self._assigned_to_client}
         if late:
             positions = self._positions.copy()
-            self._told |= set(late)
+            self._assigned_to_client |= set(late)
             await self._in_thread(lambda: self._member.read_too(late, positions))
             await self._keep_back_again()
 
@@ -618,7 +618,7 @@ class KafkaConsumer:
 
     def _read_from(self, partition: TopicPartition, offset: int) -> None:
         self._positions[partition] = offset
-        if partition in self._told:
+        if partition in self._assigned_to_client:
             self._sought[partition] = offset
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

@@ -70,18 +70,18 @@ def check_advertised(settings: ClientSettings) -> None:
     advertised: list[Address] = [(broker.host, broker.port) for broker in answer.brokers]
     if not advertised or set(advertised) & set(settings.addresses):
         return
-    said = ""
+    first_error = ""
     for address in advertised[:_MOST_ADDRESSES]:
         try:
             socket.create_connection(address, _SECONDS).close()
         except OSError as error:
-            said = said or str(error)
+            first_error = first_error or str(error)
         else:
             return
     listed = ", ".join(f"{host}:{port}" for host, port in advertised[:_MOST_ADDRESSES])
     raise ConfigError(
         f"kafka://{settings.bootstrap} answers, and sends its clients to {listed}, where nobody can be reached from "
-        f"here ({said}): the brokers' advertised.listeners must name addresses that this machine reaches"
+        f"here ({first_error}): the brokers' advertised.listeners must name addresses that this machine reaches"
     )
 
 

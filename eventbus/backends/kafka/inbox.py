@@ -31,8 +31,8 @@ class Inbox:
         self._ready: deque[FetchedRecords] = deque()
         self._paused: dict[TopicPartition, float] = {}
         """The start of each pause, on the system's monotonic clock; the longest pause first."""
-        self._put_by: dict[TopicPartition, list[FetchedRecords]] = {}
-        self._put_by_bytes: dict[TopicPartition, int] = {}
+        self._buffered: dict[TopicPartition, list[FetchedRecords]] = {}
+        self._buffered_bytes: dict[TopicPartition, int] = {}
         self.kept_back: set[TopicPartition] = set()
         """Partitions that are paused in librdkafka."""
 
@@ -45,8 +45,8 @@ class Inbox:
         if where not in self._paused:
             self._ready.append(records)
             return
-        self._put_by.setdefault(where, []).append(records)
-        self._put_by_bytes[where] = self._put_by_bytes.get(where, 0) + _room_bytes(records)
+        self._buffered.setdefault(where, []).append(records)
+        self._buffered_bytes[where] = self._buffered_bytes.get(where, 0) + _room_bytes(records)
 
     def take(self) -> list[FetchedRecords]:
         """Return all records that are ready. The parts of a partition are joined, up to the size of a fetch.
@@ -83,15 +83,15 @@ class Inbox:
 
     def first_offset(self, where: TopicPartition) -> int | None:
         """Return the next offset to take of a partition; None if nothing of it is buffered."""
-        for records in (*self._ready, *self._put_by.get(where, ())):
+        for records in (*self._ready, *self._buffered.get(where, ())):
             if (records.topic, records.partition) == where:
                 return records.offsets[0]
         return None
 
     def forget(self, where: TopicPartition) -> None:
         """Drop the buffered records of a partition."""
-        if self._put_by.pop(where, None):
-            del self._put_by_bytes[where]
+        if self._buffered.pop(where, None):
+            del self._buffered_bytes[where]
         if any((one.topic, one.partition) == where for one in self._ready):
             self._ready = deque(one for one in self._ready if (one.topic, one.partition) != where)
 
@@ -124,8 +124,8 @@ class Inbox:
         """Resume a partition. Return True if librdkafka must be resumed too, at a given position."""
         if self._paused.pop(where, None) is None:
             return False
-        self._ready.extend(self._put_by.pop(where, ()))
-        self._put_by_bytes.pop(where, None)
+        self._ready.extend(self._buffered.pop(where, ()))
+        self._buffered_bytes.pop(where, None)
         was_kept_back = where in self.kept_back
         self.kept_back.discard(where)
         return was_kept_back
@@ -137,13 +137,13 @@ class Inbox:
         that were paused for long, to make space for those paused briefly. None: its buffered records stay.
         """
         found: dict[TopicPartition, int | None] = {}
-        if sum(self._put_by_bytes.values()) <= self._room_bytes:
+        if sum(self._buffered_bytes.values()) <= self._room_bytes:
             return found
         for where, since in self._paused.items():
             if since > time.monotonic() - _LONG_SECONDS:
                 break
-            if where in self._put_by:
-                found[where] = self._put_by[where][0].offsets[0]
+            if where in self._buffered:
+                found[where] = self._buffered[where][0].offsets[0]
                 self.forget(where)
         for where in arrived:
             if where in self._paused and where not in found:

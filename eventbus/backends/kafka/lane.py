@@ -28,16 +28,29 @@ class Lane:
     """Keeps the order of a partition's records, also if librdkafka cannot accept them yet: then they are held here."""
 
     __slots__ = (
-        "_batch", "_direct", "_first_ms", "_is_slowed", "_large_bytes", "_last_ms", "_produce", "_producer", "_slices",
-        "_tell", "_together_ms", "is_parked", "limits", "partition", "topic",
+        "_batch",
+        "_direct",
+        "_first_ms",
+        "_is_slowed",
+        "_large_bytes",
+        "_last_ms",
+        "_produce",
+        "_producer",
+        "_report",
+        "_slices",
+        "_together_ms",
+        "is_parked",
+        "limits",
+        "partition",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, producer: KafkaProducer, topic: str, partition: int) -> None:
         self._producer = producer
         self._large_bytes = producer.config.max_request_size - RECORD_OVERHEAD_BYTES
         self._batch: RecordBatch | None = None
-        self._tell: Report = _nobody
-        self._produce: Callable[..., None] = _nobody
+        self._report: Report = _ignore
+        self._produce: Callable[..., None] = _ignore
         self._slices = Slices(self, producer.loop)
         self._direct: dict[RecordBatch, None] = {}
         """Batches passed directly to librdkafka that are not settled: no slice may overtake them."""
@@ -101,10 +114,10 @@ class Lane:
         ):
             batch = self._check(batch, key, value, headers, timestamp_ms)
         try:
-            self._produce(self.topic, value, key, self.partition, self._tell, None, timestamp_ms, None)
+            self._produce(self.topic, value, key, self.partition, self._report, None, timestamp_ms, None)
         except (BufferError, KafkaException) as failure:
             batch = self._not_taken(failure, key, value, timestamp_ms)
-            self._hold(self.topic, value, key, self.partition, self._tell, None, timestamp_ms, None)
+            self._hold(self.topic, value, key, self.partition, self._report, None, timestamp_ms, None)
         count = batch.count + 1
         batch.count = count
         if not count & _LOOK_MASK:
@@ -128,7 +141,7 @@ class Lane:
         batch = self._producer.open_batch(self)
         self._batch = batch
         batch.timestamp_ms = self._together_ms = timestamp_ms
-        self._tell = batch.tell
+        self._report = batch.tell
         self.limits = self._producer.limits(self.topic)
         self._first_ms, self._last_ms = self._producer.accepted_times(self.limits)
         if self.limits.needs_key:
@@ -187,7 +200,7 @@ class Lane:
     def seal(self) -> int:
         """End the batch with the turn of the event loop; return its number of records."""
         batch, self._batch = self._batch, None
-        self._produce = _nobody  # a client that is replaced must not be kept alive by this
+        self._produce = _ignore  # a client that is replaced must not be kept alive by this
         if batch is None:
             return 0
         if not batch.count:
@@ -255,5 +268,5 @@ def size_bytes_of(given: Given) -> int:
     return len(given[1] or b"") + len(given[2] or b"")
 
 
-def _nobody(*_: object, **__: object) -> None:
+def _ignore(*_: object, **__: object) -> None:
     """Do nothing: used before a batch is open."""

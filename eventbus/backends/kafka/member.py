@@ -263,7 +263,7 @@ class Member:
         except (KafkaException, RuntimeError):
             return self._group
 
-    def _tell_group(self) -> None:
+    def _publish_group(self) -> None:
         """Pass on the group metadata: a generation may change although no partition moves. The call may wait."""
         if (now := time.monotonic()) < self._ask_group_at:
             return
@@ -283,7 +283,7 @@ class Member:
             slice_seconds = _SHORT_SLICE_SECONDS if now < self._busy_until else _SLICE_SECONDS
             arrival = self._poll_once(max(min(left, slice_seconds), 0), request.most_records)
             if self.config.group is not None:
-                self._tell_group()
+                self._publish_group()
             if arrival:
                 self._busy_until = time.monotonic() + _BUSY_SECONDS
                 self._loop.tell(lambda arrival=arrival: self.on_arrival(arrival))

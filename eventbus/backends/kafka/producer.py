@@ -406,7 +406,7 @@ class KafkaProducer:
             batch.lost_with = error
             count += batch.open_count
         if error.code() in NOT_ALLOWED:
-            self._let_down(client, error, count)
+            self._refuse_for_a_while(client, error, count)
             return
         self.is_held = True
         for lane in list(self._open):
@@ -417,7 +417,7 @@ class KafkaProducer:
         )  # fmt: skip
         client.stop(_SETTLE_SECONDS, partial(self.loop.tell, self._take_over))
 
-    def _let_down(self, client: ProducerClient, error: ClientError, count: int) -> None:
+    def _refuse_for_a_while(self, client: ProducerClient, error: ClientError, count: int) -> None:
         """Handle a client without permission: another client would be refused too, so none is tried for a while."""
         logger.error(
             "the producer to kafka://%s is refused (%s): %d record(s) are not stored",

@@ -36,14 +36,14 @@ def authenticate(call: Call, settings: ClientSettings, tokens: Tokens) -> None:
     if answer.error_code:
         raise ConfigError(f"the broker does not know sasl.mechanism={mechanism}: it has {', '.join(answer.mechanisms)}")
     if mechanism == "PLAIN":
-        _say(call, f"\0{user}\0{password}".encode())
+        _exchange(call, f"\0{user}\0{password}".encode())
     elif mechanism == "OAUTHBEARER":
         _bear(call, tokens.take())
     else:
         _scram(call, mechanism.removeprefix("SCRAM-").replace("-", "").lower(), user, password)
 
 
-def _say(call: Call, data: bytes) -> bytes:
+def _exchange(call: Call, data: bytes) -> bytes:
     answer = call(m.SaslAuthenticateRequest(auth_bytes=data), 1)
     if answer.error_code:
         raise ConfigError(f"the broker refused the login: {answer.error_message or answer.error_code}")
@@ -53,7 +53,7 @@ def _say(call: Call, data: bytes) -> bytes:
 def _bear(call: Call, token: Token) -> None:
     pairs = {"auth": f"Bearer {token.text}", **token.extensions}
     listed = "".join(f"{name}={value}\x01" for name, value in pairs.items())
-    refusal = _say(call, f"n,,\x01{listed}\x01".encode())
+    refusal = _exchange(call, f"n,,\x01{listed}\x01".encode())
     if refusal:
         raise ConfigError(f"the broker refused the token: {refusal.decode(errors='replace')}")
 
@@ -61,7 +61,7 @@ def _bear(call: Call, token: Token) -> None:
 def _scram(call: Call, digest: str, user: str, password: str) -> None:
     nonce = secrets.token_urlsafe(24)
     bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
-    first = _say(call, b"n,," + bare.encode()).decode()
+    first = _exchange(call, b"n,," + bare.encode()).decode()
     fields = dict(field.split("=", 1) for field in first.split(",") if "=" in field)
     iterations = int(fields.get("i", "0"))
     if not fields.get("r", "").startswith(nonce) or not _FEWEST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
@@ -72,7 +72,7 @@ def _scram(call: Call, digest: str, user: str, password: str) -> None:
     client_key = hmac.digest(salted, b"Client Key", digest)
     signature = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
     proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
-    last = _say(call, f"{without_proof},p={base64.b64encode(proof).decode()}".encode()).decode()
+    last = _exchange(call, f"{without_proof},p={base64.b64encode(proof).decode()}".encode()).decode()
     expected = base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)).decode()
     if not hmac.compare_digest(last.partition("v=")[2].split(",")[0], expected):
         raise ConfigError("the broker does not know the password that it accepted: it may be an impostor")

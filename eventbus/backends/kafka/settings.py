@@ -110,7 +110,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
         chosen |= {name: value for name, value in given.items() if name in names}
         return chosen
 
-    def _told_of(self, chosen: dict[str, Any]) -> None:
+    def _add_statistics(self, chosen: dict[str, Any]) -> None:
         """Enable statistics, which only a client that is polled may collect: otherwise they would pile up."""
         chosen.setdefault("statistics.interval.ms", _STATISTICS_MS)
         if self.listener is not None:
@@ -122,7 +122,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
     def producer(self, config: ProducerConfig) -> dict[str, Any]:
         config = self.of_producer(config)
         chosen = self.common("librdkafka producer", config.kafka)
-        self._told_of(chosen)
+        self._add_statistics(chosen)
         chosen |= {
             "client.id": config.client_id,
             "acks": config.acks,
@@ -151,7 +151,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
     def consumer(self, config: ConsumerConfig, assignors: str) -> dict[str, Any]:
         config = self.of_consumer(config)
         chosen = self.common("librdkafka consumer", config.kafka)
-        self._told_of(chosen)
+        self._add_statistics(chosen)
         chosen |= {
             # librdkafka requires a name even without a group; nothing is requested from it and nothing committed.
             "group.id": config.group or f"eventbus-no-group-{uuid4()}",

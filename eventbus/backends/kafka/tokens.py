@@ -85,17 +85,17 @@ def without_unsecured(given: Mapping[str, str]) -> dict[str, str]:
 
 def unsecured(config: str) -> tuple[str, float, str, dict[str, str]]:
     """Return an unsigned token, as librdkafka makes it: only for tests. Raises ConfigError."""
-    said = {name: value for name, _, value in (part.partition("=") for part in config.split())}
-    principal = said.get("principal", "")
+    options = {name: value for name, _, value in (part.partition("=") for part in config.split())}
+    principal = options.get("principal", "")
     if not principal:
         raise ConfigError(f"{CONFIG}={config!r}: an unsigned token needs principal=NAME in it")
     now = time.time()
-    ends_at = now + int(said.get("lifeSeconds", _LIFE_SECONDS))
-    claims: dict[str, Any] = {said.get("principalClaimName", "sub"): principal, "iat": now, "exp": ends_at}
-    if "scope" in said:
-        claims[said.get("scopeClaimName", "scope")] = said["scope"].split(",")
+    ends_at = now + int(options.get("lifeSeconds", _LIFE_SECONDS))
+    claims: dict[str, Any] = {options.get("principalClaimName", "sub"): principal, "iat": now, "exp": ends_at}
+    if "scope" in options:
+        claims[options.get("scopeClaimName", "scope")] = options["scope"].split(",")
     text = f"{_encoded({'alg': 'none'})}.{_encoded(claims)}."
-    extensions = {name.removeprefix("extension_"): value for name, value in said.items() if "extension_" in name}
+    extensions = {name.removeprefix("extension_"): value for name, value in options.items() if "extension_" in name}
     return text, ends_at, principal, extensions
 
 
@@ -158,8 +158,8 @@ def _read(answer: Any, url: str, given: Mapping[str, str]) -> Token:
     text = cast("dict[str, Any]", answer).get("access_token") if isinstance(answer, dict) else None
     if not isinstance(text, str):
         raise ConfigError(f"{url} answered without an access_token")
-    said = cast("dict[str, Any]", answer).get("expires_in", _LIFE_SECONDS)
+    life_seconds = cast("dict[str, Any]", answer).get("expires_in", _LIFE_SECONDS)
     listed = given.get("sasl.oauthbearer.extensions", "")
     pairs = [part.strip().partition("=") for part in listed.split(",") if part.strip()]
     extensions = {name: value for name, _, value in pairs}
-    return Token(text, time.time() + float(said), extensions)
+    return Token(text, time.time() + float(life_seconds), extensions)

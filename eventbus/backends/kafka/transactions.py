@@ -77,8 +77,8 @@ class KafkaTransactions:
         self._state = _State.FRESH
         self._error: EventBusError | None = None
         """Why the transaction can only be aborted, or why the producer cannot be used any more."""
-        told = producer.backend.settings.producer(producer.config)
-        self._shortest_wait_seconds = _SHORTEST_WAIT * float(told["retry.backoff.ms"]) / 1000
+        client_settings = producer.backend.settings.producer(producer.config)
+        self._shortest_wait_seconds = _SHORTEST_WAIT * float(client_settings["retry.backoff.ms"]) / 1000
         self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
         self._number = 1
         """The number of the open or next transaction: reports that belong to an earlier one are ignored."""
@@ -315,9 +315,9 @@ class KafkaTransactions:
         """Handle an answer of the coordinator. A repeated end that may be in flight must not apply to the next
         transaction."""
         await self._producer.backend.until_marked(self._id)
-        is_anew = self._has_gap or took_seconds >= self._shortest_wait_seconds
+        needs_new_client = self._has_gap or took_seconds >= self._shortest_wait_seconds
         self._become_ready()
-        if is_anew:
+        if needs_new_client:
             logger.debug("after a transaction that took %.3f s to end, %r is taken over again", took_seconds, self._id)
             self._producer.reopen()
             self._state = _State.FRESH
@@ -374,7 +374,7 @@ class KafkaTransactions:
     async def _abort(self) -> None:
         client = self._producer.client
         if self._stuck_client is client:
-            await self._begin_anew()
+            await self._reopen()
             return
         self._producer.drop_held()
         try:
@@ -384,15 +384,15 @@ class KafkaTransactions:
             if error.code() == ClientError.INVALID_TXN_STATE:
                 # The coordinator refused everything in the transaction, so none is open there. librdkafka takes its
                 # answer for a fatal error.
-                await self._begin_anew()
+                await self._reopen()
                 return
             raise self._fatal(error, raised(failure, f"the transaction of {self._id!r} was not aborted")) from None
         except RequestTimedOut:
-            await self._begin_anew()
+            await self._reopen()
         else:
             await self._ended(took_seconds)
 
-    async def _begin_anew(self) -> None:
+    async def _reopen(self) -> None:
         """Continue with a new client. Taking the id over aborts an open transaction."""
         self._producer.reopen()
         await self._init_client()

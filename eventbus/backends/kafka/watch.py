@@ -43,7 +43,7 @@ class ClusterWatch:
         self._timers = timers
         self._name = f"kafka://{settings.bootstrap}"
         self.counts = Counts(time.monotonic, 3 * settings.statistics_seconds + 1)
-        self.listener = Listener(self._hear, self.counts.hear)
+        self.listener = Listener(self._on_error, self.counts.hear)
         self._brokers: dict[Address, int] = {}
         """The brokers in the cluster's latest metadata."""
         self._suspects: set[Address] = set()
@@ -51,7 +51,7 @@ class ClusterWatch:
         self._away: dict[Address, float] = {}
         """When each unreachable broker was found."""
         self._why = ""
-        self._told: set[Address] = set()
+        self._reported: set[Address] = set()
         self._refused: dict[str, float] = {}
         """Texts of refusals, with the time when they were logged."""
         self._loop: Loop | None = None
@@ -63,7 +63,7 @@ class ClusterWatch:
         self._complaint = anyio.Event()
         self._suspects.clear()
         self._away.clear()
-        self._told.clear()
+        self._reported.clear()
         self._all_are_suspect = False
 
     def know(self, brokers: Mapping[int, Address]) -> None:
@@ -73,19 +73,19 @@ class ClusterWatch:
     @property
     def trouble(self) -> str:
         """A description of unreachable brokers; empty if all answer."""
-        if not self._told:
+        if not self._reported:
             return ""
-        seconds = self._timers.current_time() - min(self._away[one] for one in self._told)
-        return f"{self._named(self._told)} of {self._name} for {seconds:.0f} s: {self._why}"
+        seconds = self._timers.current_time() - min(self._away[one] for one in self._reported)
+        return f"{self._named(self._reported)} of {self._name} for {seconds:.0f} s: {self._why}"
 
     @property
     def is_out(self) -> bool:
         """True if no broker answers."""
-        return bool(self._told) and self._told >= self._brokers.keys()
+        return bool(self._reported) and self._reported >= self._brokers.keys()
 
     # what clients complain of ----------------------------------------------------------------------------------------
 
-    def _hear(self, error: ClientError) -> None:
+    def _on_error(self, error: ClientError) -> None:
         """Handle an error report, in a thread of librdkafka."""
         logger.debug("librdkafka: %s", error.str())
         loop = self._loop
@@ -94,14 +94,14 @@ class ClusterWatch:
 
     def _suspect(self, error: ClientError) -> None:
         if error.code() in _REFUSALS:
-            self._tell_refusal(error.str())
+            self._log_refusal(error.str())
         found = _ADDRESS.search(error.str())
         if found is not None:
             self._suspects.add((found[1].strip("[]"), int(found[2])))
         self._all_are_suspect |= error.code() == ClientError._ALL_BROKERS_DOWN
         self._complaint.set()
 
-    def _tell_refusal(self, text: str) -> None:
+    def _log_refusal(self, text: str) -> None:
         """Log a refusal of credentials or certificates that were accepted before: a person must act."""
         now = time.monotonic()  # outside of any task, where the event loop's time cannot be read
         plain = _ADDRESS.sub("", text).partition(" (after ")[0]
@@ -116,10 +116,10 @@ class ClusterWatch:
         while True:
             await self._complaint.wait()
             self._complaint = anyio.Event()
-            while await self._look(in_thread):
+            while await self._check_suspects(in_thread):
                 await self._timers.sleep(_LOOK_SECONDS)
 
-    async def _look(self, in_thread: InThread) -> bool:
+    async def _check_suspects(self, in_thread: InThread) -> bool:
         """Check suspected brokers; return True if some are still unreachable."""
         asked = {*self._away} | (self._suspects & self._brokers.keys())
         if self._all_are_suspect:
@@ -151,17 +151,17 @@ class ClusterWatch:
         now = self._timers.current_time()
         gone = {one for one, why in answers.items() if why}
         back = {one: now - self._away.pop(one) for one in answers.keys() - gone if one in self._away}
-        news = {one for one in gone & self._away.keys() if one not in self._told}
+        news = {one for one in gone & self._away.keys() if one not in self._reported}
         for one in gone:
             self._away.setdefault(one, now)
         if news:
             self._why = answers[min(news)]
-            self._told |= news
+            self._reported |= news
             rest = "its clients wait, and go on with the first that does" if self.is_out else "the others go on"
             logger.warning("%s of %s: %s; %s", self._named(news), self._name, self._why, rest)
-        answering = back.keys() & self._told
+        answering = back.keys() & self._reported
         if answering:
-            self._told -= answering
+            self._reported -= answering
             seconds = max(back[one] for one in answering)
             logger.warning("%s: %s again after %.0f s", self._name, _listed(answering, "answer"), seconds)
 

@@ -44,13 +44,13 @@ def _describe(call: Call, name: str, with_operations: bool) -> _Group:
             raise error_of(TOPIC_AUTHORIZATION_FAILED)
     except KafkaError as error:
         return _Group(group_id=name, error_code=error.code, error_message=str(error))
-    group = _told(found)
+    group = _make_group(found)
     if with_operations:
         group.authorized_operations = authorized_operations(call, ResourceType.GROUP, name)
     return group
 
 
-def _told(found: ConsumerGroupDescription) -> _Group:
+def _make_group(found: ConsumerGroupDescription) -> _Group:
     return _Group(
         group_id=found.group,
         group_state=found.state,

@@ -39,7 +39,7 @@ def consumer_group_heartbeat(call: Call, request: m.ConsumerGroupHeartbeatReques
     try:
         check_group_access(call, Operation.READ, request.group_id)
         _check(call, request)
-        result = node.broker.groups.consumer_heartbeat(_asked(call, request), node.now_ms())
+        result = node.broker.groups.consumer_heartbeat(_read_request(call, request), node.now_ms())
     except KafkaError as error:
         refuse(error)
     else:
@@ -48,7 +48,7 @@ def consumer_group_heartbeat(call: Call, request: m.ConsumerGroupHeartbeatReques
             if error is not None:
                 refuse(error)
             else:
-                call.reply(_told(result))
+                call.reply(_make_response(result))
 
         when_group_is_stored(call, request.group_id, then)
     node.deadline_changed()
@@ -68,7 +68,7 @@ def _may_describe(call: Call, name: str) -> bool:
     return call.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def _asked(call: Call, request: m.ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
+def _read_request(call: Call, request: m.ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
     topics, owned = request.subscribed_topic_names, request.topic_partitions
     return ConsumerHeartbeat(
         group=request.group_id,
@@ -89,7 +89,7 @@ def _asked(call: Call, request: m.ConsumerGroupHeartbeatRequest) -> ConsumerHear
     )
 
 
-def _told(result: ConsumerHeartbeatResult) -> _Response:
+def _make_response(result: ConsumerHeartbeatResult) -> _Response:
     assignment = result.assignment
     return _Response(
         member_id=result.member_id,

@@ -19,14 +19,16 @@ def describe_configs(call: Call, request: m.DescribeConfigsRequest) -> None:
         try:
             entries = describe(call, resource.resource_type, resource.resource_name)
             wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
-            result.configs = [_told(entry, request) for entry in entries if wanted is None or entry.name in wanted]
+            result.configs = [
+                _make_config(entry, request) for entry in entries if wanted is None or entry.name in wanted
+            ]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
     call.reply(m.DescribeConfigsResponse(results=results))
 
 
-def _told(entry: Entry, request: m.DescribeConfigsRequest) -> _Config:
+def _make_config(entry: Entry, request: m.DescribeConfigsRequest) -> _Config:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return _Config(
         name=entry.name,

@@ -30,7 +30,7 @@ def _describe(call: Call, name: str, with_operations: bool) -> _Group:
     except KafkaError as error:
         return _Group(group_id=name, error_code=error.code, error_message=str(error))
     (found,) = call.node.broker.groups.describe([name])
-    group = _told(found)
+    group = _make_group(found)
     if with_operations:
         group.authorized_operations = authorized_operations(call, ResourceType.GROUP, name)
     if found.state == _DEAD and call.version >= 6:
@@ -39,7 +39,7 @@ def _describe(call: Call, name: str, with_operations: bool) -> _Group:
     return group
 
 
-def _told(found: GroupDescription) -> _Group:
+def _make_group(found: GroupDescription) -> _Group:
     return _Group(
         group_id=found.group,
         group_state=found.state,

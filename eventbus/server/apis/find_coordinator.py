@@ -37,14 +37,14 @@ def _find(call: Call, key_type: int, key: str) -> Coordinator:
     resource = _RESOURCES.get(key_type)
     if resource is None:
         message = f"coordinators of type {key_type} are not served here: 0 is for groups, 1 for transactions"
-        return _nobody(key, _INVALID_REQUEST, message)
+        return _no_coordinator(key, _INVALID_REQUEST, message)
     if not call.allows(Operation.DESCRIBE, resource, key):
-        return _nobody(key, _REFUSED[key_type], f"{call.principal} may not describe {resource.name} {key!r}")
+        return _no_coordinator(key, _REFUSED[key_type], f"{call.principal} may not describe {resource.name} {key!r}")
     listener = call.listener
     return Coordinator(key=key, node_id=call.node.node_id, host=listener.advertised_host, port=listener.advertised_port)
 
 
-def _nobody(key: str, code: int, message: str) -> Coordinator:
+def _no_coordinator(key: str, code: int, message: str) -> Coordinator:
     return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)
 
 

@@ -111,7 +111,7 @@ def produce(call: Call, request: m.ProduceRequest) -> None:
     if sender.transactional_id and sender.adds_partitions:
         call.node.deadline_changed()
     if acks == _NONE:
-        call.node.when_flushed(_nobody_waits)  # readers may not see the records before that
+        call.node.when_flushed(_ignore_result)  # readers may not see the records before that
         throttle_ms = pending.throttle_ms()
         call.no_reply()
         if failed:
@@ -201,7 +201,7 @@ def _fail(answer: Partition, code: int, message: str) -> None:
     answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
 
 
-def _nobody_waits(error: KafkaError | None) -> None:
+def _ignore_result(error: KafkaError | None) -> None:
     """Do nothing: the producer waits for no answer."""
 
 

@@ -78,7 +78,7 @@ class Authorizer:
         rules = [
             acl
             for acl in self._by_type.get(resource_type, ())
-            if _speaks_of(acl, principal, host) and acl.operation in (operation, Operation.ALL)
+            if _applies_to(acl, principal, host) and acl.operation in (operation, Operation.ALL)
         ]
         denials = [acl for acl in rules if acl.permission is Permission.DENY]
         if any(acl.name == WILDCARD and acl.pattern_type is PatternType.LITERAL for acl in denials):
@@ -102,7 +102,7 @@ class Authorizer:
         allowed = False
         implied_by = _IMPLIED_BY.get(operation, ())
         for acl in of_resource:
-            if not _speaks_of(acl, principal, host):
+            if not _applies_to(acl, principal, host):
                 continue
             exactly = acl.operation in (operation, Operation.ALL)
             if acl.permission is Permission.DENY:
@@ -113,7 +113,7 @@ class Authorizer:
         return allowed
 
 
-def _speaks_of(acl: Acl, principal: str, host: str) -> bool:
+def _applies_to(acl: Acl, principal: str, host: str) -> bool:
     return acl.host in (host, WILDCARD) and acl.principal in (principal, f"{principal.partition(':')[0]}:{WILDCARD}")
 
 
