@@ -32,7 +32,7 @@ PLAUSIBLE_MS: Final = 1_577_836_800_000
 NO_LIMIT: Final = 1 << 62
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
 _MOST_STALE = 1_000
-"""The most useless ranks in the heap before it is rebuilt."""
+"""The number of useless ranks that are kept in the heap before it is rebuilt."""
 
 
 def rank_of(due_ms: int, number: int) -> int:

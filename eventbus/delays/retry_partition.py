@@ -28,7 +28,7 @@ from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 logger = logging.getLogger("eventbus.delays")
 
 _MOST_STALE = 1000
-"""The most useless offsets of finished entries that are kept before they are removed."""
+"""The number of useless offsets of finished entries that are kept before they are removed."""
 
 
 class RetryPartition:

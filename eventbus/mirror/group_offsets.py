@@ -112,7 +112,7 @@ class GroupOffsets:
         return "moved at the destination" if moved else "translated", len(to_commit)
 
     async def _held(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets, without those before the destination's first record, which cause a reset."""
+        """Raise offsets to the destination's first record: below it, a consumer would be reset, perhaps to the end."""
         try:
             first = await self._destination.list_offsets(dict.fromkeys(offsets, EARLIEST))
         except KafkaError as error:

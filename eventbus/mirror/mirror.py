@@ -44,7 +44,7 @@ _PRIVATE = "memory://"
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_ATTEMPTS = 10
-"""The most attempts of a copy, in a row and without progress; a mirror that follows never gives up."""
+"""The number of attempts of a copy, in a row and without progress; a mirror that follows never gives up."""
 
 
 class Mirror:

@@ -17,7 +17,7 @@ from eventbus.types import ConsumerRecord, TopicPartition
 _DIGEST_BYTES = 8
 _WAIT_MS = 50
 _SHOWN = 3
-"""The most differing offsets that are listed."""
+"""The number of differing offsets that are listed."""
 
 
 class PartitionCheck(msgspec.Struct, kw_only=True):

@@ -123,7 +123,7 @@ class KafkaBackend:
         self.consumers: list[KafkaConsumer] = []
         self.producers: list[KafkaProducer] = []
         self._in_use: set[str] = set()
-        """Topics that are read or written, also in other threads: a large cluster has many more."""
+        """Topics that are read or written, whether they exist or not: a large cluster has many more."""
         self._identified: set[str] = set()
         """Topics that consumers read, also by pattern: their ids are looked up."""
         self._watches_all_topics = False

@@ -204,7 +204,7 @@ class _Fetch:
             self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        """Read on from disk while the peer waits for more bytes than are in memory."""
+        """Drop the records found so far while the peer waits for more: they are in the log, and are read again."""
         for asked in self._asked:
             asked.answer.records = b""
         if not self._call.has_room:
