@@ -499,8 +499,7 @@ class RegistryRefused(EventBusError):
 
 
 def error_for_code(code: int, message: str) -> KafkaError:
-    """Return the exception for one of Kafka's error codes. Codes without a class of this module are kept in
-    ``code``."""
+    """Return the exception for one of Kafka's error codes, also for codes without a class here."""
     return _class_for_code(code)(message)
 
 

@@ -530,8 +530,7 @@ class KafkaConsumer:
             self._place_at = self._timers.current_time() + _STABLE_SECONDS
 
     async def _is_resumed(self, wait_seconds: float) -> bool:
-        """Wait while all partitions are paused; return True if something happened before the next poll that the
-        group needs."""
+        """Wait while all partitions are paused; return True if something happened before the next poll."""
         event = self._event
         with self._timers.move_on_after(min(wait_seconds, _PAUSED_SECONDS)):
             await event.wait()
