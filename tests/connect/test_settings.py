@@ -115,7 +115,7 @@ def test_a_stranger_is_noted_and_a_key_that_stands_twice(tmp_path: Path) -> None
     path = written(tmp_path, "quite.another.thing=1\nfile=a\nfile=b\n")
     assert read(Properties.of(path), KEYS, "it", notes)["file"] == "b"
     assert [note.partition("properties, ")[2] for note in notes] == [
-        "line 3: file stands in the file twice; the last one counts",
+        "line 3: file is in the file twice; the last one counts",
         "line 1: it has no setting 'quite.another.thing'; it is ignored",
     ]
 

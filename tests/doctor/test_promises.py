@@ -20,7 +20,7 @@ def of(**options: Any) -> HandlerReport:
 
 def test_at_least_once() -> None:
     told = of()
-    assert told.delivery.startswith("at least once: committed behind the handler")
+    assert told.delivery.startswith("at least once: committed after the handler")
     assert told.duplicates == (
         "after a crash: what was finished in the last 100 ms, and what was in flight; after a clean stop: none"
     )
@@ -56,7 +56,7 @@ def test_in_a_database() -> None:
     [
         ({}, "records of a partition in order, partitions side by side"),
         ({"concurrency": 4}, "up to 4 partitions side by side"),
-        ({"is_async": False}, "one at a time in all, in one thread"),
+        ({"is_async": False}, "one at a time in total, in one thread"),
         ({"order": "key", "concurrency": 32}, "up to 32 keys side by side"),
         ({"order": "none", "concurrency": 8}, "none: up to 8 records side by side"),
         ({"order": "global"}, "it has one partition"),
@@ -67,10 +67,10 @@ def test_order(options: dict[str, Any], expected: str) -> None:
     assert expected in of(**options).order
 
 
-def test_without_order_what_is_behind_a_gap_is_repeated() -> None:
+def test_without_order_records_after_a_gap_are_repeated() -> None:
     told = of(order="key", concurrency=4, max_unfinished=99)
-    assert "finished behind a record that was not, up to 99 records of each partition" in told.duplicates
-    assert "finished behind a record" in of(ack="manual").duplicates
+    assert "finished after a record that was not, up to 99 records of each partition" in told.duplicates
+    assert "finished after a record" in of(ack="manual").duplicates
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_rebalances() -> None:
         ({"fsync": "interval", "fsync_interval_ms": 7}, "at most the last 7 ms"),
         ({"fsync": "os"}, "5 to 30 s"),
         ({"acks": "1"}, "acknowledged when written"),
-        ({"acks": "0"}, "nobody waits"),
+        ({"acks": "0"}, "sends do not wait"),
         ({"scheme": "memory"}, "nothing survives the process"),
         ({"scheme": "kafka"}, "all replicas in sync have it"),
         ({"scheme": "kafka", "acks": "1"}, "a failover may lose it"),

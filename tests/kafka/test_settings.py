@@ -273,7 +273,7 @@ def test_group_metadata_there_and_back(group: GroupMetadata) -> None:
 
 
 def test_group_metadata_of_others_is_refused() -> None:
-    with pytest.raises(ValueError, match="no group metadata"):
+    with pytest.raises(ValueError, match="not group metadata"):
         read_group_metadata(b"CGMDv3:....")
     with pytest.raises(ConfigError, match="zero byte"):
         pack_group_metadata(GroupMetadata("a\0b"))

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Standing, tuple[bool, bool, bool], str]] = {
     "ok": (standing("ok"), (True, True, True), "it is ok"),
     "degraded": (standing("degraded"), (True, True, True), "it is degraded"),
     "failed": (standing("failed"), (False, False, True), "it is failed"),
-    "closing": (Standing(phase="closing"), (True, False, True), "records at work are finished"),
+    "closing": (Standing(phase="closing"), (True, False, True), "records in flight are finished"),
     "stopped": (Standing(phase="stopped"), (False, False, False), "the bus is not running"),
     "slow to answer": (standing("ok", unanswered_ms=700), (True, True, True), "it is ok (the bus has not answered"),
     "silent": (standing("ok", unanswered_ms=60_001), (False, False, True), "has not answered for 60.0 s"),
