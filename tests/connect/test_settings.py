@@ -52,7 +52,7 @@ def test_a_connector_goes_by_all_its_names(name: str) -> None:
         ({"connector.class": "FileStreemSource"}, "no connector 'FileStreemSource'; did you mean 'FileStreamSource'"),
         ({"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"}, "no connector"),
         ({"connector.class": "nowhere.at:All"}, "cannot be loaded"),
-        ({"connector.class": "eventbus.connect:Key"}, "is no connector"),
+        ({"connector.class": "eventbus.connect:Key"}, "is not a connector"),
         ({"batch.size": "many"}, "batch.size=many: a whole number"),
         ({"batch.size": "0"}, "at least 1"),
         ({"name": "a b"}, "no blanks"),

@@ -543,7 +543,7 @@ def path_for_url(at: At) -> None:
 
 
 @LOGS.mistake(
-    '`EventBus(os.environ.get("LOG"))`, and it is not set', "`EventBus(log_url())`", "None is no URL", "log_url()"
+    '`EventBus(os.environ.get("LOG"))`, and it is not set', "`EventBus(log_url())`", "None is not a URL", "log_url()"
 )
 def unset_variable(at: At) -> None:
     EventBus(cast(Any, None))
