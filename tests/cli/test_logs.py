@@ -89,8 +89,8 @@ def test_dump_of_the_indexes(cli: Cli) -> None:
     ("args", "code", "told"),
     [
         (["log", "dump"], 2, "which file?"),
-        (["log", "dump", "data/orders-0"], 1, "is no segment"),
-        (["log", "dump", "data/orders-0/meta.properties"], 1, "is no segment"),
+        (["log", "dump", "data/orders-0"], 1, "is not a segment"),
+        (["log", "dump", "data/orders-0/meta.properties"], 1, "is not a segment"),
         (["log", "dump", "data/orders-0/00000000000000000009.log"], 1, "there is no file"),
         (["log", "dump", "nowhere/00000000000000000009.log"], 1, "there is no"),
         (["log", "verify", "nowhere"], 1, "there is no directory"),
