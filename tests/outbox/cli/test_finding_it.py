@@ -106,7 +106,7 @@ def test_its_shape_is_read_from_the_database(kind: str, cli: Cli, new_database: 
     found = cli("outbox", "status", *args, "--json")
     assert found.code == 0, found.err
     assert (found.json["shard_count"], found.json["archived"], found.json["waiting"]) == (8, 0, 1)
-    assert cli("outbox", "check", *args).out == "outbox 'sales': all is well (7 tables, 8 shards)\n"
+    assert cli("outbox", "check", *args).out == "outbox 'sales': no problems (7 tables, 8 shards)\n"
 
 
 @pytest.mark.parametrize("shop", ["psycopg"], indirect=True)

@@ -190,7 +190,7 @@ def test_nothing_is_remarked_when_all_is_well() -> None:
             "relay 1 on web-1/7 has not been seen for 20 s",
         ),
         (some(free_shards=3, relays=(relay(),)), "3 of 64 shards have no owner"),
-        (some(failed=1), "the log refused 1 event: `eventbus outbox list`"),
+        (some(failed=1), "the log refused 1 event: see `eventbus outbox list`"),
         (some(failed=2, behind=1_000), "the log refused 2 events, and 1,000 wait behind them"),
         (
             some(stall=Stall(writer=OpenTransaction(15_000, "pid 7"))),
