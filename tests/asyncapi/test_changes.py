@@ -243,7 +243,7 @@ def test_avro_goes_by_its_own_rules(old: Json, new: Json, verdict: tuple[str, st
     ("text", "message"),
     [
         ("{", "is no JSON"),
-        ("[]", "no AsyncAPI document"),
+        ("[]", "not an AsyncAPI document"),
         ('{"asyncapi": "2.6.0"}', "is AsyncAPI 2.6.0, not 3"),
         ('{"asyncapi": "3.0.0", "channels": []}', "'channels' is not an object"),
     ],
