@@ -1,4 +1,4 @@
-"""Dead letters and retries on logs whose disk is not waited for."""
+"""Dead letters and retries on logs that do not wait for the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``eventbus dlq ...`` in this process, on a log with dead letters."""
+"""Run ``eventbus dlq ...`` in this process, on a log with dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Letter = tuple[str, int, Record]
 
 
 def failed(error: Exception) -> Exception:
-    """With a stack, as from a handler."""
+    """Return the error with a stack, as if a handler had raised it."""
     try:
         raise error
     except Exception as raised:
@@ -50,7 +50,7 @@ def letter(
     source: str = "orders",
     max_bytes: int = 1_000_000,
 ) -> Letter:
-    """What becomes of a record of ``source`` whose handler raised ``error``."""
+    """Return the dead letter of a record of ``source`` whose handler raised ``error``."""
     now_ms = round(time.time() * 1000 - hours_ago * HOUR_MS)
     record = ConsumerRecord(source, offset % 2, offset, now_ms, TimestampType.CREATE_TIME, key, value, tuple(headers))
     cause = Cause(
@@ -61,7 +61,7 @@ def letter(
 
 
 def write(*letters: Letter) -> list[str]:
-    """Into ./data; their ids."""
+    """Write letters to ./data and return their ids."""
     return anyio.run(_write, letters)
 
 
@@ -76,7 +76,7 @@ async def _write(letters: Sequence[Letter]) -> list[str]:
 
 @pytest.fixture
 def dlq(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dlq:
-    """``dlq("list")`` runs ``eventbus dlq list``, as ann, with a cache of its own."""
+    """``dlq("list")`` runs ``eventbus dlq list`` as the user ann, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("EVENTBUS_REGISTRY", raising=False)
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
@@ -89,7 +89,7 @@ def dlq(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dlq:
 
 @pytest.fixture
 def shop(dlq: Dlq, cli: Cli) -> Dlq:
-    """Topics of orders, payments and retries; three letters of one case, one of another, one of another handler."""
+    """A log with orders, payments and retries. Three dead letters form a case; two more differ in error or handler."""
     for topic in ("orders", "payments", RETRY_TOPIC):
         assert cli("topics", "create", topic, "--partitions", "2").code == 0
     write(
@@ -118,10 +118,10 @@ OnTerminal = Callable[..., Result]
 
 @pytest.fixture
 def on_terminal(dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
-    """Runs a command, and sees to it that nothing reaches the screen that the screen would obey.
+    """Run a command, and check that its output contains no characters that control a terminal.
 
-    A dumb terminal: nothing is bold, so that not even our own commands are among the letters. With ``columns`` it is
-    one that is so wide, and what is bold is taken for granted.
+    The terminal is dumb, so that the command itself prints no escape sequences. With ``columns`` it has that width, and
+    styles are removed before the check.
     """
 
     def run(*args: str, answer: str = "", columns: int | None = None) -> Result:

@@ -1,4 +1,4 @@
-"""A log in memory whose time is the test's."""
+"""A log in memory with a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler that fails, what becomes of its records, and how long that may take."""
+"""A log that fails where tests say, and helpers that read its retries and dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventbus.testing.faulty import Call, FaultyBackend, Hook
 from tests.dlq.runtime.logs import Log
 
 DELAYS = (10, 60)
-"""Seconds of a clock that is moved."""
+"""Delays in seconds of the fake clock."""
 
 
 def retry(**options: Any) -> Retry:
@@ -22,7 +22,7 @@ def retry(**options: Any) -> Retry:
 
 
 async def settle(log: Log, bus: EventBus) -> None:
-    """Until each record that was sent has come to its end, however often it is tried."""
+    """Let time pass until each sent record has been handled or is dead."""
     await log.drain(bus)
     for delay in DELAYS:
         await log.passes(delay + 1)
@@ -34,12 +34,12 @@ async def letters(log: Log, bus: EventBus, topic: str = "") -> list[DeadLetter]:
 
 
 async def entries(log: Log, bus: EventBus) -> list[ConsumerRecord]:
-    """All that were written, without the marks."""
+    """Return all records of the retry topic except marks."""
     return [record for record in await log.read(bus, log.retry_topic) if "eb-retry-root" in dict(record.headers)]
 
 
 class Breaking(Log):
-    """A log that goes wrong where ``hooks`` say."""
+    """A log that calls ``hooks``, which may raise."""
 
     def __init__(self, url: str, clock: FakeClock) -> None:
         super().__init__(url, clock=clock, keep=True)
@@ -52,7 +52,7 @@ class Breaking(Log):
         return super().bus(partitions=partitions, backend=backend, **options)
 
     def refuse(self, topic: str, error: KafkaError) -> None:
-        """Whoever sends to ``topic`` meets the error, until ``hooks`` are cleared."""
+        """Let sends to ``topic`` fail with this error until ``hooks`` are cleared."""
 
         def hook(call: Call) -> None:
             if call.step == "send" and call.when == "before" and call.topic == topic:

@@ -1,4 +1,4 @@
-"""What became of every record, told by what is committed: each is done, waits, or is dead, and only one of these."""
+"""Account for every record by what is committed: each is done, waiting, or dead, and only one of these."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Account(NamedTuple):
     done: Counter[At]
     dead: dict[At, list[ConsumerRecord]]
     entries: dict[At, list[ConsumerRecord]]
-    """All that were ever written, in their order."""
+    """All entries ever written, in order."""
     waiting: Counter[At]
     """Entries that are not finished."""
     committed: dict[int, int]
-    """By partition of the source."""
+    """Committed offsets by partition of the source."""
 
     @property
     def is_settled(self) -> bool:
@@ -59,7 +59,7 @@ async def account(bus: EventBus, names: Names) -> Account:
 
 
 async def read(bus: EventBus, topic: str) -> list[ConsumerRecord]:
-    """All that is committed."""
+    """Return all committed records of a topic."""
     if topic not in await bus.admin.list_topics():
         return []
     async with bus.new_consumer(topic, isolation_level="read_committed") as consumer:
@@ -67,7 +67,7 @@ async def read(bus: EventBus, topic: str) -> list[ConsumerRecord]:
 
 
 def source_of(entry: ConsumerRecord) -> At | None:
-    """None: it is a mark."""
+    """Return the source of a retry entry, or None for a mark."""
     headers = dict(entry.headers)
     if headers_of.DONE in headers:
         return None
@@ -76,7 +76,7 @@ def source_of(entry: ConsumerRecord) -> At | None:
 
 
 def open_entries(records: Sequence[ConsumerRecord], committed: int) -> Generator[At]:
-    """Of a retry partition, as whoever takes it over would find them."""
+    """Yield the unfinished entries of a retry partition, as a new owner would find them."""
     finished: set[int] = set()
     for record in records:
         if record.offset >= committed and headers_of.DONE in dict(record.headers):
@@ -100,7 +100,7 @@ def number(headers: dict[str, bytes | None], name: str) -> int:
 
 
 def wrong(account: Account, *, exactly_once: bool) -> Generator[str]:
-    """At any time, whatever is at work."""
+    """Yield violations that must not occur at any time, even while records are in flight."""
     strangers = (account.done.keys() | account.dead.keys() | account.entries.keys()) - account.sent.keys()
     yield from (f"{one} was never sent" for one in strangers)
     for one, record in account.sent.items():
@@ -123,7 +123,7 @@ def wrong(account: Account, *, exactly_once: bool) -> Generator[str]:
 
 
 def falling(one: At, account: Account) -> Generator[str]:
-    """Attempts in headers never go down: entry by entry, and at last in the dead letter."""
+    """Check that the attempts in headers increase, from entry to entry and up to the dead letter."""
     attempts = [number(dict(record.headers), headers_of.ATTEMPT) for record in account.entries.get(one, ())]
     attempts += [number(dict(letter.headers), "__dlq.errors.delivery.count") for letter in account.dead.get(one, ())]
     if attempts != sorted(attempts) or any(attempts.count(each) > 1 for each in attempts if each):
@@ -131,7 +131,7 @@ def falling(one: At, account: Account) -> Generator[str]:
 
 
 def unsettled(account: Account, most_calls: int) -> Generator[str]:
-    """When nothing is left to be done: each record has the end that was planned for it, not before its last call."""
+    """Check after everything is settled that each record ended as planned, and not before its last call."""
     yield from (f"{one} still waits" for one in account.waiting)
     for one, record in account.sent.items():
         plan = plan_of(record.value.decode())
@@ -144,7 +144,7 @@ def unsettled(account: Account, most_calls: int) -> Generator[str]:
 
 
 def disordered(account: Account, lives: Sequence[Sequence[Call]]) -> Generator[str]:
-    """Of a key, no record is called before the one ahead of it has come to its end, nor goes it back within a life."""
+    """Check that records of a key are called in order: each only after the previous one is settled, never backwards."""
     ahead: dict[At, At] = {}
     last: dict[tuple[int, bytes], At] = {}
     for one, record in sorted(account.sent.items()):

@@ -1,9 +1,9 @@
-"""Kill a service whose handler fails, again and again, and account for every record.
+"""Kill a service with a failing handler repeatedly, and account for every record.
 
-Run as a program: ``python -m tests.dlq.kill.kill_service WHERE TRIALS SEED``; WHERE is a directory, or
-``kafka://...#NAME``, and begins with ``once:`` for a handler that works exactly once. Each trial forks a child (so that
-imports are paid once) that sends orders and handles them, and kills it with SIGKILL. What the child tells of its calls
-comes through a pipe. Every now and then, and at the end when all is done, the log is compared with that.
+Run as a program: ``python -m tests.dlq.kill.kill_service WHERE TRIALS SEED``; WHERE is a directory or
+``kafka://...#NAME``, with the prefix ``once:`` for an exactly-once handler. Each trial forks a child (so that imports
+are paid once) that sends orders and handles them, and kills it with SIGKILL. The child reports its calls through a
+pipe. From time to time, and at the end when everything is settled, the log is compared with the calls.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.killed import told_by_killed
 CALL = struct.Struct("<HIH?")
 LOOK_EVERY = 33
 MOST_CALLS = 20
-"""After so many a life ends at the latest; it has to send as many records."""
+"""The longest life, in calls. A life sends as many records."""
 PATIENCE_S = 30
 
 
 class Place:
-    """A log, and how a service on it is killed."""
+    """A log, and how to kill a service on it."""
 
     def __init__(self, where: str) -> None:
         self.exactly_once = where.startswith("once:")
@@ -43,13 +43,14 @@ class Place:
 
     def service(self, tell: Tell) -> EventBus:
         bus = EventBus(self.url)
-        # On Kafka who was killed is a member until its session ends, unless the next one says that it is the same.
+        # On Kafka a killed process stays a member until its session ends, unless its successor has the same instance
+        # id.
         instance = self.names.group if self.is_kafka else None
         service(bus, self.names, tell, exactly_once=self.exactly_once, instance=instance)
         return bus
 
     def killed(self, chance: random.Random) -> list[Call]:
-        """The calls of a life that ends with SIGKILL: soon after some call, or, one in eight, while it starts."""
+        """Return the calls of a life that ends with SIGKILL: soon after a call or, one in eight, during its start."""
         work = partial(anyio.run, live, self, chance.randrange(1 << 30))
         if chance.random() < 0.125:
             return calls_of(told_by_killed(work, chance.uniform(0.01, 0.1)))
@@ -57,7 +58,7 @@ class Place:
 
 
 async def live(place: Place, seed: int, pipe: int) -> None:
-    """The child: send and handle until killed."""
+    """Run the child: send and handle until killed."""
     chance = random.Random(seed)
     bus = place.service(lambda call: os.write(pipe, CALL.pack(*call)))
     async with bus:
@@ -78,7 +79,7 @@ async def look(place: Place) -> Account:
 
 
 async def finish(place: Place, calls: list[Call]) -> Account:
-    """The last life is not killed: it goes on until everything is done, or nothing is for long."""
+    """Run the last life until everything is settled, or nothing happens for long. It is not killed."""
     bus = place.service(calls.append)
     async with bus:
         handled, moved_at = 0, anyio.current_time()
@@ -91,7 +92,7 @@ async def finish(place: Place, calls: list[Call]) -> Account:
 
 
 def lives_of(place: Place, trials: int, chance: random.Random, failures: list[str]) -> Generator[list[Call]]:
-    """The calls of each life that was killed."""
+    """Yield the calls of each killed life."""
     for trial in range(trials):
         yield place.killed(chance)
         if not place.is_kafka and trial % LOOK_EVERY == 0:

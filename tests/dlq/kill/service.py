@@ -1,4 +1,4 @@
-"""The service that is killed: its handler fails by a plan that stands in each record, and tells of each call."""
+"""The service that is killed. Its handler fails by a plan in each record, and reports each call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DELAYS_S = (0.004, 0.008, 0.02)
 
 ONCE, REJECTED, NEVER = "once", "rejected", "9"
 PLANS = ("0",) * 12 + ("1", "2", "3", "4", ONCE, NEVER, REJECTED)
-"""A number: it fails as long as its headers tell of fewer calls. "once": at the first call of each life."""
+"""A number: the handler fails while the headers show fewer calls. "once": it fails at the first call of each life."""
 
 
 class Names(NamedTuple):
-    """Of what the service reads and writes."""
+    """Names of the topics and the group."""
 
     orders: str = "orders"
     done: str = "done"
@@ -29,7 +29,7 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, run: str) -> Names:
-        """For a log that others use too."""
+        """Return names for a log that is shared with other runs."""
         return cls(f"orders-{run}", f"done-{run}", f"billing-{run}")
 
     @property
@@ -42,7 +42,7 @@ class Names(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Of the handler, for the record of a partition and offset whose headers told of ``attempt`` calls before."""
+    """A call of the handler for a record; its headers showed ``attempt`` earlier calls."""
 
     partition: int
     offset: int
@@ -54,7 +54,7 @@ Tell = Callable[[Call], object]
 
 
 def is_doomed(plan: str) -> bool:
-    """It ends among the dead letters."""
+    """True if records of this plan become dead letters."""
     return plan in (NEVER, REJECTED)
 
 
@@ -68,7 +68,7 @@ def service(
     delays: tuple[float, ...] = DELAYS_S,
     instance: str | None = None,
 ) -> None:
-    """Declares the topics and the handler. ``instance``: who it is to the group, in each of its lives."""
+    """Declare the topics and the handler. ``instance`` identifies it to the group in each of its lives."""
     form: dict[str, Any] = {"exactly_once": True} if exactly_once else {"commit_interval_ms": 20}
     if order != "partition" and not exactly_once:
         form |= {"order": order, "concurrency": 4}

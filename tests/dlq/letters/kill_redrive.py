@@ -1,6 +1,6 @@
-"""A redrive that is killed again and again, and begun anew each time: ``python -m ... LOG KILLS SEED``.
+"""Kill a redrive repeatedly and start it again: ``python -m tests.dlq.letters.kill_redrive LOG KILLS SEED``.
 
-More kills get more letters. Raises AssertionError unless every letter was sent exactly once, and is known as sent.
+More kills get more letters. Raises AssertionError unless every letter was sent exactly once, and is marked as sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def prepare(url: str, count: int) -> None:
 
 
 async def send(url: str, writable: int) -> None:
-    """A byte for each batch, four at the end."""
+    """Redrive all letters, and write a byte for each batch and four at the end."""
     async with EventBus(url) as bus:
         await DeadLetters(bus).redrive(Selection(), on_progress=lambda _: os.write(writable, b"."))
     os.write(writable, b"done")

@@ -1,4 +1,4 @@
-"""Dead letters for tests, and what a topic holds after them."""
+"""Make dead letters, and read topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def letter(
     headers: tuple[tuple[str, bytes | None], ...] = (("trace", b"t-1"),),
     max_bytes: int = 1_000_000,
 ) -> Record:
-    """What the runner writes of record ``number`` of ``source``, which failed so many milliseconds after `NOW_MS`."""
+    """Return the dead letter of record ``number`` of ``source``, which failed ``number`` ms after `NOW_MS`."""
     record = ConsumerRecord(
         source.topic, source.partition, number, NOW_MS, TimestampType.CREATE_TIME, key, value, headers
     )
@@ -36,7 +36,7 @@ def letter(
 
 
 async def put(bus: EventBus, *letters: Record, topic: str = TOPIC, partition: int = 0) -> None:
-    """Write dead letters; the first offset is 0 in a new topic."""
+    """Write dead letters. The first offset in a new topic is 0."""
     for one in letters:
         bus.send_nowait(topic, one.value, key=one.key, headers=one.headers, partition=partition)
     await bus.flush()
@@ -48,11 +48,11 @@ async def topics(bus: EventBus, *names: str, partitions: int = 1) -> None:
 
 
 async def records_of(bus: EventBus, topic: str) -> list[ConsumerRecord]:
-    """What is in a topic now, as others see it."""
+    """Return the committed records of a topic."""
     async with bus.new_consumer(topic, start="earliest") as consumer:
         return [record async for record in consumer.until_end()]
 
 
 async def linked(bus: EventBus, topic: str = "orders") -> list[bytes | None]:
-    """Which dead letters the records of a topic were, in their order."""
+    """Return for each record of a topic the dead letter that it was redriven from."""
     return [record.header("eb-redrive-of") for record in await records_of(bus, topic)]

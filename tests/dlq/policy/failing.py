@@ -1,4 +1,4 @@
-"""Records that fail, and what a policy makes of them over the goes that it takes."""
+"""Records that fail repeatedly, and the decisions of a policy about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(offset: int = 128, value: bytes | None = b"v", headers: tuple[tuple[s
 def at_work(
     policy: Retry, dead_letter: bool | str = True, *, handling: Handling = HANDLING, chance: float = 0.0
 ) -> PolicyRecovery:
-    """With a fixed ``chance`` of jitter."""
+    """Open a policy with a fixed ``chance`` for its jitter."""
     opened = Policy(policy, dead_letter).open(handling)
     assert isinstance(opened, PolicyRecovery)
     return PolicyRecovery(
@@ -32,7 +32,7 @@ def at_work(
 
 
 class Runner:
-    """What a runner does with one record, call by call, with a clock of its own."""
+    """Call a policy for one record as a runner does, with a fake clock."""
 
     def __init__(self, recovery: PolicyRecovery, one: ConsumerRecord | None = None, now_ms: int = 1_000) -> None:
         self.recovery = recovery
@@ -41,24 +41,24 @@ class Runner:
         self.tries = 0
 
     def fails(self, error: Exception) -> Verdict:
-        """The next call fails; afterwards it is the time of the one after it."""
+        """Let the next call fail, then advance the clock to the call after it."""
         self.tries += 1
         verdict = self.recovery.decide(self.record, error, self.tries, self.now_ms)
         if isinstance(verdict, WaitHere):
-            self.tries -= 1  # the runner does not count what it was told to wait for
+            self.tries -= 1  # the runner does not count a call that asked to wait here
             self.now_ms += round(verdict.seconds * 1000)
         elif isinstance(verdict, Move) and verdict.kind == "retry":
             self.moved(verdict)
         return verdict
 
     def moved(self, verdict: Move) -> None:
-        """As it comes back from the retry topic, perhaps to another member, when it is due."""
+        """Return the record from the retry topic when it is due, as if to another member."""
         self.tries = 0
         self.record = msgspec.structs.replace(self.record, headers=verdict.outgoing.record.headers)
         self.now_ms = max(self.now_ms, due_ms(verdict))
 
     def story(self, error: Callable[[], Exception], most: int = 100) -> Iterator[str]:
-        """In short what it answers, until it is the end of the record."""
+        """Yield the decisions in short form, up to the one that ends the record."""
         for _ in range(most):
             before = self.now_ms
             verdict = self.fails(error())

@@ -1,4 +1,4 @@
-"""The promises of all modules, and those of them that the quick tier tries on a log."""
+"""The promises of all modules, and the subset that the quick tier checks on a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PROMISES", "Promise", "some"]
 
 
 def some(promises: list[Promise], step: int) -> list[Any]:
-    """All of them, of which the quick tier tries one in ``step``: in memory it tries all."""
+    """Mark all promises as slow except one in ``step``."""
     return [
         pytest.param(one, id=repr(one), marks=() if place % step == 0 else pytest.mark.slow)
         for place, one in enumerate(promises)

@@ -1,4 +1,4 @@
-"""The four logs."""
+"""Rewrites assertions in the modules with promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are deleted before a handler reads them: it goes on, and health states how many there were."""
+"""Records that are deleted before a handler reads them: it continues, and health reports their number."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def a_position_below_the_log_start_is_reported(log: Log, _: Shape) -> None
 
 @promise()
 async def entries_that_are_left_in_a_shortened_retry_topic_are_tried(log: Log, _: Shape) -> None:
-    """``start="latest"`` is about the handler's own topics."""
+    """``start="latest"`` applies only to the handler's own topics."""
     seen: list[bytes] = []
     is_broken = True
 

@@ -1,4 +1,4 @@
-"""Tries at once, then later, then never: a failing record's way."""
+"""The retries of a failing record: at once, then delayed, then a dead letter."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def tries_at_once_then_later_then_a_dead_letter(log: Log, shape: Shape) ->
 
 
 async def _nothing_is_left(log: Log, shape: Shape, counts: dict[str, int]) -> None:
-    """Started again, the handler finds nothing to do."""
+    """Check that a restarted handler has nothing to do."""
     bus, calls = log.bus(), Calls(log)
     handle(bus, log, shape, calls, retry=policy(log, 1, 2))
     async with bus:
@@ -86,7 +86,7 @@ async def a_record_that_is_better_the_next_time_is_handled(log: Log, shape: Shap
 
 @promise(SHAPES, on_kafka=FEW)
 async def many_at_once_go_each_its_way(log: Log, shape: Shape) -> None:
-    """In one fetch: none is lost, none is handled twice, whatever is beside it."""
+    """All are in one fetch: none is lost or handled twice, whatever happens to others."""
     bus, calls = log.bus(partitions=2), Calls(log, _mixed)
     handle(bus, log, shape, calls, retry=policy(log, 1, budget=None))
     names = [f"{letter}{number}" for number in range(5) for letter in "abcdefghij"]
@@ -111,7 +111,7 @@ def _mixed(value: str, call: int) -> BaseException | None:
 
 
 def _says(value: str, call: int) -> BaseException | None:
-    """By the first letter."""
+    """Fail by the first letter of the value."""
     match value[0]:
         case "r":
             return Reject("no such customer")
@@ -181,7 +181,7 @@ async def a_function_says_when(log: Log, shape: Shape) -> None:
 
 @promise(SHAPES, on_kafka=FEW)
 async def dead_letters_alone(log: Log, shape: Shape) -> None:
-    """Nothing waits in the retry topic, which is there for letters that are redriven."""
+    """The retry topic stays empty. It exists for letters that are redriven."""
     bus, calls = log.bus(), Calls(log, bad)
     handle(bus, log, shape, calls, dead_letter=True)
     async with bus:
@@ -196,7 +196,7 @@ async def dead_letters_alone(log: Log, shape: Shape) -> None:
 
 @promise(FEW)
 async def several_tries_and_no_dead_letter_topic(log: Log, shape: Shape) -> None:
-    """Then ``on_error`` decides."""
+    """After the last try ``on_error`` decides."""
     bus, calls = log.bus(), Calls(log, failing(b1=9))
     handle(bus, log, shape, calls, retry=policy(log, 1), dead_letter=False, on_error="skip")
     async with bus:

@@ -1,4 +1,4 @@
-"""Four logs on which the same promises are kept: in memory, in files, served, and Apache Kafka."""
+"""Four logs on which the promises are checked: in memory, in files, served, and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LONGEST_SECONDS = 30
 
 
 class Log:
-    """One log, and time on it. Names made here are nobody else's."""
+    """A log and its clock. The names made here are unique."""
 
     def __init__(self, url: str, *, clock: FakeClock | None, keep: bool = False) -> None:
         self._url = url
         self._clock = clock
         self._keep = keep
-        """It is gone as soon as no bus has it open: one is kept open."""
+        """Keep a bus open, because the log vanishes with its last bus."""
         self.has_threads = url.startswith("file:")
-        """Some of what happens does so in threads, for which no clock waits."""
+        """Part of the work is done in threads, which the fake clock does not wait for."""
         self._run = f"{os.getpid()}-{next(_runs)}"
         self.topic = self.name("orders")
         self.group = self.name("billing")
@@ -56,26 +56,26 @@ class Log:
 
     @property
     def stands_still(self) -> bool:
-        """Time passes only where nothing else is to do."""
+        """True if time passes only while nothing else is to do."""
         return self._clock is not None
 
     def delay_ms(self, number: int) -> int:
-        """Longer where time passes at once."""
+        """Return a delay in milliseconds, longer with a fake clock."""
         return number * (2_000 if self._clock is not None else 100)
 
     def delay(self, number: int) -> float:
-        """The same in seconds."""
+        """Return a delay in seconds."""
         return self.delay_ms(number) / 1000
 
     def now_ms(self) -> int:
         return (system_clock if self._clock is None else self._clock)()
 
     async def sleep_ms(self, ms: int) -> None:
-        """In a handler."""
+        """Sleep, for use in a handler."""
         await (anyio.sleep(ms / 1000) if self._clock is None else self._clock.sleep(ms / 1000))
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Let time pass until it holds."""
+        """Let time pass until the condition holds."""
         await self._passes(condition, _LONGEST_SECONDS)
 
     async def passes(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ class Log:
             await self._clock.settle()
             while not condition():
                 if self.has_threads:
-                    await anyio.sleep(0.001)  # they have their turn
+                    await anyio.sleep(0.001)  # gives the threads time
                 await self._clock.advance(ms=100)
 
     async def drain(self, bus: EventBus) -> None:
@@ -111,7 +111,7 @@ class Log:
     # what is in it ---------------------------------------------------------------------------------------------------
 
     async def read(self, bus: EventBus, topic: str) -> list[ConsumerRecord]:
-        """What a read-committed reader finds, by partition and offset."""
+        """Return the committed records, by partition and offset."""
         async with bus.new_consumer(topic) as reader:
             found = [record async for record in reader.until_end()]
         return sorted(found, key=lambda record: (record.partition, record.offset))
@@ -127,7 +127,7 @@ class Log:
         key: bytes | Literal[True] | None = True,
         partition: int | None = None,
     ) -> None:
-        """Each with its first letter as its key, unless another is given."""
+        """Send values, each with its first letter as the key unless a key is given."""
         for value in values.split() if isinstance(values, str) else values:
             found = value[0].encode() if key is True else key
             await bus.send(self.topic, value.encode(), key=found, partition=partition)

@@ -1,4 +1,4 @@
-"""Later records wait for one that waits, or do not."""
+"""The order of retries: later records wait for a failed record, or do not."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def records_without_a_key_wait_for_nobody(log: Log, shape: Shape) -> None:
 
 @promise((BATCH, BATCH_ONCE, IN_ORDER, PLAIN, ONCE), on_kafka=(BATCH_ONCE,))
 async def order_holds_in_the_middle_of_a_fetch(log: Log, shape: Shape) -> None:
-    """All come in one fetch: those behind the failing one are seen before it is read back."""
+    """All records are in one fetch, so the runner has them before the failed record is read back."""
     bus, calls = log.bus(), Calls(log, failing(b1=1, b3=1, c1=1))
     handle(bus, log, shape, calls, retry=policy(log, 1, immediate=0))
     async with bus:

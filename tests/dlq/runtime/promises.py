@@ -1,4 +1,4 @@
-"""What is promised of failing records: each is a function of a log and of a handler's form."""
+"""Promises about failing records, each a function of a log and the form of a handler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Promise(NamedTuple):
     keep: Keep
     shape: Shape
     on_kafka: bool
-    """Also where every second is a second."""
+    """Also check it on Apache Kafka, in real time."""
 
     def __repr__(self) -> str:
         return self.name
@@ -36,7 +36,7 @@ class Promise(NamedTuple):
 def promise(
     shapes: Iterable[Shape] = (IN_ORDER,), *, on_kafka: Iterable[Shape] | None = None
 ) -> Callable[[Keep], Keep]:
-    """``on_kafka``: the forms that are tried there; all of them, unless said."""
+    """Register a promise for these forms. ``on_kafka`` limits the forms that are checked there."""
     given = tuple(shapes)
     there = given if on_kafka is None else tuple(on_kafka)
 

@@ -1,4 +1,4 @@
-"""Dead letters that are redriven: they reach the group that failed, and no other one."""
+"""Redriven dead letters reach the group that failed, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.dlq.runtime.shapes import FEW, IN_ORDER, SHAPES, Calls, Shape, bad, f
 
 
 def dead_letters(log: Log, bus: EventBus) -> DeadLetters:
-    """Those of this log's names alone."""
+    """Return the dead letters of this log's topics."""
     return DeadLetters(bus, log.dead_letter_topic, log.name("_state"))
 
 

@@ -1,4 +1,4 @@
-"""A bus that ends while records wait, and partitions that move: nothing is lost, nothing comes twice."""
+"""A bus stops while records wait, or partitions move: nothing is lost or handled twice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def what_waits_is_found_again(log: Log, shape: Shape) -> None:
 
 @promise(SHAPES, on_kafka=FEW)
 async def what_waits_moves_with_its_partition(log: Log, shape: Shape) -> None:
-    """A second member comes and goes while records wait."""
+    """A second member joins and leaves while records wait."""
     failures = {f"{key}1": 2 for key in "abcdefgh"}
     calls = Calls(log, failing(**failures))
     async with AsyncExitStack() as first:
@@ -82,7 +82,7 @@ async def what_waits_moves_with_its_partition(log: Log, shape: Shape) -> None:
 
 @promise((IN_ORDER, ONCE, BY_KEY))
 async def the_latest_is_not_later_than_what_waits(log: Log, shape: Shape) -> None:
-    """``start="latest"`` says where the handler's own topics begin."""
+    """``start="latest"`` applies only to the handler's own topics."""
     calls = Calls(log, failing(b1=1))
     bus = log.bus()
     handle(bus, log, shape, calls, retry=policy(log, 2, immediate=0), start="latest")

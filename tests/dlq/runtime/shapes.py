@@ -1,4 +1,4 @@
-"""The forms that a handler may have, each with the same body: what is promised to one is promised to all."""
+"""The forms of handlers, each with an equal body. A promise holds for all of them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ SHAPES = (
 )  # fmt: skip
 KEEP_ORDER = tuple(shape for shape in SHAPES if shape is not UNORDERED)
 FEW = (IN_ORDER, BY_KEY, ONCE)
-"""For what does not depend on how a record is called."""
+"""Forms for promises that do not depend on how a handler is called."""
 
 
 def handle(bus: EventBus, log: Log, shape: Shape, body: Calls, *, publish_to: str = "", **options: Any) -> None:
-    """A handler of the log's topic. What ``body`` returns is published where ``publish_to`` says."""
+    """Declare a handler of the log's topic. The results of ``body`` are published to ``publish_to``, if given."""
     function = _function(shape, body)
     log.has_threads |= shape.kind == "plain"
     listens = consumer(log.topic, **{"group": log.group, **shape.options, **options})(function)
@@ -71,7 +71,7 @@ def _function(shape: Shape, body: Calls) -> Any:
 
     async def bill_many(records: list[ConsumerRecord]) -> list[str] | None:
         if len(records) > 1 and any(body.would_fail(record) for record in records):
-            raise ValueError("one of them")  # which says nothing of the others: each is called alone then
+            raise ValueError("one of them")  # the batch does not show which, so each is called separately
         for record in records:
             call(record)
 
@@ -82,14 +82,14 @@ class Call(NamedTuple):
     value: str
     at_ms: int
     attempt: int
-    """Calls before, as the headers say."""
+    """Earlier calls, as the headers show."""
 
 
 class Calls:
-    """What a handler was called with, and what it does."""
+    """The body of a handler. It records its calls, and raises the errors of ``fails``."""
 
     def __init__(self, log: Log, fails: Callable[[str, int], BaseException | None] = lambda value, call: None) -> None:
-        """``fails``: by value and how often it was called, from 1 on."""
+        """``fails`` gets the value and the number of the call, from 1 on."""
         self._log = log
         self._fails = fails
         self.made: list[Call] = []
@@ -126,7 +126,7 @@ def bad(value: str, call: int) -> BaseException | None:
 
 
 def failing(**times: int) -> Callable[[str, int], BaseException | None]:
-    """Each of these fails so often, then goes well."""
+    """Let these values fail so often, then succeed."""
 
     def fails(value: str, call: int) -> BaseException | None:
         return ValueError(f"{value}, call {call}") if call <= times.get(value, 0) else None

@@ -1,4 +1,4 @@
-"""A retry partition as tests write it: records at offsets, fetched in chunks."""
+"""Build a retry partition: records at offsets, fetched in chunks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RETRY = TopicPartition("retry.billing", 3)
 def source_record(
     offset: int, key: bytes | None = b"k", value: bytes | None = b"v", headers: Iterable[Header] = ()
 ) -> ConsumerRecord:
-    """As the handler's own partition has it."""
+    """Return a record of the handler's own partition."""
     return ConsumerRecord(
         *SOURCE, offset, 1_700_000_000_000 + offset, TimestampType.LOG_APPEND_TIME, key, value, tuple(headers)
     )
 
 
 def fetched(records: Sequence[tuple[int, Record]], next_offset: int | None = None) -> FetchedRecords:
-    """Records of the retry partition, by their offsets."""
+    """Return records of the retry partition as a fetch, by offset."""
     end = records[-1][0] + 1 if next_offset is None else next_offset
     return FetchedRecords(
         *RETRY,
@@ -37,10 +37,10 @@ def fetched(records: Sequence[tuple[int, Record]], next_offset: int | None = Non
 
 
 def add(waiting: RetryPartition, *records: Record, at: int = 0) -> None:
-    """One after the other, from the offset ``at`` on."""
+    """Add records at consecutive offsets, from ``at`` on."""
     waiting.add(fetched(list(enumerate(records, at))))
 
 
 def places(entries: Sequence[RetryEntry]) -> list[int]:
-    """Their offsets in the source."""
+    """Return the source offsets of entries."""
     return [entry.record.offset for entry in entries]
