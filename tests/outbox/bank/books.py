@@ -1,4 +1,4 @@
-"""Where every transfer is: in the database, in the log, or in both, told by what is committed in each."""
+"""Find every transfer in the database, in the log, or in both, by what is committed in each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TOPICS = ("transfers", "credits", "receipts")
 
 
 class Books(NamedTuple):
-    """Transfers by their ids."""
+    """The state of all transfers."""
 
     money: int
     accounts: dict[str, int]
     on_its_way: set[str]
-    """They have left one account and not reached the other."""
+    """Ids of transfers that have left the source account and not reached the target."""
     rows: dict[str, Counter[str]]
-    """By topic: events in the outbox's table."""
+    """Events in the outbox's table, by topic."""
     records: dict[str, list[dict[str, Any]]]
-    """By topic: what a reader of committed records sees."""
+    """Committed records, by topic."""
 
     def ids(self, topic: str) -> Counter[str]:
         return Counter(one["id"] for one in self.records[topic])
@@ -46,7 +46,7 @@ async def books(bus: EventBus, engine: Engine) -> Books:
 
 
 async def read(bus: EventBus, topic: str) -> list[dict[str, Any]]:
-    """All that is committed."""
+    """Return all committed records of a topic."""
     if topic not in await bus.admin.list_topics():
         return []
     async with bus.new_consumer(topic, isolation_level="read_committed") as consumer:
@@ -54,7 +54,7 @@ async def read(bus: EventBus, topic: str) -> list[dict[str, Any]]:
 
 
 def wrong(found: Books, asked: set[str]) -> Generator[str]:
-    """At any time, while nobody is at work. ``asked``: transfers whose transaction is known to be committed."""
+    """Yield violations that must not occur while no process runs. The transfers ``asked`` are known to be committed."""
     if found.money != len(bank.CUSTOMERS) * bank.CENTS:
         yield f"there are {found.money} cents"
     transfers, credits, receipts = map(found.ids, TOPICS)
@@ -73,7 +73,7 @@ def wrong(found: Books, asked: set[str]) -> Generator[str]:
 
 
 def unsettled(found: Books) -> Generator[str]:
-    """When nothing is left to be done: each transfer has come to its account, once."""
+    """Check after everything is settled that each transfer reached its account once."""
     yield from (f"{id} is still on its way" for id in found.on_its_way)
     yield from (f"{topic}: {len(rows)} events are not published" for topic, rows in found.rows.items() if rows)
     accounts = dict.fromkeys(bank.CUSTOMERS, bank.CENTS)

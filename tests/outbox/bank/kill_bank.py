@@ -1,9 +1,9 @@
-"""Kill the bank of examples/25_bank_transfer.py, again and again, and see where the money is.
+"""Kill the bank of examples/25_bank_transfer.py repeatedly, and audit where the money is.
 
 Run as a program: ``python -m tests.outbox.bank.kill_bank FOLDER#DATABASE_URL TRIALS SEED``. Each trial forks a child
-(imports are paid once) that asks for transfers and runs the whole bank, and kills it with SIGKILL. Through a pipe the
-child tells of each transfer that is committed. After each kill the books are audited; the last life goes on until
-nothing is left to be done.
+(so that imports are paid once) that asks for transfers and runs the whole bank, and kills it with SIGKILL. The child
+reports each committed transfer through a pipe. After each kill the books are audited. The last life continues until
+everything is settled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.outbox.bank.books import Books, bank, books, unsettled, wrong
 
 TRANSFER_BYTES = 16
 MOST_TRANSFERS = 15
-"""After so many a life ends at the latest."""
+"""The longest life, in transfers."""
 LEASE_MS = 1_000
 
 
@@ -42,7 +42,9 @@ def never_wait_for_the_disk(connection: Any, _: object) -> None:
 
 
 def killed(log: str, database: str, chance: random.Random) -> set[str]:
-    """The transfers of a life that ends with SIGKILL: soon after some of them, or, one in eight, while it starts."""
+    """Return the transfers of a life that ends with SIGKILL: soon after some of them or, one in eight, during its
+    start.
+    """
     work = partial(anyio.run, live, log, database, chance.randrange(1 << 30))
     if chance.random() < 0.125:
         told = told_by_killed(work, chance.uniform(0.01, 0.15))
@@ -53,7 +55,7 @@ def killed(log: str, database: str, chance: random.Random) -> set[str]:
 
 
 async def live(log: str, database: str, seed: int, pipe: int) -> None:
-    """The child: all of the bank, and a customer, until killed."""
+    """Run the child: the whole bank and a customer, until killed."""
     chance = random.Random(seed)
     bank.fails_at.update(chance.sample(range(1, 100), 20))
     bus, sessions = bank.bank(open_database(database), log, lease_ms=LEASE_MS)
@@ -75,7 +77,7 @@ async def live(log: str, database: str, seed: int, pipe: int) -> None:
 
 
 async def finish(log: str, database: str) -> None:
-    """The last life is not killed: it goes on until nothing is left."""
+    """Run the last life until everything is settled. It is not killed."""
     bus, _ = bank.bank(open_database(database), log, lease_ms=LEASE_MS)
     async with bus:
         await bus.drain()
@@ -100,7 +102,7 @@ def main(where: str, trials: int, seed: int) -> int:
     log = f"file://{folder}"
     chance = random.Random(seed)
     engine = open_database(database)
-    bank.bank(engine, log)  # so that there is money from the beginning
+    bank.bank(engine, log)  # so that the accounts have money
     engine.dispose()
     asked: set[str] = set()
     failures: list[str] = []

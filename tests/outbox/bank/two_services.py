@@ -1,8 +1,8 @@
-"""Two banks of examples/25_bank_transfer.py share a log on the network and a database; they are killed, or stopped.
+"""Kill or suspend two banks of examples/25_bank_transfer.py that share a served log and a database.
 
-Run as a program: ``python -m tests.outbox.bank.two_services FOLDER#DATABASE_URL TRIALS SEED``. They share partitions
-and shards, take over from each other, and one that was stopped for longer than its leases comes back as a zombie. The
-last life goes on until nothing is left to be done; then the books are audited.
+Run as a program: ``python -m tests.outbox.bank.two_services FOLDER#DATABASE_URL TRIALS SEED``. The banks share
+partitions and shards, take over from each other, and one that was suspended for longer than its leases returns as a
+zombie. The last life continues until everything is settled; then the books are audited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_S = 90
 
 
 async def live(log: str, database: str, told: str, seed: int) -> None:
-    """A service and its customers, until killed."""
+    """Run a service and its customers until killed."""
     chance = random.Random(seed)
     bus, sessions = bank.bank(open_database(database), log, lease_ms=LEASE_MS)
     with Path(told).open("ab", buffering=0) as file:
@@ -49,7 +49,7 @@ async def live(log: str, database: str, told: str, seed: int) -> None:
 
 
 async def finish(log: str, database: str) -> None:
-    """Until the members that were killed are missed, and all that they had is done."""
+    """Run until the killed members have timed out, and their work is done."""
     bus, _ = bank.bank(engine := open_database(database), log, lease_ms=LEASE_MS)
     async with bus:
         with anyio.fail_after(PATIENCE_S):
@@ -67,7 +67,7 @@ def is_anything_left(engine: Engine) -> bool:
 
 
 class Service:
-    """One of the two: a process, and after its death another one."""
+    """A process, which is started again after its death."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
@@ -90,7 +90,7 @@ class Service:
 
 def trouble(services: list[Service], trials: int, chance: random.Random) -> None:
     for _ in range(trials):
-        time.sleep(chance.uniform(2, 6))  # the services are at work
+        time.sleep(chance.uniform(2, 6))  # gives the services time to work
         service = chance.choice(services)
         if chance.random() < 0.4:
             service.stop_for(chance.uniform(1, 9))
@@ -104,7 +104,7 @@ def main(where: str, trials: int, seed: int) -> int:
     folder, _, database = where.partition("#")
     told, chance = Path(folder) / "told", random.Random(seed)
     engine = open_database(database)
-    bank.bank(engine, "memory://")  # so that there is money from the beginning
+    bank.bank(engine, "memory://")  # so that the accounts have money
     engine.dispose()
     with Served(Path(folder) / "log") as server:
         log = f"kafka://{server.bootstrap}{SESSION}"

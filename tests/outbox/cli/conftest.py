@@ -1,4 +1,4 @@
-"""An outbox with events in it, some of them refused; and ``eventbus outbox ...`` in this process on its database."""
+"""An outbox with events, some of them refused, and ``eventbus outbox ...`` in this process on its database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnOutbox = Callable[..., Result]
 
 
 class Shop:
-    """An outbox, and its rows as they are."""
+    """An outbox with access to its rows."""
 
     def __init__(self, database: Database, **options: Any) -> None:
         self.database = database
@@ -28,13 +28,13 @@ class Shop:
         self.tables = self.outbox.tables
 
     def publish(self, *keys: str | None, topic: str = "orders", **options: Any) -> None:
-        """An event for each key; its value is its number."""
+        """Write an event for each key, with an empty object as its value."""
         with self.database.plain.begin() as connection:
             for key in keys:
                 self.outbox.publish(connection, topic, b"{}", key=key, **options)
 
     def put_aside(self, *ids: int, behind: Iterable[int] = (), reason: str = "RecordTooLarge: 2,000,000 bytes") -> None:
-        """What a relay does with events that the log refuses, and with those behind them."""
+        """Move events to the quarantine, as a relay does with refused events and with those ``behind`` them."""
         events, failed = self.tables.events, self.tables.failed
         waiting = set(behind)
         names = [column.key for column in events.columns]
@@ -51,7 +51,7 @@ class Shop:
             connection.execute(events.delete().where(chosen))
 
     def relay(self, slot: int, shards: Iterable[int] = (), *, seen_ms_ago: int = 1_000, published: int = 600) -> None:
-        """One that has run for a minute, and has a lease of nine seconds."""
+        """Add a relay that has run for a minute, and has a lease of nine seconds."""
         with self.database.plain.begin() as connection:
             now = now_ms(connection)
             seen = now - seen_ms_ago
@@ -74,14 +74,14 @@ class Shop:
             return list(connection.scalars(select(self.tables.events.c.id).order_by(self.tables.events.c.id)))
 
     def refused(self) -> dict[int, int]:
-        """Whether each waits behind another one."""
+        """Return the ids of quarantined events, and whether each waits behind another."""
         failed = self.tables.failed.c
         with self.database.plain.connect() as connection:
             return dict(connection.execute(select(failed.id, failed.is_behind).order_by(failed.id)).all())
 
 
 def fill(shop: Shop) -> None:
-    """Events 1 to 8 of three keys: 2 was refused, and 5 and 8 wait behind it; 3 has no key."""
+    """Write events 1 to 8 of three keys: 2 was refused, and 5 and 8 wait behind it; 3 has no key."""
     shop.publish("a", "b", None, "a", "b", "c", "a", "b")
     shop.put_aside(2, behind=[5, 8])
 
@@ -93,6 +93,6 @@ def shop(request: pytest.FixtureRequest, new_database: NewDatabase) -> Shop:
 
 @pytest.fixture
 def on_outbox(cli: Cli, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> OnOutbox:
-    """``on_outbox("list", "--json")`` on the shop's database."""
+    """``on_outbox("list", "--json")`` runs a command on the shop's database."""
     monkeypatch.setenv("EVENTBUS_DATABASE", shop.database.url)
     return lambda *args, stdin=b"": cli("outbox", *args, stdin=stdin)

@@ -1,4 +1,4 @@
-"""Relays that a test starts, stops and puts to sleep by itself, beside a shop that writes."""
+"""Relays that a test starts, stops and suspends, and a shop that writes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ TOPIC = "orders"
 
 
 class Scene:
-    """A database, a log that runs, and a shop."""
+    """A database, a running log, and a shop."""
 
     def __init__(self, database: Database, outbox: Outbox, bus: EventBus) -> None:
         self.database = database
         self.outbox = outbox
         self.bus = bus
         self.engine = database.new_plain(poolclass=NullPool)
-        """The test's own: no connection of it is old."""
+        """The test's own engine, which always opens new connections."""
         self.shop = Shop(self.engine, outbox, TOPIC, Random(1))
 
     def relay(self, **options: Any) -> Relay:
-        """Not started."""
+        """Return a relay that is not started."""
         return self.outbox.relay(
             self.database.engine, **{"listen": False, "batch_size": 3, "poll_ms": (1, 50), **options}
         )
 
     def expire(self, relay: Relay) -> None:
-        """Its lease is over, as after a while in which it did nothing."""
+        """Expire the lease of a relay, as if it had done nothing for a while."""
         assert relay._work is not None and relay._work.tenure.lease is not None
         relays = self.outbox.tables.relays
         with self.engine.begin() as connection:
@@ -56,7 +56,7 @@ class Scene:
         return account(self.engine, self.outbox, await self.read())
 
     async def settled(self, *relays: Relay) -> Account:
-        """When everything is published: nothing is wrong."""
+        """Wait until everything is published, and check the account."""
         with anyio.fail_after(60):
             while (found := await self.account()).waiting:
                 for relay in relays:
@@ -67,7 +67,7 @@ class Scene:
 
 
 class Sleep:
-    """Of a relay, at a step: from when it comes there until it is woken. It does not renew its lease meanwhile."""
+    """Suspends a relay when it reaches a step, until `wake`. It does not renew its lease meanwhile."""
 
     def __init__(self, relay: Relay, step: str) -> None:
         self._relay = relay
@@ -94,7 +94,7 @@ class Sleep:
 
 
 async def _nothing() -> None:
-    """A process that stands still renews no lease."""
+    """Replace the renewal of leases, because a suspended process does not renew."""
 
 
 @asynccontextmanager

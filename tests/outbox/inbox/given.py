@@ -1,4 +1,4 @@
-"""A ledger in a database, and services whose handler writes each record into it: what the inbox is tested with."""
+"""A ledger in a database, and services whose handler writes each record into it, to test the inbox."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ _logs = itertools.count()
 _ROW = text("INSERT INTO ledger (part, off, value) VALUES (:part, :off, :value)")
 
 Hook = Callable[[ConsumerRecord, Any], Any]
-"""Called with the record and the session, behind the row; of an asynchronous service it returns an awaitable."""
+"""Called with the record and the session, after the row is written. For an asynchronous service it returns an
+awaitable.
+"""
 
 
 def new_log() -> str:
-    """A log in memory that several buses may open; it is gone when none has it open."""
+    """Return the URL of a log in memory that several buses may open. It vanishes with the last one."""
     return f"memory://inbox-{next(_logs)}"
 
 
 class Ledger:
-    """One row for each time that a record has had its effect: nothing keeps it from having two."""
+    """A table with a row for each effect of a record. Nothing prevents duplicates."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -38,7 +40,7 @@ class Ledger:
 
     @property
     def sessions(self) -> Any:
-        """A factory of sessions, on an engine of its own: as another process has."""
+        """Return a session factory on a separate engine, like that of another process."""
         return sessions_of(self.database.new_engine())
 
     def rows(self) -> list[tuple[int, int]]:
@@ -56,7 +58,7 @@ class Ledger:
             return {TopicPartition(topic, partition): offset for topic, partition, offset in found}
 
     def store(self, partition: TopicPartition, offset: int, group: str = "g") -> None:
-        """As if the database had been another one: of a backup, or of a topic that was."""
+        """Overwrite a stored offset, as if the database were a backup, or the topic a new one."""
         with self.database.plain.begin() as connection:
             connection.execute(
                 text(
@@ -89,7 +91,7 @@ def row_of(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def handler_of(is_async: bool, hook: Hook | None = None) -> Callable[..., Any]:
-    """Writes a row for its record."""
+    """Return a handler that writes a row for its record."""
 
     def plain(record: ConsumerRecord, session: Session) -> None:
         session.execute(_ROW, row_of(record))
@@ -105,7 +107,7 @@ def handler_of(is_async: bool, hook: Hook | None = None) -> Callable[..., Any]:
 
 
 def batch_handler_of(is_async: bool, calls: list[list[int]]) -> Callable[..., Any]:
-    """Writes a row for each record of a batch."""
+    """Return a handler that writes a row for each record of a batch."""
 
     def plain(records: list[ConsumerRecord], session: Session) -> None:
         calls.append([record.offset for record in records])
@@ -135,7 +137,7 @@ def service(
 
 @asynccontextmanager
 async def log_of(count: int = 10, partitions: int = 2, url: str | None = None) -> AsyncGenerator[EventBus]:
-    """A bus that keeps a log open, with so many records in each partition of "t"."""
+    """Create a log with ``count`` records in each partition of "t", and keep a bus open."""
     async with EventBus(url or new_log()) as bus:
         await bus.admin.create_topic("t", partitions=partitions)
         for partition in range(partitions):

@@ -1,8 +1,9 @@
-"""``python -m tests.outbox.inbox.kill_inbox FOLDER;DATABASE-URL TRIALS SEED``: a service that is killed at work.
+"""Kill a service that writes to a database: ``python -m tests.outbox.inbox.kill_inbox FOLDER;DATABASE-URL TRIALS
+SEED``.
 
-Its records fail by plans of their own, so that it is killed on every way that a record can go. With
-``FOLDER;DATABASE-URL;SCHEMA`` the tables are in that schema, through a ``schema_translate_map``, the handler adds
-mapped objects to a session of an ORM, all is SERIALIZABLE, and the service has a pool of one connection.
+Its records fail by different plans, so that it is killed on every path of a record. With ``FOLDER;DATABASE-URL;SCHEMA``
+the tables are in that schema, through a ``schema_translate_map``, the handler adds mapped objects to an ORM session,
+transactions are SERIALIZABLE, and the service has a pool of one connection.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def live(place: Place, chance: Random, writable: int) -> None:
 
 
 async def ends(place: Place) -> list[str]:
-    """What is wrong when all has come to its end."""
+    """Return what is wrong after everything is settled."""
     async with bus_of(place, fail_by_plan) as bus:
         recovering = bus.context.runners[0].recovering
         assert recovering is not None

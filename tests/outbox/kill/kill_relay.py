@@ -1,11 +1,13 @@
-"""Kill relays at each of their steps, again and again, and account for every event.
+"""Kill relays at each of their steps, repeatedly, and account for every event.
 
 Run as a program: ``python -m tests.outbox.kill.kill_relay WHERE TRIALS SEED``; WHERE is KIND|URL|LOG: a kind of
 `tests.databases`, the URL of the database, and a directory or ``kafka://...#NAME``. With KIND|URL|LOG|SCHEMA the tables
-are in that schema, through a ``schema_translate_map``; all is SERIALIZABLE, the shop writes with a session, and the
-relays of a child share a pool of one connection. Each trial forks a child (so that
-imports are paid once) with one to four relays, and writes orders beside it. The child ends by SIGKILL at a step, or
-after a while, or when nothing is left to do. Every now and then, and at the end, log and database are compared.
+are in that schema, through a ``schema_translate_map``; transactions are SERIALIZABLE, the shop writes with a session,
+and the relays of a child share a pool of one connection.
+
+Each trial forks a child (so that imports are paid once) with one to four relays, and writes orders meanwhile. The child
+ends by SIGKILL at a step, or after a while, or when nothing is left to do. From time to time, and at the end, log and
+database are compared.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from tests.outbox.kill.shop import LARGEST_BYTES, PARTITIONS, Account, Shop, acc
 
 STEPS_ONCE = ("entered", "fenced", "renewed", "settled", "looked")
 STEPS = (*STEPS_ONCE, "taken", "begun", "sent", "receipt", "committed", "deleted")
-"""That every life has, in their order."""
+"""The steps of every life, in order."""
 RARE_STEPS = ("reaped", "promoted", "quarantined", "moved", "shared", "released")
 LOOK_EVERY = 33
 LATEST_S = 20
-"""Of a life: its end is an alarm then, whatever it waits for."""
+"""The longest life. An alarm ends it, whatever it waits for."""
 PATIENCE_S = 30
 
 
@@ -83,7 +85,7 @@ class Place:
 
 
 class End:
-    """When it comes: at the n-th time of a step, or so many seconds after the beginning; or when all is done."""
+    """The end of a life: the n-th time of a step, a number of seconds after the start, or when all is done."""
 
     def __init__(
         self, step: str, times: int = 1, seconds: float = LATEST_S, by: signal.Signals = signal.SIGKILL
@@ -107,7 +109,7 @@ class End:
 
 
 class Life:
-    """A process with relays. It goes on until its end comes, or `last` was called and it has nothing to do."""
+    """A process with relays. It runs until its end, or until `last` was called and it has nothing to do."""
 
     def __init__(self, place: Place, end: End, relays: int) -> None:
         self.end = end
@@ -119,7 +121,7 @@ class Life:
         os.close(readable)
 
     def last(self) -> str:
-        """Nothing more is written: what has ended it, a step, an "alarm", or "nothing" to do any more."""
+        """Stop writing, and return what ended the life: a step, an "alarm", or "nothing" if nothing was left to do."""
         os.close(self._writable)
         _, status = os.waitpid(self.process, 0)
         if os.WIFSIGNALED(status):
@@ -148,11 +150,11 @@ async def _work(place: Place, end: End, count: int, readable: int) -> NoReturn:
         await bus.drain()
         await anyio.to_thread.run_sync(os.read, readable, 1)  # until the shop is closed
         await bus.drain()
-        os._exit(0)  # it tidies up nothing
+        os._exit(0)  # without cleanup
 
 
 def lives(place: Place, shop: Shop, chance: random.Random, trial: int) -> list[str]:
-    """Relays beside each other, in one process or, where the log allows that, in several; what has ended each."""
+    """Run relays concurrently, in one process or, if the log allows that, in several. Return what ended each."""
     relays = chance.choice((1, 1, 1, 2, 4))
     if place.is_kafka:
         begun = [Life(place, End.drawn(chance, trial + number), 1) for number in range(relays)]
@@ -163,7 +165,7 @@ def lives(place: Place, shop: Shop, chance: random.Random, trial: int) -> list[s
 
 
 def disguise(place: Place, *, expired: bool) -> None:
-    """The relays there were are on another machine: only their leases tell whether they live."""
+    """Move the previous relays to another machine, so that only their leases show whether they live."""
     relays = place.outbox.tables.relays
     changes: dict[str, Any] = {"host": "elsewhere/1@0"}
     if expired:
@@ -189,7 +191,7 @@ async def look(place: Place) -> Account:
 
 
 async def finish(place: Place) -> Account:
-    """The last life is not killed; what the log refused, it takes now."""
+    """Run the last life until everything is settled. It is not killed, and the log accepts what it refused before."""
     quarantine = Quarantine(place.outbox.database(), place.outbox.tables)
     async with place.bus([place.relay()]) as bus:
         await bus.admin.alter_configs(place.topic, {"max.message.bytes": 1_048_576})
@@ -205,7 +207,7 @@ async def finish(place: Place) -> Account:
 
 def main(where: str, trials: int, seed: int) -> int:
     logging.disable(logging.CRITICAL)
-    faulthandler.dump_traceback_later(60 + 2 * trials, exit=True)  # what hangs says where
+    faulthandler.dump_traceback_later(60 + 2 * trials, exit=True)  # shows where a trial hangs
     chance = random.Random(seed)
     place = Place(where)
     shop = place.shop(chance)

@@ -1,6 +1,6 @@
-"""A shop whose orders and events are written together: what is committed, what was published, and what is wrong.
+"""A shop that writes orders and events together, and an account of what is committed, published, and wrong.
 
-A key's orders are numbered in the database, in the transaction that writes the event: so the numbers are the order of
+A key's orders are numbered in the database, in the transaction that writes the event. So the numbers show the order of
 the commits, whatever ids the events have.
 """
 
@@ -24,7 +24,7 @@ from outbox.outbox import Outbox
 PARTITIONS = 3
 KEYS = 8
 LARGEST_BYTES = 2_000
-"""Of a record, by the topic's settings."""
+"""Maximum size of a record, set for the topic."""
 
 metadata = MetaData()
 counters = Table(
@@ -43,7 +43,7 @@ orders = Table(
 
 
 class Counted:
-    """A row of ``counters``, for a session."""
+    """A row of ``counters``, mapped for sessions."""
 
     n: int
 
@@ -52,32 +52,32 @@ registry().map_imperatively(Counted, counters)
 
 
 class Shop:
-    """One that writes, alone."""
+    """A single writer of orders."""
 
     def __init__(
         self, engine: Engine, outbox: Outbox, topic: str, chance: Random, *, has_sessions: bool = False
     ) -> None:
-        """``has_sessions``: it writes with sessions, which send the counter's new value when the event is published."""
+        """``has_sessions``: it writes with sessions, which flush the counter's new value when the event is published."""
         self._engine = engine
         self._has_sessions = has_sessions
         self._topic = topic
         self._outbox = outbox
         self._chance = chance
         self._slow: list[Connection] = []
-        """Transactions that have written, and are not over."""
+        """Transactions that have written and are still open."""
         self._slow_count = 0
         self.share_of_large_events = 0.02
-        """Events that are larger than the topic allows. A relay puts them aside, and later events of their keys."""
+        """Events larger than the topic allows. A relay quarantines them and later events of their keys."""
 
     def open(self) -> None:
-        """Makes the tables."""
+        """Create the tables of the shop and of the outbox."""
         metadata.create_all(self._engine)
         self._outbox.create_tables(self._engine)
         with self._engine.begin() as connection:
             connection.execute(counters.insert(), [{"k": f"k{number}", "n": 0} for number in range(KEYS)])
 
     def trade(self, transactions: int, slow: int = 0) -> None:
-        """Some transactions; and some that have written, but are not over before others have begun and ended."""
+        """Run some transactions, up to ``slow`` of which stay open while others begin and end."""
         for _ in range(transactions):
             self._again(self._one)
             if self._slow and self._chance.random() < 0.3:
@@ -131,7 +131,7 @@ class Shop:
         return None if self._chance.random() < 0.1 else f"k{self._chance.randrange(KEYS)}"
 
     def order(self, connection: Connection | Session, key: str | None) -> None:
-        """An order and its event."""
+        """Write an order and its event."""
         self._write(connection, key, 0 if key is None else self._next(connection, key))
 
     def _write(self, connection: Connection | Session, key: str | None, number: int) -> None:
@@ -159,11 +159,11 @@ class Shop:
 
 class Account(NamedTuple):
     orders: dict[str, tuple[str | None, int]]
-    """All that were committed, by their event's id: key and number."""
+    """All committed orders by their event's id: key and number."""
     waiting: Counter[str]
-    """Ids of events in the outbox's tables of those that are not published."""
+    """Ids of the unpublished events in the outbox's tables."""
     published: list[ConsumerRecord]
-    """As a read-committed reader sees them."""
+    """The published records, read committed."""
 
     @property
     def is_settled(self) -> bool:
@@ -171,7 +171,7 @@ class Account(NamedTuple):
 
 
 def account(engine: Engine, outbox: Outbox, published: Sequence[ConsumerRecord]) -> Account:
-    """Read after ``published`` was: what has been published and deleted meanwhile is not missed."""
+    """Read the database after ``published`` was read, so that events published and deleted meanwhile are not missed."""
     tables = outbox.tables
     with engine.connect() as connection:
         written = {event_id: (key, number) for event_id, key, number in connection.execute(select(orders))}
@@ -188,7 +188,7 @@ def event_id_of(record: ConsumerRecord) -> str:
 
 
 def wrong(account: Account) -> Generator[str]:
-    """At any time at which nobody is at work."""
+    """Yield violations that must not occur while no process runs."""
     times = Counter(map(event_id_of, account.published))
     for event_id, (key, number) in account.orders.items():
         if times[event_id] > 1:
@@ -203,7 +203,7 @@ def wrong(account: Account) -> Generator[str]:
 
 
 def disordered(published: Sequence[ConsumerRecord]) -> Generator[str]:
-    """Of a key the first orders are published, in their order, and of these all."""
+    """Check that the published orders of each key are the first ones without gaps, in order."""
     numbers: defaultdict[bytes, list[int]] = defaultdict(list)
     for record in published:
         if record.key is not None:

@@ -1,4 +1,4 @@
-"""What a PgBouncer that pools transactions is to a listener: notifications are for somebody else's connection."""
+"""A proxy like a PgBouncer that pools transactions: a listener gets no notifications, which go to other connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTIFICATION = b"A"
 
 
 class Pooler:
-    """Passes on what client and server say, but no notification. ``with Pooler(host, port) as port:``."""
+    """Forwards messages of client and server, except notifications. ``with Pooler(host, port) as port:``."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
@@ -41,7 +41,7 @@ class Pooler:
 
 
 def _quiet() -> suppress:
-    """A socket that somebody closed ends what is in here."""
+    """Suppress the errors of a socket that was closed."""
     return suppress(OSError, EOFError)
 
 
@@ -53,7 +53,7 @@ def _pass_all(source: socket.socket, target: socket.socket) -> None:
 
 
 def _pass_messages(source: socket.socket, target: socket.socket) -> None:
-    """A message is its type, and its length with the four bytes of that length."""
+    """Forward messages. A message is its type, then its length including the four bytes of the length."""
     with _quiet():
         _pass_on(source, target)
     with _quiet():
@@ -61,7 +61,7 @@ def _pass_messages(source: socket.socket, target: socket.socket) -> None:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Raises EOFError when there is no more."""
+    """Forward messages until EOFError."""
     while True:
         head = _exactly(source, 5)
         body = _exactly(source, int.from_bytes(head[1:]) - 4)

@@ -1,4 +1,4 @@
-"""Kill the shop of examples/26_saga.py, again and again: each order ends packed or undone, and everything adds up.
+"""Kill the shop of examples/26_saga.py repeatedly: each order ends packed or undone, and all totals are right.
 
 Run as a program: ``python -m tests.outbox.saga.kill_saga FOLDER TRIALS SEED``. The folder has three SQLite databases.
 """
@@ -30,14 +30,14 @@ saga: Any = example("26_saga")
 
 CUSTOMERS, ITEMS, PRICE = ("ada", "bob"), ("bike", "car"), 10
 MONEY, COUNT = 150, 12
-"""Of each customer, of each item: neither lasts."""
+"""The money of each customer and the stock of each item. Both run out."""
 LEASE_MS = 1_000
 PATIENCE_S = 30
 OVER = ("packed", "cancelled: no money", "cancelled: sold out", "cancelled: too late")
 
 
 class Shop:
-    """In a folder: a log, and three databases."""
+    """A folder with a log and three databases."""
 
     def __init__(self, folder: Path) -> None:
         self.log = f"file://{folder}/log"
@@ -70,7 +70,7 @@ class Shop:
 
 
 async def live(folder: Path, seed: int, pipe: int) -> None:
-    """The child: the shop and its customers, until killed."""
+    """Run the child: the shop and its customers, until killed."""
     chance = random.Random(seed)
     shop = Shop(folder)
 
@@ -89,7 +89,7 @@ async def live(folder: Path, seed: int, pipe: int) -> None:
 
 
 async def finish(folder: Path) -> Shop:
-    """Until each order is over, and nothing is on its way."""
+    """Run until each order is over, and no event is in flight."""
     shop = Shop(folder)
     async with shop.bus() as bus:
         with anyio.fail_after(PATIENCE_S):
