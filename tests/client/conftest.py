@@ -1,4 +1,4 @@
-"""A bus on each embedded storage: what is promised on one is promised on the other."""
+"""Run tests with a bus on each kind of embedded storage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeBus = Callable[..., EventBus]
 
 @pytest.fixture(params=["memory", "file", "file-os"])
 def make_bus(request: pytest.FixtureRequest, tmp_path: Path) -> MakeBus:
-    """Buses of one log: what one writes, the next one (after it closed) reads, on file storage."""
+    """Return a factory of buses on one log. On file storage a bus reads what its predecessor wrote."""
 
     def make(**config: Any) -> EventBus:
         if request.param == "memory":

@@ -1,4 +1,4 @@
-"""A fetch through a `Dispatch`, without a bus: what dispatch, middleware and acknowledgements are tested with."""
+"""Run a fetch through a `Dispatch` without a bus, to test dispatch, middleware and acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventbus.types import FetchedRecords, TimestampType
 
 
 class Outputs:
-    """Stands for the sender: every output gets a batch of its own, resolved by hand; "bad" cannot be sent."""
+    """Stands for the sender: each output gets a separate batch, resolved by the test; "bad" cannot be sent."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -36,14 +36,14 @@ def chunk_of(*values: bytes | None) -> FetchedRecords:
 
 
 async def dispatched(handler: Handler[..., Any], *values: bytes | None, outputs: Outputs | None = None) -> Lane:
-    """The lane, after a fetch of these values has gone through the handler."""
+    """Return the lane after the handler was called with a fetch of these values."""
     lane = lane_of(handler)
     await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), lane, chunk_of(*values))
     return lane
 
 
 async def run(dispatch: Dispatch, lane: Lane, chunk: FetchedRecords | None = None) -> None:
-    """Take a fetch into the lane, and make the calls that it has then."""
+    """Add a fetch to the lane, and run all calls that are possible then."""
     if chunk is not None:
         lane.work.fetched(chunk)
     while (call := lane.work.next_call()) is not None:
@@ -57,7 +57,7 @@ def lane_of(handler: Handler[..., Any] | None = None, partition: int = 0) -> Lan
 
 
 async def finished(lane: Lane) -> int:
-    """Return the end of the finished prefix when all outputs are stored."""
+    """Store all outputs, and return the end of the finished prefix."""
     for _, output in lane.outputs:
         cast("Delivery", output).batch.resolve(0, -1)
     await lane.outputs_stored()

@@ -1,4 +1,4 @@
-"""A consumer, a producer and a group that do what a test says, step by step: for what no real log does on demand."""
+"""A consumer, a producer and a group that a test controls step by step, for what no real log does on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def records(
     partition: TopicPartition, offsets: Iterable[int], key: Callable[[int], bytes | None] = lambda offset: None
 ) -> FetchedRecords:
-    """Records whose values are their offsets, and whose keys come from them."""
+    """Return records whose values are their offsets, and whose keys are computed from them."""
     listed = list(offsets)
     keys = [key(offset) for offset in listed]
     values: list[bytes | None] = [b"%d" % offset for offset in listed]
@@ -57,13 +57,13 @@ def on_both(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def others_run() -> None:
-    """Every other task has done what it can. (`wait_all_tasks_blocked` wakes in step with the runner's commits.)"""
+    """Let all other tasks run until they block. (`wait_all_tasks_blocked` wakes in step with the runner's commits.)"""
     for _ in range(30):
         await anyio.lowlevel.checkpoint()
 
 
 class FakeConsumer:
-    """`fetch` carries out what the test asks for, one thing per call."""
+    """A consumer whose `fetch` executes the orders of the test, one per call."""
 
     def __init__(self) -> None:
         self.on_revoked: Callable[[TopicPartition], object] = lambda partition: None
@@ -83,7 +83,7 @@ class FakeConsumer:
         self.commit_error: EventBusError | None = None
         self.paused: set[TopicPartition] = set()
 
-    # what a test orders
+    # orders of the test
 
     def _order(self, order: Callable[[], Awaitable[list[FetchedRecords]]]) -> None:
         self._orders.append(order)
@@ -100,7 +100,7 @@ class FakeConsumer:
         self._order(order)
 
     async def revoke(self, *partitions: TopicPartition) -> None:
-        """Return when the runner has let go."""
+        """Return after the runner has released the partitions."""
         done = anyio.Event()
 
         async def order() -> list[FetchedRecords]:
@@ -128,10 +128,10 @@ class FakeConsumer:
         await done.wait()
 
     def answer(self) -> None:
-        """`fetch` returns with nothing."""
+        """Let `fetch` return an empty result."""
         self.deliver()
 
-    # what the runner calls
+    # calls of the runner
 
     async def subscribe(self, topics: Any = (), pattern: str | None = None) -> None: ...
 
@@ -274,7 +274,7 @@ class FakeProducer:
 
 
 class FakeTransactions:
-    """What the producers of all transactional ids have done."""
+    """The effects of the producers of all transactional ids."""
 
     def __init__(self, consumer: FakeConsumer) -> None:
         self.consumer = consumer
@@ -284,9 +284,9 @@ class FakeTransactions:
         self.groups: list[GroupMetadata] = []
         self.aborts = self.closed = 0
         self.errors: list[tuple[str, EventBusError]] = []
-        """(call, what it raises), each once, in any order."""
+        """Pairs of a call and the error that it raises. Each is used once, in any order."""
         self.before: dict[str, Callable[[], None]] = {}
-        """What else happens at a call."""
+        """Functions that run before a call, by its name."""
         self.refuse: Callable[[Any], EventBusError | None] = lambda value: None
 
     def call(self, name: str) -> None:
@@ -303,7 +303,7 @@ class FakeTransactions:
 
 
 class Running:
-    """A runner at work, and everything around it."""
+    """A running runner, and its surroundings."""
 
     def __init__(self, handler: Handler[..., Any], timers: Timers | None = None, **config: Any) -> None:
         self.backend = FakeBackend(timers)

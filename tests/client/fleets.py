@@ -1,4 +1,4 @@
-"""Services of one group on one log, and buses that live in a task of their own."""
+"""Several services of a group on one log, and buses that run in separate tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def committed(bus: EventBus, group: str = "g") -> dict[TopicPartition, int
 
 
 class Life:
-    """A bus that lives in a task of its own, so that a test can watch it end."""
+    """A bus in a separate task, so that a test can watch it end."""
 
     def __init__(self, bus: EventBus) -> None:
         self.bus = bus
@@ -46,13 +46,13 @@ async def life(bus: EventBus) -> AsyncIterator[Life]:
 
 
 class Fleet:
-    """Several services of one group on one log."""
+    """Several services of a group on one log."""
 
     def __init__(self, keeper: EventBus, clock: FakeClock) -> None:
         self.keeper = keeper
         self.clock = clock
         self.handled: list[tuple[str, int, int]] = []
-        """Who, which partition, which offset."""
+        """Handled records: service, partition, offset."""
 
     def service(self, name: str, **options: Any) -> EventBus:
         bus = EventBus(self.keeper.url, clock=self.clock, client_id=name)

@@ -1,4 +1,4 @@
-"""What tests of producers look at: what readers see, and the batches themselves."""
+"""Helpers for tests of producers: what readers see, and the stored batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventbus.records import RecordBatch, iter_batches
 
 
 class Clock:
-    """A clock that is a number."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -25,7 +25,7 @@ def engine_of(bus: EventBus) -> Engine:
 
 
 async def values(bus: EventBus, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """Everything a reader sees of the topic now, partition by partition."""
+    """Return the values that a reader sees at present, partition by partition."""
     found: dict[int, list[bytes]] = {}
     async with bus.new_consumer(topic, isolation_level=isolation) as consumer:
         while any([await consumer.lag(partition) for partition in consumer.assignment()]):
@@ -35,6 +35,6 @@ async def values(bus: EventBus, topic: str, isolation: str = "read_committed") -
 
 
 def batches(bus: EventBus, topic_partition: TopicPartition) -> list[RecordBatch]:
-    """The batches of a partition as they are stored."""
+    """Return the batches of a partition as they are stored."""
     data = engine_of(bus).broker.fetch(topic_partition, 0, 1 << 30).records
     return list(iter_batches(data))

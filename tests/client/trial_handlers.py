@@ -1,4 +1,4 @@
-"""The kinds of handlers that trials interrupt: each tells a ledger what it does, and when."""
+"""The kinds of handlers that trials interrupt. Each records in a ledger what it does, and when."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from eventbus import ConsumerRecord, EventBus, Transaction
 from tests.client.trials import Item, Ledger
 
 Pause = Callable[[Item], Awaitable[None]]
-"""What a handler awaits in the middle of its work."""
+"""Awaited by a handler during its work."""
 
 
 class Scene(NamedTuple):
-    """Where a handler is declared, and what it tells."""
+    """The place of a handler, and how it records its work."""
 
     bus: EventBus
     topic: str
@@ -24,20 +24,20 @@ class Scene(NamedTuple):
     who: str
     pause: Pause
     last: Callable[[Item], bool]
-    """Nothing comes behind this record."""
+    """True for the last record of its partition."""
 
 
 class Kind(NamedTuple):
     declare: Callable[..., None]
     options: Mapping[str, Any] = MappingProxyType({})
     copies: int = 0
-    """Outputs per record."""
+    """The number of outputs per record."""
     threads: bool = False
-    """How long it takes is not the event loop's to say."""
+    """True if calls run in threads, whose duration the event loop cannot control."""
 
     @property
     def order(self) -> str:
-        """Of what order the ends of records are."""
+        """The order in which records are finished."""
         return "none" if self.is_manual else self.options.get("order", "partition")
 
     @property
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
     @property
     def is_sparse(self) -> bool:
-        """Records are finished behind unfinished ones: when those are interrupted, they are handled again too.
+        """Records are finished after unfinished ones. If the latter are interrupted, the former are handled again too.
 
         (Or, at most once, committed before they are handled: then they are lost.)
         """
@@ -150,7 +150,7 @@ def through_transaction(scene: Scene, **options: Any) -> None:
 
 
 def acknowledging(scene: Scene, **options: Any) -> None:
-    """Acknowledges the record before last: at the end of a life some are handled and not finished."""
+    """Acknowledge the record before the last, so that at the end of a life some are handled but not finished."""
     waiting: dict[int, list[ConsumerRecord]] = {}
 
     @scene.bus.consumer(scene.topic, group=scene.group, ack="manual", **options)

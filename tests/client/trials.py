@@ -1,4 +1,4 @@
-"""What cancel trials and storms share: who handled which record when, and what must hold of it."""
+"""Shared by cancel trials and storms: who handled which record when, and the invariants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGS = itertools.count()
 
 
 class Item(NamedTuple):
-    """A record by what its value says: where it stands in its partition, and its key."""
+    """A record as described by its value: its position in the partition, and its key."""
 
     partition: int
     index: int
@@ -37,7 +37,7 @@ class Item(NamedTuple):
 
 
 class Ledger:
-    """Every call of a handler: begun, finished (returned, or acknowledged) or interrupted."""
+    """All calls of a handler: begun, finished (returned, or acknowledged) or interrupted."""
 
     def __init__(self, order: str = "partition") -> None:
         self.order = order
@@ -45,14 +45,14 @@ class Ledger:
         self.finished: Counter[Item] = Counter()
         self.interrupted: Counter[Item] = Counter()
         self.firsts: dict[Any, list[int]] = defaultdict(list)
-        """The first ends of each unit of order, as they came."""
+        """The first ends in each unit of order, as they occurred."""
         self.at_work: dict[Any, str] = {}
         self.errors: list[str] = []
         self.overlaps_allowed = False
-        """A member that lost its place goes on with the record at work, beside the partition's next owner."""
+        """A member that lost its partition finishes the record in flight, concurrently with the next owner."""
 
     def unit(self, item: Item) -> Any:
-        """What is handled in order, one after the other."""
+        """Return the unit in which records are handled in order."""
         match self.order:
             case "partition":
                 return item.partition
@@ -63,7 +63,7 @@ class Ledger:
 
     @contextmanager
     def work(self, who: str, *items: Item, acknowledged: bool = True) -> Iterator[None]:
-        """Around what a handler does; ``acknowledged=False``: its end is not the record's end, see `end`."""
+        """Record a call of a handler. With ``acknowledged=False`` its end is not the end of the record, see `end`."""
         units = {self.unit(item) for item in items}
         for unit in units:
             other = self.at_work.get(unit)
@@ -90,7 +90,7 @@ class Ledger:
                 self.firsts[self.unit(item)].append(item.index)
 
     def prefix(self, partition: int) -> int:
-        """The first record of a partition that has never been finished."""
+        """Return the index of the first record of a partition that was never finished."""
         done = {item.index for item in list(self.finished) if item.partition == partition}  # threads go on meanwhile
         return next(index for index in itertools.count() if index not in done)
 
@@ -111,13 +111,13 @@ class Ledger:
 
 
 class CommitWatch:
-    """Looks at every commit of plain offsets at the moment the log takes it."""
+    """Checks each commit of plain offsets when the log receives it."""
 
     def __init__(self, groups: Any) -> None:
         self._commit = groups.commit_offsets
         groups.commit_offsets = self._look
         self.checks: dict[str, Any] = {}
-        """By group: called with (partition, offset), raises what is wrong with it."""
+        """Checks by group. A check is called with (partition, offset) and raises an error for a violation."""
         self.errors: list[str] = []
         self.commits = 0
 
@@ -134,7 +134,7 @@ class CommitWatch:
 
 @contextmanager
 def same_ids(seed: int) -> Iterator[None]:
-    """Ids of members and topics that are the same each time: assignors sort by them."""
+    """Make ids of members and topics reproducible, because assignors sort by them."""
     random = Random(seed)
     known = urls.new_id
     urls.new_id = lambda: random.randbytes(16)
@@ -145,8 +145,8 @@ def same_ids(seed: int) -> Iterator[None]:
 
 
 def run_the_same(backend: str, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """`anyio.run`, with everything random decided beforehand."""
-    if backend == "trio":  # its scheduler throws dice
+    """Run `anyio.run` with all random choices fixed."""
+    if backend == "trio":  # its scheduler is random
         trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
         trio._core._run._r = Random(1)
     with same_ids(1):

@@ -1,8 +1,8 @@
-"""What waits, against a model so dumb that it is obviously right, and against a crash at every step.
+"""Waiting records, checked against a model that is trivially right, with a crash at every step.
 
-The test plays the runner: records of a source partition fail or wait behind others, entries are taken and succeed or
-fail, and all of it is written to a log in transactions. The model keeps plain lists of what was read and looks through
-all of them for every answer.
+The test plays the runner: records of a source partition fail or wait for others, entries are taken and succeed or fail,
+and everything is written to a log in transactions. The model keeps plain lists of what was read, and scans them for
+every answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JUNK = Record(b"a", b"x", (("eb-retry-root", b"[1"),))
 
 @dataclass(eq=False)
 class Known:
-    """An entry that was read and is not finished, as the model has it."""
+    """An entry in the model that was read and is not finished."""
 
     offset: int
     place: int
@@ -50,7 +50,7 @@ class Known:
 
 @dataclass
 class Moving:
-    """A transaction of the retry partition whose outcome the runner has not seen."""
+    """A transaction of the retry partition whose outcome the runner does not know yet."""
 
     plan: Plan
     committed: bool
@@ -60,7 +60,7 @@ class Moving:
 
 @dataclass
 class Durable:
-    """What survives a crash."""
+    """The state that survives a crash."""
 
     log: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
     end: int = 0
@@ -68,7 +68,7 @@ class Durable:
     source: int = 0
     """The next record of the source partition to handle."""
     done: set[int] = field(default_factory=set[int])
-    """Records of the source that are handled for good."""
+    """Records of the source that need no further handling."""
     waiting: set[int] = field(default_factory=set[int])
 
 
@@ -82,16 +82,18 @@ class Runner(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        """A process without a memory."""
+        """Start a process without memory."""
         self.moving: Moving | None = None
         self.source = self.durable.source
         self.handled: set[int] = set()
         self.source_moves: dict[int, Record] = {}
         self.entry_moves: dict[int, Record] = {}
-        """Of entries that were finished, numbered: one may come again before the runner knows that it was written."""
+        """Successors of finished entries, by number. The consumer may read one before the runner knows that it was
+        written.
+        """
         self.moves = 0
         self.finished: set[int] = set()
-        """Places whose entries were finished for good, not told yet."""
+        """Places whose entries were finished, but not reported yet."""
         self.finished_offsets: set[int] = set()
         self.waiting = RetryPartition(self.order, max_waiting=10**6)
         self.known: list[Known] = []
@@ -106,7 +108,7 @@ class Runner(RuleBasedStateMachine):
         return KEYS[self.keys[place % len(self.keys)]]
 
     def line_of(self, key: bytes | None) -> object:
-        """What waits for each other is on one line; None: nothing."""
+        """Return the line of a key, whose records wait for each other, or None without an order."""
         if self.order == "partition":
             return "all"
         return key if self.order == "key" else None
@@ -150,7 +152,7 @@ class Runner(RuleBasedStateMachine):
         self.read(most, again)
 
     def read(self, most: int, again: int = 0) -> None:
-        """``again``: so many records are fetched a second time."""
+        """Read up to ``most`` records, after fetching ``again`` records a second time."""
         unread = [(offset, record) for offset, record in self.durable.log if offset >= self.read_to][:most]
         before = (
             [(offset, record) for offset, record in self.durable.log if offset < self.read_to][-again:] if again else []
@@ -193,7 +195,7 @@ class Runner(RuleBasedStateMachine):
             self.read(10**9)
 
     def source_record(self, fails: bool, delay_ms: int, is_begun: bool) -> None:
-        """``is_begun``: it was at work already when something before it failed."""
+        """``is_begun``: the record was in flight when an earlier one failed."""
         record = source_record(self.source, self.key_of(self.source))
         held = self.waiting.holds(SOURCE)
         if self.order == "partition" and held and not is_begun:
@@ -244,7 +246,7 @@ class Runner(RuleBasedStateMachine):
             self.crash()
 
     def source_moves_away_and_comes_back(self) -> None:
-        """All that is written of it has been read: nothing else may be on its way."""
+        """Release the source partition after reading all of its entries, because none may be in flight."""
         self.read(10**9)
         self.waiting.release(SOURCE)
         self.coming, self.source_moves, self.handled = {}, {}, set()
@@ -257,7 +259,9 @@ class Runner(RuleBasedStateMachine):
         assert self.waiting.plan() is None
 
     def another_one_takes_over(self) -> None:
-        """All is told and read: whoever reads the partition anew has the same before him."""
+        """Let another process read the partition, after all results were reported and read: it must find the same
+        state.
+        """
         for known in self.at_work():
             assert known.at_work is not None
             self.waiting.put_back(known.at_work)
@@ -278,7 +282,7 @@ class Runner(RuleBasedStateMachine):
         ends=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["done", "again", "back"]), delays_ms), max_size=5),
     )
     def entries_are_handled(self, ms: int, most: int, ends: list[tuple[int, str, int]]) -> None:
-        """Some are taken, and some of those at work end."""
+        """Take some entries, and end some of those in flight."""
         self.now_ms += ms
         self.take(most)
         for which, what, delay_ms in ends:
@@ -331,7 +335,7 @@ class Runner(RuleBasedStateMachine):
     @precondition(lambda self: self.moving is None)
     @rule(committed=st.sampled_from([True, True, True, False]), is_seen=st.booleans(), most_also=st.integers(-2, 3))
     def commit_begins(self, committed: bool, is_seen: bool, most_also: int) -> None:
-        """With entries at work, sometimes: their outputs are in the transaction, and they end with it."""
+        """Commit, sometimes with entries in flight: their outputs are in the transaction, and they end with it."""
         also = self.at_work()[: max(most_also, 0)] if committed else []
         again = most_also == 2
         finished = self.finished_offsets | {known.offset for known in also}
@@ -374,7 +378,7 @@ class Runner(RuleBasedStateMachine):
     @precondition(lambda self: self.moving is not None)
     @rule()
     def commit_ends(self) -> None:
-        """The outcome may be known late: what was written can be read back before."""
+        """Report the outcome, perhaps after the written entries were read back."""
         moving, self.moving = self.moving, None
         assert moving is not None
         if moving.committed:
@@ -409,7 +413,7 @@ class Runner(RuleBasedStateMachine):
             assert held is not None and set(held) == self.held()
 
     def teardown(self) -> None:
-        """Left alone, everything that waits is handled, each key's in its order."""
+        """Finally, everything that waits can be handled, in order of each key."""
         self.begin()
         order: dict[bytes | None, list[int]] = {}
         while taken := self.waiting.take(10**9, 3):
@@ -423,7 +427,7 @@ class Runner(RuleBasedStateMachine):
 
 
 def offsets_told(mark: Record) -> set[int]:
-    """Read without our own reader: MessagePack's numbers, from below 2**16, by turns passed over and told."""
+    """Decode a mark independently: MessagePack's numbers below 2**16, alternately skipped and reported."""
     data, numbers = (mark.value or b"")[1:], list[int]()
     at = {0x90: 1, 0xD0: 3}[data[0] & 0xF0]
     while at < len(data):
@@ -438,7 +442,7 @@ def offsets_told(mark: Record) -> set[int]:
 
 
 def state_of(waiting: RetryPartition) -> object:
-    """All that it will ever answer, apart from the times of entries that only wait behind others."""
+    """Return everything observable, except for the times of entries that only wait for others."""
     held = waiting.holds(SOURCE)
     first = waiting.take(10**9, 10**9)
     entries = sorted((entry.offset, entry.record, entry.attempt and entry.due_ms) for entry in first)

@@ -1,4 +1,4 @@
-"""What waits, case by case: lines and places, what is read, foreign records, room."""
+"""Waiting records, case by case: lines and places, reading, foreign records, and limits."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_record_that_is_tried_again_keeps_its_place() -> None:
 
 
 def test_read_anew_a_record_that_was_tried_again_stands_before_those_behind_it() -> None:
-    """Its second entry stands behind them in the log, and the mark behind that."""
+    """Its second entry comes after them in the log, and the mark after that."""
     waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2), failed(1, 700, attempt=2), done_mark([0]))
     assert len(waiting) == 2
@@ -161,7 +161,7 @@ def test_the_log_was_shortened_up_to_those_behind() -> None:
 
 
 def test_of_two_entries_of_a_record_the_one_that_was_tried_more_often_counts() -> None:
-    """Somebody set the group back, so the record fails in its source a second time."""
+    """The group's offsets were reset, so the record fails in its source a second time."""
     waiting = RetryPartition("key")
     add(waiting, failed(1, 100, attempt=5), failed(1, 200, attempt=3), failed(1, 300, attempt=5))
     assert (len(waiting), waiting.next_due_ms()) == (1, 100)
@@ -186,7 +186,7 @@ def test_a_duplicate_is_not_found_open_when_the_first_one_is_gone() -> None:
 
 
 def test_an_entry_at_work_is_overtaken_by_its_next() -> None:
-    """What it became is stored and read before the runner says that it is finished."""
+    """Its successor is stored and read before the runner reports that it is finished."""
     waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2))
     (first,) = waiting.take(100, 10)
@@ -201,7 +201,7 @@ def test_an_entry_at_work_is_overtaken_by_its_next() -> None:
 
 
 def test_the_same_record_under_another_key() -> None:
-    """Of a hostile hand: no key is held for good."""
+    """Even with malicious entries no key is held permanently."""
     waiting = RetryPartition("key")
     add(waiting, failed(1, key=b"a"), behind(2, key=b"a"), failed(1, 300, attempt=2, key=b"b"))
     assert set(waiting.holds(SOURCE) or ()) == {b"a", b"b"}
@@ -210,7 +210,7 @@ def test_the_same_record_under_another_key() -> None:
 
 
 def test_one_in_the_middle_of_a_line_is_finished() -> None:
-    """As a mark tells of it: read anew, the first one was tried again since."""
+    """A mark reports the end of the second record; when read again, the first one has been retried."""
     waiting = RetryPartition("key")
     add(waiting, failed(1), behind(2), behind(3), done_mark([1]))
     (first,) = waiting.take(100, 10)
@@ -228,7 +228,7 @@ def test_nobody_gets_ahead_of_one_at_work() -> None:
     assert places(waiting.take(100, 10)) == [3]
 
 
-# what is on its way --------------------------------------------------------------------------------------------------
+# in flight -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_does_not_come_is_forgotten() -> None:
@@ -281,7 +281,7 @@ def test_a_plan_is_the_same_until_it_is_stored() -> None:
 
 
 def test_behind_everything_that_was_read() -> None:
-    """Control records and gaps too: the consumer says where reading goes on."""
+    """The consumer's position is after control records and gaps, too."""
     waiting = RetryPartition("none")
     waiting.add(fetched([(3, failed(1))], next_offset=9))
     (entry,) = waiting.take(100, 1)
@@ -400,7 +400,7 @@ def test_room_by_bytes() -> None:
 
 
 def test_there_is_room_for_what_the_others_wait_for() -> None:
-    """Full of records of one key, and what they wait for is still to be read."""
+    """It is full of records of one key, and the entry that they wait for has not been read."""
     waiting = RetryPartition("key", max_waiting=2)
     add(waiting, failed(1), behind(2), behind(3))
     assert not waiting.has_room, "the first one is due some time"
@@ -432,12 +432,12 @@ def test_what_is_finished_is_not_kept_behind_one_that_waits_long() -> None:
 
 
 def entries_remembered(waiting: RetryPartition) -> int:
-    """Of those that are finished, in what is kept about offsets and times."""
+    """Return how many finished entries are remembered, by offsets and times."""
     return sum(len(kept) for kept in vars(waiting).values() if hasattr(kept, "__len__"))
 
 
 def test_an_entry_of_a_clock_that_was_wrong_waits_for_its_own_delay(caplog: pytest.LogCaptureFixture) -> None:
-    """It was written ten years ahead; then the clock is set back once more, and what was right stays."""
+    """An entry was written ten years ahead. When the clock is set back again, correct times stay."""
     waiting, years, now = RetryPartition("key"), 315_360_000_000, 1_700_000_000_000
     chunk = fetched([(0, failed(1, now + years + 60_000)), (1, failed(2, now + 30_000)), (2, failed(3, now, key=b"l"))])
     chunk.timestamps_ms = [now + years, now - 1_000, now - 1_000]

@@ -57,7 +57,7 @@ class Shop:
     def __init__(
         self, engine: Engine, outbox: Outbox, topic: str, chance: Random, *, has_sessions: bool = False
     ) -> None:
-        """``has_sessions``: it writes with sessions, which flush the counter's new value when the event is published."""
+        """``has_sessions``: it writes with sessions, which flush the counter's new value when an event is published."""
         self._engine = engine
         self._has_sessions = has_sessions
         self._topic = topic
