@@ -1,4 +1,4 @@
-"""Rows and offsets in one transaction of the user's database: each record counts once, whoever dies when."""
+"""Rows and offsets in one transaction of the user's database: each record counts once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = text("INSERT INTO seen (part, offset_, value) VALUES (:partition, :offset
 
 SHARED_MEMORY = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
 NO_WAITING = {"connect_args": {"timeout": 0}}
-"""For a lock of SQLite's: nobody who holds one is at work meanwhile."""
+"""Timeout of SQLite's lock: zero, because no other process can release it meanwhile."""
 
 
 def with_rows(database: Database) -> Database:
@@ -115,7 +115,7 @@ async def test_rows_and_offsets_are_committed_together(database: Database) -> No
             await bus.send("t", b"10", partition=0)
             assert await work(consumer, again) == 0
         assert rows_of(database) == sorted([*all_rows(), (0, 10)])
-        # The log's group shows them; what counts stands in the table.
+        # The log's group shows the offsets, but the table decides.
         assert await bus.admin.group_offsets("g") == {T0: (11, ""), T1: (10, "")}
 
 
@@ -419,8 +419,8 @@ async def until_a_claim_waits(database: Database) -> None:
             return connection.execute(look).scalar_one()
 
     with anyio.fail_after(60):
-        while not await anyio.to_thread.run_sync(claims):  # noqa: ASYNC110 - a server tells nobody who waits in it
-            await anyio.sleep(0.12)  # MariaDB's view of transactions is as old as that, and kept while it is asked for
+        while not await anyio.to_thread.run_sync(claims):  # noqa: ASYNC110 - servers have no event for waiters
+            await anyio.sleep(0.12)  # MariaDB refreshes its view of transactions only after that time without queries
 
 
 HEIRS = list(itertools.product(ON_SERVERS, [0, 3], [True, False]))
@@ -524,7 +524,7 @@ async def test_a_cancelled_block_writes_nothing(database: Database) -> None:
 
 
 async def test_a_statement_that_asyncio_cancels_is_rolled_back_with_the_others(file_database: Database) -> None:
-    """asyncio's own cancellation leaves a thread at work behind; the rollback must not pass it."""
+    """asyncio's own cancellation leaves a working thread behind; the rollback must wait for it."""
     database = file_database
     at_work, go_on, order = threading.Event(), threading.Event(), list[str]()
 
@@ -567,7 +567,7 @@ async def test_what_a_connection_can_do(database: Database) -> None:
             assert await connection.scalar(text("SELECT COUNT(*) FROM seen")) == 4
             assert [row[0] for row in await connection.execute(text("SELECT offset_ FROM seen"))] == [0, 1, 2, 3]
             assert await connection.run_sync(orm, 1) == 5
-        async with offsets.transaction([]) as connection:  # nothing was polled: rows may be written all the same
+        async with offsets.transaction([]) as connection:  # nothing was polled: rows may be written nevertheless
             await write(connection, records[:1])
         assert len(rows_of(database)) == 5
 

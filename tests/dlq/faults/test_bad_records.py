@@ -15,7 +15,7 @@ from tests.dlq.runtime.logs import Log
 from tests.serdes.avro_codec.fake_registry import FakeRegistry
 
 UNKNOWN = b"\0\0\0\x03\xe7order"
-"""In Confluent's format, of schema 999."""
+"""A message in Confluent's format with schema 999."""
 
 
 class Order(msgspec.Struct):
@@ -27,7 +27,7 @@ class Order(msgspec.Struct):
 
 @pytest.mark.parametrize("value", [b"{not json", b'{"number": "seven"}', b"\xff\0"], ids=["text", "type", "bytes"])
 async def test_what_cannot_be_decoded_is_dead_at_once_as_it_was(log: Log, value: bytes) -> None:
-    """Keys and headers come to handlers as bytes: nobody decodes them on the way, whatever they are."""
+    """Keys and headers reach handlers as bytes: nothing decodes them, whatever they are."""
     bus, seen = log.bus(), list[int]()
 
     @bus.consumer(log.topic, group=log.group, retry=retry())
@@ -94,7 +94,7 @@ async def test_headers_of_any_kind_are_kept_and_believed_nothing(log: Log, heade
 
 
 async def test_an_unknown_schema_is_final(log: Log) -> None:
-    """An id that nobody ever gave, between two that are known."""
+    """A record with an unknown schema id, between two with a known one."""
     registry = FakeRegistry()
     bus, seen = log.bus(serde=Avro(registry)), list[int]()
 
@@ -114,7 +114,7 @@ async def test_an_unknown_schema_is_final(log: Log) -> None:
 
 
 async def test_a_registry_that_is_down_is_waited_for(log: Log) -> None:
-    """It is nobody's failure: no try is counted, nothing is moved, and order stays."""
+    """The outage does not count as a failure: no try is counted, nothing is moved, and order is kept."""
     registry = FakeRegistry()
     bus, seen = log.bus(serde=Avro(registry)), list[int]()
 
@@ -160,7 +160,7 @@ async def test_a_tombstone_is_tried_again_and_dies_as_a_tombstone(log: Log, clea
 
 
 class Hostile(Exception):
-    """What an error must not be able to do: stop its record's way."""
+    """An error that tries to stop the handling of its record."""
 
     def __init__(self) -> None:
         super().__init__(lambda: "cannot be pickled")

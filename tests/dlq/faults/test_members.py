@@ -98,7 +98,7 @@ class Storm:
         self._calls: list[Call] = []
 
     async def run(self) -> list[str]:
-        """What is wrong when all is over."""
+        """Return what is wrong after everything is settled."""
         async with EventBus(self._url, clock=self._clock) as keeper, anyio.create_task_group() as tasks:
             self._begin(tasks)
             await self._clock.advance(ms=1_000)
@@ -112,7 +112,7 @@ class Storm:
             for _ in range(100):
                 await self._clock.advance(ms=1_000)
             tasks.cancel_scope.cancel()
-        # Members work side by side: their calls are looked at one by one, in the order in which they began.
+        # Members work concurrently, so each call is checked separately, in the order in which calls began.
         lives = [[call] for call in self._calls]
         return [*wrong(found, exactly_once=self._exactly_once), *unsettled(found, 5), *disordered(found, lives)]
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a failing handler and its dead letter, and the test of each."""
+"""A table of faults between a failing handler and its dead letter, with the test of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry topics and dead-letter topics that are missing, closed, too small, too narrow, or somebody else's too."""
+"""Retry topics and dead-letter topics that are missing, closed, too small, too narrow, or used by others."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_an_outage_of_the_dead_letters_is_waited_for_and_order_stays(log: 
 
 
 async def test_a_dead_letter_topic_that_was_deleted_is_made_again(log: Breaking) -> None:
-    """At the next start; nothing is passed over until then."""
+    """It is created at the next start. Until then no record is skipped."""
     seen: list[bytes] = []
     async with log.opened():
         bus = service(log, seen)

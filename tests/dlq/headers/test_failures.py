@@ -1,4 +1,4 @@
-"""What is said of errors, also of those that were never meant to be printed."""
+"""The description of errors, including errors that cannot be printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = "test_failures.py"
 
 
 class Mute(Exception):
-    """Its text cannot be had."""
+    """An error whose text raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("not today")

@@ -324,7 +324,7 @@ def test_spring_numbers_of_other_versions_and_clients(value: bytes, attempts: in
 
 
 def test_numbers_as_text_where_spring_writes_bytes() -> None:
-    """As clients do that take over the names."""
+    """Clients that copy the header names write them so."""
     texts = [("kafka_dlt-original-topic", b"orders"), ("kafka_dlt-original-partition", b"1003")]
     read = letter([*texts, ("kafka_dlt-original-offset", b"12345678")])
     assert (read.source, read.source_offset) == (TopicPartition("orders", 1003), 12_345_678)

@@ -136,7 +136,7 @@ def test_a_dead_letter_of_anothers_dead_letter_keeps_its_headers() -> None:
 
 @pytest.mark.parametrize("text", ["x", "é", "\U0001f600", "\ud800", "\x00", "a\n"])
 def test_ours_are_never_large(text: str) -> None:
-    """Whatever an error says, in whatever script."""
+    """The headers are small for any error text, in any script."""
     why = cause(raised("begin " + text * 2_000_000 + " end"), "r" * 10_000, text * 10_000)
     letter = written(failed(), why)
     assert sum(len(name) + len(value or b"") for name, value in letter.headers) < 14 * 1024
@@ -162,7 +162,7 @@ def parts(letter: Record) -> str:
 
 
 def shrunk(record: ConsumerRecord, why: Cause) -> list[str]:
-    """What there is in its letters, as topics take smaller and smaller ones."""
+    """Return the parts in a record's dead letters, as the size limit of the topic decreases."""
     found: list[str] = []
     for size in range(60_000, 100, -50):
         letter = written(record, why, size)
@@ -173,7 +173,7 @@ def shrunk(record: ConsumerRecord, why: Cause) -> list[str]:
 
 
 def test_what_does_not_fit_stays_in_the_source() -> None:
-    """A long stack goes before what is short of the record."""
+    """A long stack is dropped before short parts of the record."""
     record = failed(("trace", b"t" * 400), key=b"k" * 400, value=b"v" * 5000)
     why = cause(raised("x" * 5000))
     assert shrunk(record, why) == [

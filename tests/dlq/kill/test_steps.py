@@ -34,7 +34,7 @@ FEW_RECORDS: Records = [("a", "2"), (None, NEVER), ("a", "3")]
 
 
 class Form(NamedTuple):
-    """Of a handler."""
+    """The form of a handler."""
 
     order: RetryOrder = "key"
     exactly_once: bool = False
@@ -70,7 +70,7 @@ class Trials:
         return [instant for index, instant in enumerate(process.trace) if process.is_told_apart(index)]
 
     async def end_at(self, way: Way, *ends: Instant | int) -> list[str]:
-        """What is wrong after lives that end at these steps, and one that does not."""
+        """Return what is wrong after lives that end at these steps, and a last life that does not."""
         lives: list[list[Call]] = []
         disk = self._disk
         at = f"{way} {', then '.join(map(str, ends))}: "
@@ -106,14 +106,14 @@ class Trials:
 
 
 async def _idle(bus: EventBus) -> None:
-    """Beside the handlers: a life goes on while anything moves, not only until all that came is handled."""
+    """Keep a life running while anything moves, not only until all records are handled."""
     await anyio.sleep_forever()
 
 
 async def complaints(
     way: Way, form: Form = FORMS[0], *, records: Records = FEW_RECORDS, every: int = 1, pairs: int = 0
 ) -> list[str]:
-    """Of the first end, at any step, that costs something; or of the first two ends, at steps drawn by chance."""
+    """Return the errors of the first life, ended at each step, that has any; or of two lives, ended at random steps."""
     trials = Trials(form, records)
     await trials.publish()
     steps = await trials.steps()

@@ -1,4 +1,4 @@
-"""Dead letters looked at and marked, on a log in memory."""
+"""List and mark dead letters, on a log in memory."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ async def test_index_is_kept_and_goes_on_where_it_ended(
 
 
 async def test_index_that_is_ahead_of_its_topic_is_made_anew(bus: TestBus, tmp_path: Path) -> None:
-    """As after a log was put back from a copy: what the index says of the offsets behind it is another log's."""
+    """After a log was restored from a copy, the index describes later offsets of another log."""
     async with bus:
         await topics(bus, TOPIC)
         await put(bus, letter(0))

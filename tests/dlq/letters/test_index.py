@@ -155,7 +155,7 @@ def test_cases_without_number_are_counted_together(monkeypatch: pytest.MonkeyPat
     assert index.cases[4] == OVERFLOW
     assert index.number_of(CASES[2]) == 2
     index.partition(0).add(0, 4, OPEN, 1)
-    # Which case it is nobody knows before it is read: it may be the one that is asked for.
+    # The case is unknown until the record is read, so it may be the selected case.
     found = offsets_of({"t": index}, Selection(case="new1"))
     assert {where: list(offsets) for where, offsets in found.items()} == {TopicPartition("t", 0): [0]}
 

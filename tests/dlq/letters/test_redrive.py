@@ -40,7 +40,7 @@ def letters_of(bus: TestBus) -> DeadLetters:
 
 
 async def started(bus: TestBus, count: int, *, partitions: int = 1) -> DeadLetters:
-    """With so many letters of ``orders``, which is empty."""
+    """Return the dead letters of ``orders``, ``count`` in all. The topic is empty."""
     await topics(bus, TOPIC)
     await topics(bus, "orders", partitions=partitions)
     await put(bus, *[letter(n, key=b"k%d" % (n % 7)) for n in range(count)])
@@ -158,7 +158,7 @@ async def test_topic_that_is_deleted_waits_for_another_of_the_name(bus: TestBus)
 
 
 async def test_loop_is_ended_by_counting_hops(bus: TestBus) -> None:
-    """What comes back each time is sent three times, then waits for somebody."""
+    """A letter that returns each time is sent three times, then waits for a decision."""
     async with bus:
         await topics(bus, TOPIC, "orders")
         await put(bus, letter(0))
@@ -212,7 +212,7 @@ async def test_second_redrive_sends_nothing(bus: TestBus) -> None:
             done = await one.redrive(Selection(ids=ids), whole_topic=True)
             assert (done.total, done.redriven) == (0, 0)
         assert Counter(await linked(bus)) == links(10)
-        # Whoever says that letters shall go once more may, but one run sends each once.
+        # Redriven letters may be selected again, but a run sends each only once.
         again = Selection(status={"redriven"})
         assert (await letters.redrive(again, whole_topic=True, run_id="again")).redriven == 10
         assert (await letters.redrive(again, whole_topic=True, run_id="again")).left_out == {"status": 10}
@@ -238,7 +238,7 @@ async def test_view_beside_a_redrive_is_always_whole(bus: TestBus, monkeypatch: 
     describe = Admin.describe_topics
 
     async def answers_late(self: Admin, names: Sequence[str] | None = None) -> list[TopicDescription]:
-        """What it says is old by the time that it is heard: others have written."""
+        """Return descriptions that are outdated, because others have written since."""
         found = await describe(self, names)
         for _ in range(50):
             await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""The circuit breaker and the retry budget: both told the time."""
+"""The circuit breaker and the retry budget, which get the time as an argument."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ events = st.lists(
 @pytest.mark.system
 @given(events)
 def test_in_any_sequence_waits_end(sequence: list[tuple[str, int, int]]) -> None:
-    """However it came there: whoever waits as long as is said, time after time, is let through."""
+    """A caller in any state that waits as long as required, repeatedly, is let through."""
     breaker, now_ms = Breaker(HALF), 0
     for what, count, passed in sequence:
         now_ms += passed

@@ -22,7 +22,7 @@ def asked(policy: Retry, error: Exception, chance: float = 0.0, **failed: Any) -
 
 
 def later(decision: Decision) -> float:
-    """Seconds from now."""
+    """Return the seconds until the retry."""
     assert isinstance(decision, RetryAt)
     return (decision.due_ms - NOW) / 1000
 

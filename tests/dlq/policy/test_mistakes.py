@@ -1,4 +1,4 @@
-"""What is wrong with a policy is said where it is written down: what, where, and how to put it right."""
+"""Mistakes in a policy are reported where it is declared: what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``retry=`` and ``dead_letter=`` come to."""
+"""The policies that ``retry=`` and ``dead_letter=`` are converted to."""
 
 from __future__ import annotations
 

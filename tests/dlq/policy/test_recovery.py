@@ -1,4 +1,4 @@
-"""A policy at work: what it writes for the next try, what it counts, and whom it tells."""
+"""A policy in use: what it writes for the next try, what it counts, and what it reports."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_signals_are_numbers_of_now() -> None:
     policy = Retry(immediate=1, delays=["5s"], jitter=False, circuit=Circuit(of=100))
     assert policy.signals(0) == []
     working = policy.open(HANDLING)
-    list(Runner(at_work(policy)).story(ValueError))  # of nobody that works for a bus
+    list(Runner(at_work(policy)).story(ValueError))  # of a policy that was not opened by a bus
     other = Handling(handler="archive", group="archive", topics=("orders",))
     kept = policy.open(other)
     assert [one.handler for one in policy.signals(0)] == ["archive", "bill"]

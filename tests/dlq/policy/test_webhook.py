@@ -1,4 +1,4 @@
-"""Events posted to a receiver: what arrives, what is kept, and what a receiver that is down does to nobody."""
+"""Events posted to a receiver: what arrives, what is queued, and that a broken receiver affects no other work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Post(NamedTuple):
 
 
 class Receiver:
-    """Answers what it is told to, in turn; 200 in the end."""
+    """Answers with these status codes in turn, then with 200."""
 
     def __init__(self, *answers: int) -> None:
         self.posts: queue.Queue[Post] = queue.Queue()
@@ -189,7 +189,7 @@ def test_a_receiver_that_hangs_holds_nobody_up(receiver: Callable[..., Receiver]
         for _ in range(3_000):
             list(Runner(working).story(Reject))
         webhook.close(timeout=0)
-        assert time.perf_counter() - began < 20  # not one timeout, though 3,000 events and a close were behind it
+        assert time.perf_counter() - began < 20  # less than a timeout, although 3,000 events and a close were waiting
         connection, _ = hangs.accept()
         connection.close()
     webhook.close(timeout=30)
@@ -236,7 +236,7 @@ def test_options_that_are_wrong(options: dict[str, Any], words: str) -> None:
     assert SECRET not in str(raised.value)
 
 
-# the queue, told the time ---------------------------------------------------------------------------------------------
+# the queue, with the time as an argument ------------------------------------------------------------------------------
 
 
 def events(count: int) -> list[CircuitClosed]:

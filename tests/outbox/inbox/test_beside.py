@@ -1,4 +1,4 @@
-"""The inbox beside the rest of a bus: filters, middleware, test kits, replays, health, the outbox."""
+"""The inbox together with other parts of a bus: filters, middleware, test kits, replays, health, the outbox."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_under_trio(tmp_path: Path) -> None:
 
 @on_files
 async def test_a_replay_is_another_group(database: Database) -> None:
-    """What is handled in the handler's own group is handled again: that is what a replay is for."""
+    """A replay handles records again that the handler's own group has handled."""
     ledger = Ledger(database)
     async with log_of(5, 1) as log:
         bus = service(log.url, ledger)
@@ -171,7 +171,7 @@ async def test_what_is_handled_shows_in_the_group_after_a_crash(database: Databa
 
 @pytest.mark.parametrize("database", ["sqlite", "sqlite-async", "psycopg", "asyncpg"], indirect=True)
 async def test_events_are_published_with_the_handlers_work(database: Database) -> None:
-    """With the trace of the record, and not at all when the call fails."""
+    """Events get the trace of the record, and are not published if the call fails."""
     ledger, fails = Ledger(database), [True]
     outbox = Outbox(database.engine)
     if database.is_async:

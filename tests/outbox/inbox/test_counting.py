@@ -1,4 +1,4 @@
-"""Each record counts once in the handler's database, whatever the group in the log says, whoever dies when."""
+"""Each record counts once in the handler's database, whatever offsets the log has, and whichever process dies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_batch_is_one_transaction(database: Database) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite", "asyncpg"], indirect=True)
 async def test_of_a_batch_only_what_is_new_is_handled(database: Database) -> None:
-    """Read before another member handled some of it, and begun behind that."""
+    """The batch is read before another member handles a part of it, and begins afterwards."""
     ledger, calls = Ledger(database), list[list[int]]()
     handler = batch_handler_of(database.is_async, calls)
     async with log_of(partitions=1) as log:
@@ -89,7 +89,7 @@ async def test_the_database_wins_over_the_group(database: Database) -> None:
     async with log_of(20) as log:
         async with service(log.url, ledger) as bus:
             await bus.drain()
-        ledger.store(T0, 5)  # restored from a backup: the rows behind it are gone as well
+        ledger.store(T0, 5)  # restored from a backup: later rows are gone as well
         ledger.store(T1, 20)
         with database.plain.begin() as connection:
             connection.execute(text("DELETE FROM ledger WHERE part = 0 AND off >= 5"))
@@ -132,7 +132,7 @@ async def test_an_offset_beyond_the_end_of_the_log_stops_loudly(database: Databa
 
 
 class Gate:
-    """Where a handler stays in its transaction, in a thread or on the loop."""
+    """Blocks a handler in its transaction, in a thread or on the loop."""
 
     def __init__(self, is_async: bool) -> None:
         self._is_async = is_async
@@ -151,7 +151,7 @@ class Gate:
 
 @asynccontextmanager
 async def living(bus: EventBus) -> AsyncGenerator[None]:
-    """In a task of its own, so that it may wait while another starts."""
+    """Run a bus in a separate task, so that it may wait while another starts."""
     running, stop = anyio.Event(), anyio.Event()
 
     async def live() -> None:
@@ -168,7 +168,7 @@ async def living(bus: EventBus) -> AsyncGenerator[None]:
 
 @pytest.mark.parametrize("database", ["psycopg", "asyncpg", "mariadb", "mariadb-async"], indirect=True)
 async def test_a_member_that_wakes_inside_its_transaction_is_waited_for(database: Database) -> None:
-    """It lost its partitions while it slept, and holds the row: whoever has them now waits, and finds it handled."""
+    """It lost its partitions while it slept, but locks the row. The new owner waits, and finds the record handled."""
     ledger, gate = Ledger(database), Gate(database.is_async)
     async with log_of() as log:
         first = service(log.url, ledger, gate, drain_timeout_ms=1, client_id="first")

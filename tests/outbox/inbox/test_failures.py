@@ -1,4 +1,4 @@
-"""What goes wrong in a call: in the handler, in its database, in another one, and in nobody's code at all."""
+"""Errors during a call: in the handler, in its database, in another one, and outside of any code."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _ROW = text("INSERT INTO ledger (part, off, value) VALUES (:part, :off, :value)"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long before the next try."""
+    """Shorten the delay before the next try."""
     monkeypatch.setattr(tries, "_LONGEST_SECONDS", 0.005)
 
 
 class Fails:
-    """The first ``times`` calls with the record at an offset raise, behind the row."""
+    """Raises in the first ``times`` calls with the record at an offset, after the row was written."""
 
     def __init__(self, offset: int, times: int = 1, error: Exception | None = None) -> None:
         self._offset = offset
@@ -306,7 +306,7 @@ async def test_a_serialization_failure_is_run_again(database: Database) -> None:
 
 @on_files
 async def test_a_locked_database_is_waited_for(database: Database) -> None:
-    """As long as that takes: it is not the record's fault."""
+    """However long it takes, the record is not counted as failed."""
     ledger = Ledger(database)
     held = create_engine(database.plain_url, connect_args={"timeout": 0})
     async with log_of(2, 1) as log:
@@ -387,7 +387,7 @@ async def test_a_database_that_is_away_at_the_assignment_is_waited_for(database:
 
 @pytest.mark.parametrize("kind", ["sqlite", "sqlite-async", "asyncpg", "mariadb"])
 async def test_a_commit_whose_answer_was_lost_counts_once(new_database: Any, kind: str) -> None:
-    """It was stored all the same: the next transaction sees that, and the handler is not called again."""
+    """The commit was stored: the next transaction sees that, and the handler is not called again."""
     database = new_database(kind)
     ledger, engine, calls = Ledger(database), database.new_engine(), list[int]()
     plain, lost = getattr(engine, "sync_engine", engine), list[int]()

@@ -1,4 +1,4 @@
-"""A service that is killed at work, at any moment: each record has its effect once, or is a dead letter once."""
+"""A service that is killed at any moment: each record has its effect once, or is a dead letter once."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_an_id_is_claimed_with_the_handlers_work(database: Database) -> No
 
 
 async def test_old_ids_are_deleted(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As others are added; not before what was handled before a break may have come again."""
+    """They are deleted as others are added, but not while a redelivery after a pause is possible."""
     monkeypatch.setattr(units, "_IDS_PER_PURGE", 4)
     monkeypatch.setattr(units, "_PURGE_AFTER_SECONDS", 0.0)
     ledger = Ledger(database)

@@ -1,4 +1,4 @@
-"""What ``tx=`` does not take, and what it says then."""
+"""Arguments of ``tx=`` that are refused, and the error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Special(Session):
 
 
 def refused(function: Callable[..., Any], **options: Any) -> str:
-    """What the decorator says."""
+    """Return the message of the decorator's error."""
     with pytest.raises(ConfigError) as raised:
         consumer("orders", group="g", **{"tx": SESSIONS, **options})(function)
     return str(raised.value)
@@ -215,7 +215,7 @@ async def test_tables_that_are_not_there(database: Database) -> None:
 
 
 class Routed(Session):
-    """As programs have it that write to one server and read from others."""
+    """A session as in programs that write to one server and read from others."""
 
     elsewhere: Engine
 
@@ -243,7 +243,7 @@ class Guest(Base):
 
 @pytest.mark.parametrize("database", ["sqlite", "psycopg"], indirect=True)
 async def test_a_failed_flush_that_was_caught_is_no_rollback(database: Database) -> None:
-    """What was written before it is gone, and nobody meant that."""
+    """Rows written before the failure are rolled back, which the handler does not intend."""
     ledger = Ledger(database)
     Base.metadata.create_all(database.plain)
 

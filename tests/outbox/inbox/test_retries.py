@@ -67,12 +67,12 @@ class Plan:
 
 
 PLANS = ["0", "1", "never", "0", "3", "reject", "0", "2", "0"]
-"""With one try more at once and one later: "1" is handled at once, "2" from the retry topic, "3" not at all."""
+"""With an immediate retry and a delayed one: "1" is handled at once, "2" from the retry topic, "3" not at all."""
 DONE, DEAD = [0, 1, 3, 6, 7, 8], ["3", "never", "reject"]
 
 
 async def settled(bus: EventBus, condition: Callable[[], object]) -> None:
-    """Nothing waits for its next try any more, and all is stored."""
+    """Wait until no record waits for a retry, and everything is stored."""
     recovering = bus.context.runners[0].recovering
     assert recovering is not None
     await until(
@@ -138,7 +138,7 @@ async def test_a_batch_that_fails_goes_one_by_one(database: Database) -> None:
 async def test_nothing_is_handled_behind_a_record_that_is_not_stored_elsewhere_yet(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the database would say that it is done, and after a crash nobody would have it."""
+    """Otherwise the database would show the record as handled, and a crash would lose it."""
     ledger, plan, stored = Ledger(database), Plan(), list[dict[Any, int]]()
     write = Moves._write
 
@@ -183,7 +183,7 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
 
 @pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 async def test_retry_partitions_that_move_between_members(database: Database) -> None:
-    """Records, and those that wait for their next try, change hands while they are at work."""
+    """Records and waiting retries move to other members while they are handled."""
     ledger = Ledger(database)
     policy = Retry(immediate=0, delays=(0.01, 0.02), jitter=False, order="none", budget=None)
 
@@ -231,7 +231,7 @@ async def test_what_an_older_database_has_lost_is_handled_once(database: Databas
 
 
 class Inline(AsynchronousUnits):
-    """On the loop, and without threads: so that each life goes the same way. Tells of each of its commits."""
+    """Calls the handler on the loop without threads, so that each life is reproducible. Reports each of its commits."""
 
     at: Callable[[str], Any]
 
@@ -377,12 +377,12 @@ def _opened(path: Path) -> Generator[Engine]:
 
 
 async def _idle(bus: EventBus) -> None:
-    """Beside the handler: a life goes on while anything moves, not only until all that came is handled."""
+    """Keep a life running while anything moves, not only until all records are handled."""
     await anyio.sleep_forever()
 
 
 async def _ends(disk: Disk, database: Path, **config: Any) -> tuple[list[int], list[int]]:
-    """Offsets of records that had their effect, and of those among the dead letters."""
+    """Return the offsets of records that had their effect, and of dead letters."""
     with _opened(database) as engine, engine.connect() as connection:
         done = list(connection.execute(text("SELECT off FROM ledger ORDER BY off")).scalars())
     async with bus_on(disk.copy(), **config) as bus:
@@ -394,7 +394,7 @@ VALUES = ["0", "2", "never", "0", "reject", "0"]
 
 
 async def complaints(order: RetryOrder, batch: int | bool, folder: Path, every: int = 1) -> list[str]:
-    """Of lives that are ended at any step, and begun again."""
+    """Return the errors of lives that end at any step and are started again."""
     trials = Trials(folder, order, batch)
     disk, database = await trials.begin(VALUES)
     whole, after = await trials.live(disk, database)
