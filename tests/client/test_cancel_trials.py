@@ -1,8 +1,8 @@
-"""Handlers interrupted anywhere: what is unfinished is never committed, what is finished is never lost or repeated.
+"""Interrupt handlers anywhere: unfinished records are never committed, finished ones never lost or repeated.
 
 Each trial gives a handler some records, does something to it (the bus closes, its task is cancelled, partitions move,
-...) after a number of turns of the event loop, starts the bus again and lets it drain. In one turn every task takes one
-step, so turn after turn is every place at which a task can be interrupted.
+...) after a number of turns of the event loop, starts the bus again and lets it drain. In a turn every task takes a
+single step, so the turns cover every place at which a task can be interrupted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.tiers import quick
 
 TRIALS_PER_LOG = 6
 MOST_TURNS = 48
-"""By then the records are handled and committed."""
+"""After so many turns the records are handled and committed."""
 KEYS = (b"a", b"b", b"c")
 SESSION_MS = ConsumerConfig().session_timeout_ms
 
@@ -57,7 +57,7 @@ async def log() -> Any:
 
 
 class Member:
-    """One bus with the handler, in a task of its own."""
+    """A bus with the handler, in a separate task."""
 
     def __init__(self, trial: Trial, name: str) -> None:
         self.bus = EventBus(trial.log.keeper.url, client_id=name, clock=trial.log.clock)
@@ -105,9 +105,9 @@ class Trial:
         self.members: list[Member] = []
         self.pauses: Callable[[Item], int] = lambda item: item.index % 3
         self.may_repeat = False
-        """A member lost its place, and what it had finished and not committed with it."""
+        """A member lost its partitions, and with them what it had finished but not committed."""
         self.may_have_ghosts = False
-        """Who left before the coordinator restarted may be a member again, see `restart_coordinator`."""
+        """A member that left before the coordinator restarted may be a member again, see `restart_coordinator`."""
 
     @property
     def alive(self) -> list[Member]:
@@ -168,7 +168,7 @@ class Trial:
         return {at.partition: offset.offset for at, offset in found.items()}
 
     async def outputs(self) -> Counter[Item]:
-        """What read-committed readers see."""
+        """Return the committed outputs."""
         where = TopicPartition(self.out, 0)
         found: Counter[Item] = Counter()
         async with self.log.keeper.new_consumer() as reader:
@@ -196,7 +196,7 @@ class Trial:
         kind, ledger = self.kind, self.ledger
         assert not self.log.watch.errors, self.log.watch.errors
         if not (kind.at_most_once and ledger.overlaps_allowed):
-            # What a member that was thrown out had committed before, it goes on with: nobody else has it.
+            # A member that was removed continues with what it had committed before: no other member has it.
             ledger.check_order()
         if kind.at_most_once:
             again = [item for item, times in ledger.begun.items() if times > 1]
@@ -243,10 +243,10 @@ async def kick(trial: Trial, random: Random) -> None:
 
 
 async def restart_coordinator(trial: Trial, random: Random) -> None:
-    """The group is read from its log again, by another broker; whose join was parked asks again.
+    """Let another broker read the group from its log. A member whose join was parked asks again.
 
-    As in Kafka, that somebody left is stored with the generation after it. Before that the other broker takes them for
-    a member, and whoever joins waits until their session has ended. (A log that is opened begins without such ghosts.)
+    As in Kafka, a departure is stored with the next generation. Until then the new broker treats the departed as a
+    member, and a joining member waits until that session has ended. (A log that is opened begins without such ghosts.)
     """
     trial.may_have_ghosts = True
     engine = trial.log.engine

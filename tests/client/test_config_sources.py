@@ -1,4 +1,4 @@
-"""Settings from the environment and from files: which source wins, and what is said of wrong ones."""
+"""Settings from the environment and from files: which source wins, and the errors for wrong ones."""
 
 from __future__ import annotations
 

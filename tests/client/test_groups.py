@@ -91,7 +91,7 @@ def numbers(consumer: Consumer) -> list[int]:
 
 
 class Heard:
-    """What a listener was told, in order."""
+    """Records the calls of a listener in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, list[int]]] = []
@@ -136,7 +136,7 @@ async def test_consumers_of_one_bus_share_a_group(log: Log) -> None:
         bus.new_consumer("t", group="g", client_id="a") as one,
         bus.new_consumer("t", group="g", client_id="b") as two,
     ):
-        assert numbers(two) == []  # the other one has to come by first
+        assert numbers(two) == []  # one has to release partitions first
         await settle(one, two)
         assert numbers(one) == [0, 1, 2, 3] and numbers(two) == [4, 5, 6, 7]
         for n in range(8):
@@ -238,7 +238,7 @@ async def test_an_eager_rebalance_stops_everything(log: Log) -> None:
             await settle(one, two)
             assert heard.take() == [("revoked", list(range(8))), ("assigned", [0, 1, 2, 3])]
             assert heard_too.take() == [("assigned", [4, 5, 6, 7])]
-        assert heard_too.take() == [("revoked", [4, 5, 6, 7])]  # closing tells, too
+        assert heard_too.take() == [("revoked", [4, 5, 6, 7])]  # closing calls the listener, too
         await settle(one)
         assert heard.take() == [("revoked", [0, 1, 2, 3]), ("assigned", list(range(8)))]
 
@@ -420,7 +420,7 @@ async def test_a_listener_of_new_partitions_that_is_cancelled_is_called_again(lo
             await bus.send("t", b"x", partition=3)
             assert [r.value for r in await one.poll()] == [b"x"]
             assert called == [8, 8] and len(numbers(one)) == 8
-        assert engine(bus)._listeners == {}  # and taking them twice has left nothing behind
+        assert engine(bus)._listeners == {}  # no listener remains, although they were taken twice
 
 
 async def test_a_seek_of_the_listener_goes_before_the_place_a_consumer_was_at(log: Log) -> None:
@@ -758,7 +758,7 @@ async def test_new_partitions_are_shared_and_read_from_their_beginning(log: Log)
         await bus.send("t", b"first", partition=3)
         found: list[int] = []
         for _ in range(5):
-            for consumer in (two, one):  # whoever leads: it sees the change, the others follow
+            for consumer in (two, one):  # the leader, whichever it is, sees the change, and the follower joins it
                 found += [r.partition for r in await consumer.poll(0)]
         assert sorted(found) == [2, 3]
         assert sorted(numbers(one) + numbers(two)) == [0, 1, 2, 3] and len(numbers(one)) == 2
@@ -936,7 +936,7 @@ async def test_members_are_removed_by_an_administrator(log: Log) -> None:
             assert numbers(one) == []
             await settle(one, two)  # it runs, so it comes back
             assert len(numbers(one)) == len(numbers(two)) == 4
-        await bus.admin.remove_group_members("g")  # the static one's place, which nobody waits for any more
+        await bus.admin.remove_group_members("g")  # the static member's place, which no member will claim
         assert (await bus.admin.describe_group("g")).members == ()
 
 

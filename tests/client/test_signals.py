@@ -109,7 +109,7 @@ class Service:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until the process ends without further signals, and return its exit code."""
         assert self.process.stdout is not None
         self.said += [line.rstrip() for line in self.process.stdout]
         return self.process.wait()
@@ -119,7 +119,7 @@ class Service:
 def started(
     directory: Path, handler: str, *, backend: str = "asyncio", command: bool = False, **options: Any
 ) -> Generator[Service]:
-    """The service, with one record of topic t waiting and its handler at work on it."""
+    """Start the service with two records in topic t, and wait until its handler is called with the first."""
     url = f"file://{directory}/log"
 
     async def prepare() -> None:
@@ -238,7 +238,7 @@ def test_a_program_on_trio_ends_though_a_plain_function_hangs(tmp_path: Path) ->
 @pytest.mark.parametrize("backend", quick(["asyncio", "trio"], 1))
 def test_a_second_signal_interrupts_code_that_blocks_the_loop(tmp_path: Path, backend: str) -> None:
     with started(tmp_path, BLOCKS, backend=backend) as service:
-        service.signal(signal.SIGINT)  # two different ones: two of a kind that nobody has taken yet are one
+        service.signal(signal.SIGINT)  # two different signals: two equal ones that are both pending count as one
         service.signal(signal.SIGTERM)
         assert service.end() != 0, service.said
     assert committed(tmp_path) == 0

@@ -1,4 +1,4 @@
-"""Whoever may write to a topic chooses all of a dead letter: none of it reaches a terminal as a command."""
+"""Dead letters may contain anything, but none of it reaches a terminal as a command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOMBS = [b"x" * 5_000_000, b"\x1b[31m" * 200_000, b"\x00" * 1_000_000, b'{"a":"'
 
 
 def hostile() -> Iterator[bytes]:
-    """Each of the seeds by itself, behind other text, several times over, and in a word."""
+    """Yield each seed alone, after other text, repeated, and within a word."""
     for way in (b"#", b"text before #", b"###", b"in#side"):
         yield from (way.replace(b"#", seed) for seed in SEEDS)
 

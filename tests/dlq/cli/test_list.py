@@ -154,7 +154,7 @@ def test_on_a_terminal_it_fits(on_terminal: OnTerminal, dlq: Dlq, columns: int) 
 
 
 def test_records_that_wait_for_their_next_try_are_no_letters_and_are_shown(dlq: Dlq) -> None:
-    """Those of a group that nobody runs any more, too: its handler may have been renamed."""
+    """Records of a group without members are shown, too: its handler may have been renamed."""
 
     async def fail() -> None:
         bus = EventBus("file://./data", auto_create_topics=True)

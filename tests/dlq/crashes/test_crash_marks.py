@@ -1,4 +1,4 @@
-"""Records that kill the process that handles them: found one by one, and dead letters after so many deaths."""
+"""Records that kill their process are identified, and become dead letters after a number of deaths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eventbus import ConsumerRecord, EventBus
 pytestmark = pytest.mark.system
 
 LETHAL = 9
-"""What a child leaves with when a record killed it."""
+"""The exit code of a child that was killed by a record."""
 COUNT, KILLS_AT, KILLS_LATER = 40, 7, 20
 MOST_DEATHS = 15
 WAYS: list[dict[str, Any]] = [{}, {"order": "key", "concurrency": 8}, {"exactly_once": True}, {"ack": "manual"}]
@@ -66,7 +66,7 @@ async def letters_of(url: str) -> dict[int, tuple[bytes | None, bytes | None]]:
 
 
 def in_child(url: str, options: dict[str, Any], done: Path) -> int:
-    """What a process leaves with that works until it dies, or is through."""
+    """Run the service in a child until it dies or has handled everything. Return the exit code."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The log goes wrong while records fail: every record has one end, a handled call or one dead letter."""
+"""The log fails while records fail: every record ends once, by a handled call or a dead letter."""
 
 from __future__ import annotations
 

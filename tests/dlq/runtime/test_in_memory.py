@@ -1,4 +1,4 @@
-"""What needs a look inside, a mistake to be refused, or a clock that stands still."""
+"""Tests that need access to internals, refused arguments, or a fake clock."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_a_cancelled_call_is_no_try(exactly_once: bool) -> None:
 
 
 class Fatal(BaseException):
-    """No Exception."""
+    """A BaseException that is not an Exception."""
 
 
 async def test_what_is_no_exception_ends_the_bus_and_moves_nothing() -> None:

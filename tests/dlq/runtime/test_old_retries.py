@@ -1,4 +1,4 @@
-"""A release that changes ``retry=`` leaves no record behind in the retry topic of the release before it."""
+"""A release that changes ``retry=`` still handles the records in the retry topic of the previous release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERS = itertools.count()
 
 
 class Releases:
-    """Releases of one service, one after the other, on one log that stays."""
+    """Successive releases of a service on one log."""
 
     def __init__(self) -> None:
         self.url = f"memory://old-retries-{next(_NUMBERS)}"
@@ -38,7 +38,7 @@ class Releases:
         return bus
 
     async def first(self, *, group: str = "billing", **options: Any) -> None:
-        """Have three records of a key wait: the first one failed, the others are behind it."""
+        """Let three records of a key wait: the first has failed, and the others wait for it."""
         options.setdefault("retry", Retry(immediate=0, delays=["1s"]))
         async with self.bus(fails=True, group=group, **options) as bus:
             for number in range(3):

@@ -1,4 +1,4 @@
-"""What waits in the retry topic of an earlier release, for a handler with ``tx=``."""
+"""Records that wait in the retry topic of an earlier release, for a handler with ``tx=``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ AT_ONCE = 10
 
 
 def side_by_side(bootstrap: str, test: str, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
-    """What becomes of the promises that ``test`` was asked for, by name: each is tried in a thread."""
+    """Check the selected promises of ``test`` concurrently, each in a thread. Yield their results by name."""
     asked = {item.name for item in request.session.items if item.path == request.path}
     with ThreadPoolExecutor(AT_ONCE) as threads:
         yield {

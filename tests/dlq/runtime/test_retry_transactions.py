@@ -1,4 +1,4 @@
-"""The transactions of a retry partition have one producer, which nothing in the same handler fences."""
+"""The transactions of a retry partition have a single producer, which other producers of the handler never fence."""
 
 from __future__ import annotations
 

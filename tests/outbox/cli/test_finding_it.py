@@ -1,4 +1,4 @@
-"""Which database and which outbox: found as it is, or an error of one line that says what to do."""
+"""The choice of a database and an outbox: each is found, or a one-line error says what to do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_url_that_leads_nowhere(cli: Cli, url: str, code: int, said: str) -> N
 
 
 def missing(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
-    """As if it were not installed."""
+    """Make a module appear not installed."""
     find = importlib.util.find_spec
 
     def found(name: str, package: str | None = None) -> ModuleSpec | None:

@@ -1,4 +1,4 @@
-"""Refused events, put back or dropped: the key's order is kept, and nothing is left behind a row that is gone."""
+"""Retry or drop refused events: the order of the key is kept, and no event waits for a row that is gone."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_on_a_loop(kind: str, new_database: NewDatabase) -> None:
 
 @pytest.mark.parametrize("kind", ["psycopg", "mariadb"])
 async def test_a_row_that_a_relay_is_moving_behind_goes_along(kind: str, new_database: NewDatabase) -> None:
-    """It has the lock on the refused row; whoever retries that row waits, and then sees what came behind it."""
+    """It locks the refused row. A retry of that row waits for the lock, and then sees the events moved after it."""
     shop = Shop(new_database(kind))
     fill(shop)
     shop.publish("b")
@@ -168,7 +168,7 @@ async def test_a_row_that_a_relay_is_moving_behind_goes_along(kind: str, new_dat
 
 
 async def test_a_row_that_is_gone_blocks_nobody(shop: Shop) -> None:
-    """What a relay asks before it moves a row behind another one."""
+    """This is what a relay checks before it moves a row after another one."""
     fill(shop)
     with shop.database.plain.begin() as connection:
         assert lock_heads(connection, shop.tables, [2]) == 1

@@ -40,7 +40,7 @@ def status_of(shop: Shop) -> OutboxStatus:
 
 
 def some(**fields: object) -> OutboxStatus:
-    """Of an outbox with nothing in it."""
+    """Return the status of an empty outbox with these changes."""
     nothing = OutboxStatus(
         name="eventbus_outbox", schema=None, now_ms=0, waiting=0, oldest_age_ms=None, later=0, next_due_in_ms=None,
         failed=0, behind=0, archived=None, topics=(), relays=(), shard_count=64, free_shards=0, stall=Stall(),
@@ -137,7 +137,7 @@ def test_an_open_transaction_that_has_written_shows(shop: Shop) -> None:
 
 @pytest.mark.parametrize("shop", ["psycopg", "sqlite"], indirect=True)
 def test_without_others_nothing_keeps_events_back(shop: Shop) -> None:
-    """On MariaDB this would be about the transactions of all tests: what it tells is a moment old."""
+    """Not on MariaDB, whose slightly outdated view would show the transactions of all tests."""
     with shop.database.plain.connect() as looking:
         assert read_stall(looking, shop.tables) == Stall()
 

@@ -1,4 +1,4 @@
-"""What a relay sees of the whole outbox now and then: numbers for plots, and a line for an alarm."""
+"""A relay looks at the whole outbox from time to time: numbers for plots, and a line for an alarm."""
 
 from __future__ import annotations
 

@@ -64,11 +64,11 @@ class _Timers:
 
 
 class _Thread:
-    """A task that goes from step to step when it is told to."""
+    """A task that the schedule moves from step to step."""
 
     def __init__(self) -> None:
         self.step = ""
-        """Where it is."""
+        """The step it has reached."""
         self._turn = anyio.Event()
         self._waits = anyio.Event()
         self._is_killed = False
@@ -107,7 +107,7 @@ _this: ContextVar[_Thread] = ContextVar("_this")
 
 
 class _Actor(_Thread):
-    """One relay; and its cleaner, which deletes beside it."""
+    """A relay, and its cleaner, which deletes concurrently."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Actor(_Thread):
 
 
 class Model:
-    """One schedule."""
+    """A schedule of relays and faults, drawn from a seed."""
 
     def __init__(self, seed: int, bus: EventBus, monkeypatch: pytest.MonkeyPatch, seen: set[str]) -> None:
         self.random = random.Random(seed)
@@ -331,7 +331,7 @@ async def test_many_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def two_relays(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Model, _Actor, _Actor]]:
-    """With nothing that fails; in the end all they have published is looked at."""
+    """Yield two relays without faults. At the end everything they have published is checked."""
     async with EventBus("memory://", slow_loop_ms=None) as bus, anyio.create_task_group() as tasks:
         model = Model(0, bus, monkeypatch, set())
         model.faults = 0

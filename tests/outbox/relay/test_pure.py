@@ -1,4 +1,4 @@
-"""What needs neither a database nor a log: receipts, shares of shards, paces, lags, and who is gone."""
+"""Logic that needs neither a database nor a log: receipts, shares of shards, paces, lags, and dead relays."""
 
 from __future__ import annotations
 

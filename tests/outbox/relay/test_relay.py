@@ -1,4 +1,4 @@
-"""What a relay does with rows: on every database, in memory's log."""
+"""Relays on every database, with a log in memory."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ async def test_debeziums_names_and_text_keys(database: Database) -> None:
 
 @ON_SQLITE
 async def test_two_outboxes_of_one_name_share_a_log(database: Database, new_database: Any) -> None:
-    """Two services, each with a database of its own."""
+    """Two services, each with a separate database."""
     second = new_database("sqlite")
     async with running(database) as one:
         outbox = outbox_in(second)
@@ -337,7 +337,7 @@ async def test_two_outboxes_of_one_name_share_a_log(database: Database, new_data
 async def test_services_with_logs_of_their_own_do_not_publish_each_others_events(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One database, and outboxes of the default name: the second relay publishes when the first one has left."""
+    """A database, and outboxes of the default name: the second relay publishes after the first has left."""
     async with running(database, outbox=outbox_in(database)) as one:
         await one.relay.drain()
         async with running(database, outbox=one.outbox) as two:
@@ -384,7 +384,7 @@ async def test_relays_of_two_logs_that_start_at_the_same_moment_do_not_both_ente
 
 
 class Moves:
-    """Of shards, among relays."""
+    """The moves of shards between relays."""
 
     def __init__(self, *relays: Relay) -> None:
         self._moved = anyio.Event()
@@ -519,7 +519,7 @@ STEPS = ["looked", "taken", "begun", "sent", "receipt", "committed", "deleted"]
 
 
 class Parked:
-    """A relay that stops at a step until it is told to go on."""
+    """A relay that waits at a step for the event ``goes_on``."""
 
     def __init__(self, relay: Relay, step: str) -> None:
         self.step = step

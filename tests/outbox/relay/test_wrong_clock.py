@@ -19,7 +19,7 @@ YEARS_MS = 315_360_000_000
 def test_the_slot_of_a_relay_that_died_while_the_clock_was_ahead_is_free_after_a_lease(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its lease ended in ten years: until then nobody published the rows of its shards."""
+    """Its lease ends in ten years. Until then no other relay would publish the rows of its shards."""
     engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
     outbox, clock = Outbox(engine, shards=1), [NOW_MS + YEARS_MS]
     outbox.create_tables()
