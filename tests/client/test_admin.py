@@ -1,4 +1,4 @@
-"""Administration of transactions and records; that of groups stands in test_groups."""
+"""Administration of transactions and records. For groups see test_groups."""
 
 from __future__ import annotations
 

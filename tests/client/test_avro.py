@@ -134,7 +134,7 @@ async def test_a_plain_function_and_a_middleware() -> None:
 
 
 async def test_types_and_annotations_say_it_one_by_one() -> None:
-    """By type for the bus, in a handler's annotation, in a producer's return annotation; others stay JSON."""
+    """A serde is given by type for the bus, by a handler's annotation, and by a return annotation; others stay JSON."""
     mapped, named, returned = FakeRegistry(), FakeRegistry(), FakeRegistry()
     bus = EventBus("memory://", serdes={Flight: Avro(mapped)})
     seen: list[Any] = []
@@ -173,7 +173,7 @@ class Ticket(TypedDict):
 
 @pytest.mark.parametrize("says", ["serde=", "serdes=", "annotation"])
 async def test_what_a_producer_returns_may_say_more_than_the_class_of_its_values(says: str) -> None:
-    """The values are dicts and lists: the annotation alone tells of a TypedDict, and of the items."""
+    """The values are dicts and lists: only the annotation shows a TypedDict and the type of items."""
     registry = FakeRegistry()
     avro = Avro(registry)
     bus = EventBus("memory://", serde=avro, serdes={dict: avro, list: avro} if says == "serdes=" else None)

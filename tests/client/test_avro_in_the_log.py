@@ -1,4 +1,4 @@
-"""``Avro("log")``: one program on memory://, file:// and kafka://, its schemas kept beside its records."""
+"""``Avro("log")``: the same program on memory://, file:// and kafka://, with its schemas stored in the log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_class_evolves_and_a_break_is_refused_at_the_start(url: str) -> 
     async with first:
         await first.send("flights", Flight("BA1", 180), key="BA1")
         await first.drain()
-        async with later:  # beside each other: one log, one registry
+        async with later:  # two buses with the same log and registry
             await later.send("flights", Later("BA2", 90, "A1"))
             await later.drain()
             await first.drain()
@@ -102,7 +102,7 @@ class Baggage(msgspec.Struct):
 
 
 async def test_each_log_has_its_own_ids() -> None:
-    """One application in two tests, each with a log of its own: the first id is of one schema, then of another."""
+    """An application in two tests, each with a separate log: the first id is used for different schemas."""
     app = EventBus("memory://", serde=Avro("log"), auto_create_topics=True)
     seen: list[Any] = []
 

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 30  # for a test that would otherwise hang; nothing waits so 
 
 
 class Warnings(logging.Handler):
-    """What the watch has said, and a way to wait for it."""
+    """Collects the warnings of the watch, and can wait for them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def line_of(function: Callable[..., Any], text: str) -> str:
 
 
 async def turns() -> None:
-    """Let the loop answer whoever waits for it."""
+    """Let the loop answer waiting threads."""
     for _ in range(3):
         await anyio.lowlevel.checkpoint()
 

@@ -37,7 +37,7 @@ def declared(url: str = "memory://", **config: Any) -> EventBus:
 
 
 def values(bus: EventBus, topic: str) -> list[Any]:
-    """What a topic of a bus that runs holds, asked from a thread."""
+    """Return the values of a topic of a running bus, read from a thread."""
     with bus.blocking() as b, b.new_consumer(topic) as consumer:
         return [record.value for record in consumer.poll(0)]
 

@@ -269,7 +269,7 @@ async def test_nobody_watches_a_loop_without_need(make_bus: Any, config: dict[st
 
 
 async def test_a_bus_that_uses_nothing_has_no_task_for_it() -> None:
-    """One serves other threads, one keeps the log; no schedule is looked for, no producer open, nothing cleaned."""
+    """One task serves other threads, one keeps the log; schedules, producers and cleaning have none."""
     before = asyncio.all_tasks()
     async with EventBus("memory://") as bus:
         await others_wait()
@@ -283,7 +283,7 @@ async def test_a_bus_that_uses_nothing_has_no_task_for_it() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_bus_that_is_cancelled_does_not_make_an_error_its_own_context(backend: str) -> None:
-    """A circle of contexts hung whoever walked it: anyio, and a stack of the caller's around the bus."""
+    """A circle of contexts hung every function that walked it: anyio, and a stack of the caller around the bus."""
     circles: list[BaseException] = []
 
     def look(error: BaseException) -> None:

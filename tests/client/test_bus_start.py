@@ -1,4 +1,4 @@
-"""What a bus checks before its handlers start, and what it creates."""
+"""Checks of a bus before its handlers start, and what it creates."""
 
 from __future__ import annotations
 

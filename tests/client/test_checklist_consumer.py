@@ -1,4 +1,4 @@
-"""What users of Kafka's consumer ask for, and no other test shows."""
+"""Features of Kafka's consumer that users ask for, and that no other test shows."""
 
 from __future__ import annotations
 

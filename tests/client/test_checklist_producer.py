@@ -1,4 +1,4 @@
-"""What users of Kafka's producer ask for, and no other test shows."""
+"""Features of Kafka's producer that users ask for, and that no other test shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits that wait, that do not, and that nobody asked for."""
+"""Commits that wait, that do not wait, and automatic ones."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ async def test_automatic_commits_come_before_partitions_go(make_bus: Any) -> Non
 
 
 async def test_automatic_commits_lose_what_is_still_at_work(make_bus: Any) -> None:
-    """Why they are off (KAFKA-2942): the next poll commits records that are still at work. Then the process dies."""
+    """They are off because the next poll commits records in flight (KAFKA-2942), which are lost if the process dies."""
     handled: list[bytes] = []
     async with filled(make_bus) as bus:
         async with bus.new_consumer("t", group="g", enable_auto_commit=True, auto_commit_interval_ms=0) as consumer:

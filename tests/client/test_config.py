@@ -1,4 +1,4 @@
-"""URLs and settings: wrong ones are named, with the right one beside them."""
+"""URLs and settings: an error names the wrong one, and the right one next to it."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_kafkas_dotted_names_are_accepted() -> None:
 def test_keys_that_kafka_removed_are_taken_as_their_successors_with_a_warning(
     config: dict[str, Any], expected: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As the producer of Kafka 0.9 did."""
+    """The producer of Kafka 0.9 had them."""
     settings = producer_settings(config).config
     assert {name: getattr(settings, name) for name in expected} == expected
     assert "is gone since Kafka 0.9; it is read as " in caplog.text

@@ -228,7 +228,7 @@ M0 = TopicPartition("m", 0)
 
 
 class Digits:
-    """A serde that refuses what is no number."""
+    """A serde that refuses what is not a number."""
 
     def serialize(self, topic: str, value: Any) -> bytes:
         return str(value).encode()

@@ -24,7 +24,7 @@ from tests.client.fakes import T0, T1, Running, on_both, others_run, records, ru
 
 
 class Paced:
-    """A handler that takes 0.1 s a record, or what is said for an offset."""
+    """A handler that takes 0.1 s per record, or the time set for an offset."""
 
     def __init__(self, clock: FakeClock, **options: Any) -> None:
         self.seconds: dict[int, float] = {}

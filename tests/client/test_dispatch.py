@@ -1,4 +1,4 @@
-"""What becomes of a handler's call: it runs, in order and one at a time, and what it publishes decides the offset."""
+"""Calls of a handler: in order, one at a time; what a call publishes decides whether its offset is committed."""
 
 from __future__ import annotations
 

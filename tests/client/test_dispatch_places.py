@@ -1,4 +1,4 @@
-"""Where records stand: fetches from any record on, bundles of workers, counts, and calls that take too long."""
+"""Positions of records: fetches from any record on, bundles of workers, counts, and calls that take too long."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
 
 @pytest.mark.parametrize("shape", ["payload", "with a default", "sync", "batch"])
 async def test_whose_error_it_was(shape: str) -> None:
-    """A value that is no Order is told apart from a handler that raises."""
+    """A value that cannot be decoded is distinguished from a handler that raises."""
 
     def fail(order: Any) -> None:
         raise ValueError("by hand")

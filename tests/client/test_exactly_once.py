@@ -76,7 +76,7 @@ async def read(bus: EventBus, topic: str, kind: Any, **config: Any) -> list[Any]
 
 
 async def check(bus: EventBus, expected: list[Transfer], *, complete: bool = True) -> None:
-    """What a read-committed reader sees: every transfer whole and once, and so the totals conserved."""
+    """Check what a read-committed reader sees: every transfer complete and once, so that totals are conserved."""
     entries = await read(bus, "entries", Entry)
     audit = await read(bus, "audit", int)
     seen = Counter((entry.number, entry.account, entry.amount) for entry in entries)
@@ -112,7 +112,7 @@ async def test_transfers_are_made_once(url: str) -> None:
 
 @pytest.mark.system
 async def test_a_handler_that_fails_at_random_and_is_started_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """``on_error="stop"``: the partition stops, somebody restarts the service, the record succeeds some day."""
+    """With ``on_error="stop"`` the partition stops, the service is restarted, and the record succeeds eventually."""
     caplog.set_level(logging.CRITICAL)
     random = Random(2)
     wanted = transfers(random)
@@ -371,7 +371,7 @@ async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixtur
 @pytest.mark.system
 @pytest.mark.parametrize("seed", quick(range(10), 3))
 async def test_a_bus_cancelled_at_any_point(seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """As a service killed by its supervisor: what was under way is aborted, and done by the next."""
+    """A service is killed by its supervisor: open transactions are aborted, and their records handled by the next."""
     caplog.set_level(logging.CRITICAL)
     random = Random(seed)
     storage = CrashStorage()

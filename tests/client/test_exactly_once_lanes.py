@@ -1,4 +1,4 @@
-"""What a lane makes of each way a transaction can end, against a log that ends it as the test says."""
+"""A lane handles each outcome of a transaction, with a log whose outcomes the test chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members come, go, stall and die at random: nobody reads a partition twice at a time, and nothing is left out."""
+"""Members join, leave, stall and die at random: no partition is read twice at a time, and nothing is left out."""
 
 from __future__ import annotations
 

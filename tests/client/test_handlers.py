@@ -1,4 +1,4 @@
-"""Signatures and options: what is wrong is said at decoration, with the right form beside it."""
+"""Signatures and options: errors are raised at decoration, and show the right form."""
 
 from __future__ import annotations
 
@@ -491,7 +491,7 @@ pytestmark = pytest.mark.system
 
 
 class Plain:
-    """A class that nobody can make out of bytes."""
+    """A class that cannot be decoded from bytes."""
 
     def __init__(self, cents: int) -> None:
         self.cents = cents

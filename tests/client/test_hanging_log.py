@@ -1,4 +1,4 @@
-"""A log that does not answer: closing ends all the same, and says what was not stored."""
+"""A log that does not answer: closing ends nevertheless, and reports what was not stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain function that never returns: closing ends all the same, and says which record was left behind."""
+"""A plain function that never returns: closing ends nevertheless, and reports the record that was left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def passing(record: Any, call_next: Any) -> Any:
 
 
 class Hangs:
-    """A handler that does not return from the second record, and a bus of its own."""
+    """A handler that hangs from the second record on, and a separate bus."""
 
     def __init__(self, way: dict[str, Any], **config: Any) -> None:
         self.at_work, self.go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""What a running bus says of its health, minute by minute, under a clock that only a test moves."""
+"""The health of a running bus, minute by minute, with a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever asks whether all is done must not hear yes while something waits: asked at every turn."""
+"""The answer to "is all done?" is never yes while something waits. It is asked at every turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Depends`: what is made for a call, in which order, when it is closed, and what is said of what cannot be."""
+"""`Depends`: which values are created for a call, in which order, when they are closed, and errors."""
 
 from __future__ import annotations
 

@@ -131,10 +131,7 @@ async def test_faststream_923_what_was_finished_is_committed_at_ctrl_c(bus: Test
 
 
 async def test_faststream_2610_nothing_is_committed_behind_the_callers_back(bus: TestBus) -> None:
-    """Offsets were committed automatically whatever had been asked for; a consumer here commits when it is told to.
-
-    ag2ai/faststream#2610, #1446.
-    """
+    """Offsets were committed automatically despite the settings; a consumer here commits only when asked."""
     async with bus:
         await bus.send_many("t", range(3))
         for _ in range(2):
@@ -266,7 +263,7 @@ async def test_spring_kafka_990_an_answer_that_is_lost_is_waited_out(bus: TestBu
 
 
 async def test_faust_312_a_gap_in_the_acknowledgements_is_not_committed_over(bus: TestBus) -> None:
-    """With a gap in the acks a wrong offset was committed, or none for ever. faust-streaming/faust#312, #596."""
+    """With a gap in the acks a wrong offset was committed, or none at all. faust-streaming/faust#312, #596."""
     records: dict[int, ConsumerRecord] = {}
 
     @bus.consumer("t", group="g", ack="manual")

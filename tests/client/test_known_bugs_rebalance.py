@@ -1,4 +1,4 @@
-"""Bugs that others had when partitions moved, each played here by its name; the list stands in test_known_bugs.py."""
+"""Reproduce bugs of other clients when partitions move. The list is in test_known_bugs.py."""
 
 from __future__ import annotations
 

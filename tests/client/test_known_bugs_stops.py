@@ -1,4 +1,4 @@
-"""Bugs that others had: consumers that stop silently, slow handlers; the list stands in test_known_bugs.py."""
+"""Reproduce bugs of other clients: consumers that stop silently, slow handlers. The list is in test_known_bugs.py."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_aiokafka_659_closing_ends_while_nobody_answers(bus: TestBus) -> N
 
 
 async def test_faststream_1414_a_commit_that_fails_blocks_nobody(bus: TestBus) -> None:
-    """The consumer was blocked for ever after a failed commit. ag2ai/faststream#1414, robinhood/faust#458."""
+    """The consumer was blocked forever after a failed commit. ag2ai/faststream#1414, robinhood/faust#458."""
     seen: list[int] = []
 
     @bus.consumer("t", group="g")

@@ -228,7 +228,7 @@ async def test_whenever_a_life_is_cancelled_what_was_open_is_closed_once(steps: 
 @pytest.mark.parametrize("when", ["start", "end"])
 @on_both
 async def test_a_hook_that_raises_keeps_no_other_from_closing_what_it_opened(when: str) -> None:
-    """Its error was thrown into the generators before it: what they have behind their ``yield`` did not run."""
+    """Its error was thrown into the generators before it, so that the code after their ``yield`` did not run."""
     story: list[str] = []
     bus = with_handler()
 
@@ -465,7 +465,7 @@ async def test_a_part_that_begins_while_the_bus_closes_is_closed_too() -> None:
 
 @on_both
 async def test_a_transaction_is_of_the_run_that_it_was_made_in() -> None:
-    """Its turn was known to that run alone: another of its id beside it would have fenced it."""
+    """Only that run knew about its turn. A concurrent transaction with its id would have fenced it."""
     bus = with_handler()
     async with bus:
         old = bus.transaction("id")

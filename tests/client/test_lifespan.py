@@ -1,4 +1,4 @@
-"""What runs as a bus starts and ends, alone and inside a web application."""
+"""Startup and shutdown of a bus, alone and inside a web application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 
 
 def telling(story: list[Any]) -> EventBus:
-    """A bus whose handler tells what it gets."""
+    """Return a bus whose handler records what it gets."""
     bus = EventBus("memory://")
     bus.topic("t")
 
@@ -200,7 +200,7 @@ async def test_what_surrounds_goes_around_all_in_the_order_it_was_included() -> 
     story: list[str] = []
 
     class Around:
-        """What is not started: it only surrounds."""
+        """A part that is not started: it only has middleware and interceptors."""
 
         def __init__(self, name: str) -> None:
             self.name = name

@@ -149,7 +149,7 @@ def test_a_round() -> None:
 
 
 def test_a_repeated_step_is_the_same_step() -> None:
-    """What a consumer was cancelled in is asked for again."""
+    """A step in which a consumer was cancelled is repeated."""
     member = Member()
     member.run()
     member.answer_join()

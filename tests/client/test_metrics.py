@@ -1,4 +1,4 @@
-"""What a bus counts, and how it is told."""
+"""The numbers of a bus, and how they are exported."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_samples_are_named_as_prometheus_wants_them() -> None:
 
 
 class _Part:
-    """Of a bus, with health and numbers of its own."""
+    """A part of a bus, with health and numbers."""
 
     async def start(self, bus: EventBus) -> None:
         self.events = 3

@@ -111,7 +111,7 @@ async def test_it_gets_the_record_as_it_was_read(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "producer"])
 async def test_it_may_change_the_bytes(kind: str) -> None:
-    """As one that decrypts does."""
+    """Middleware may decrypt values, for example."""
     seen: list[int] = []
 
     async def decrypt(record: Any, call_next: CallNext) -> Any:
@@ -260,7 +260,7 @@ async def test_it_sees_values_that_cannot_be_read(kind: str) -> None:
 
 
 async def test_an_error_behind_decrypted_bytes_is_the_handlers() -> None:
-    """Whose error it was is not guessed from the stored bytes: they may be unreadable by intention."""
+    """The cause is not guessed from the stored bytes, which may be unreadable on purpose."""
 
     async def decrypt(record: ConsumerRecord, call_next: CallNext) -> Any:
         record.value = VALUES[0]

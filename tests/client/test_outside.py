@@ -1,4 +1,4 @@
-"""What readers in other processes are given to read of a log that this one has open."""
+"""Let readers in other processes read a log that this process has open."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_grows_with_the_log_and_tells_nothing_that_is_not_committed(run: Run)
         bus = declared("memory://", clock=clock)
 
         def land() -> str:
-            """In a thread, as what takes long is."""
+            """Read in a thread, like all slow work."""
             with readable_outside("memory://") as directory:
                 assert values(directory) == [b"1", b"2"]
                 anyio.from_thread.run(go_on)

@@ -61,7 +61,7 @@ async def test_a_function_decides_alone() -> None:
 
 
 class RoundTrip:
-    """A partitioner with a memory: each topic has one of its own."""
+    """A partitioner with state. Each topic has its own instance."""
 
     def __init__(self) -> None:
         self.count = -1

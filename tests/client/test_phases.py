@@ -1,4 +1,4 @@
-"""Where in its life a bus is, and what its end cost."""
+"""The phases of a bus, and the work that its close cut off."""
 
 from __future__ import annotations
 

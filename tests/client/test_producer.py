@@ -191,7 +191,7 @@ async def test_headers_are_pairs(make_bus: Any, headers: Any) -> None:
 
 @pytest.mark.parametrize("time", [1_700_000_000_000.5, 2e12, 1 << 63, -1, "now", True])
 async def test_a_time_that_is_none_fails_its_own_record_alone(make_bus: Any, time: Any) -> None:
-    """As time.time() * 1000 gives it: the batch could not be written, and the whole bus ended."""
+    """A time like time.time() * 1000 made the batch unwritable, and ended the whole bus."""
     async with make_bus(auto_create_topics=True) as bus:
         first = bus.send_nowait("t", b"first")
         for send in (bus.send, bus.send_nowait):

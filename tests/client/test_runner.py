@@ -1,4 +1,4 @@
-"""What a runner does when its group takes partitions away, against a consumer that does as the test says."""
+"""A runner whose group revokes partitions, with a consumer that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several members of a group, in one bus and in several of one process: under load, while they come and go."""
+"""Several members of a group, in a bus and in several ones of a process, join and leave under load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
 
 
 class Ledger:
-    """Who handled what, and who was at work on a partition at the same time as another."""
+    """Records who handled what, and overlaps of two members on a partition."""
 
     def __init__(self) -> None:
         self.handled: dict[TopicPartition, list[int]] = defaultdict(list)

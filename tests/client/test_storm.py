@@ -1,7 +1,7 @@
-"""Services of one group join, leave, are killed and stand still, all at once: 16 members, 64 partitions.
+"""Services of one group join, leave, are killed and stall concurrently: 16 members, 64 partitions.
 
-Each is a bus with a handler of its own. No partition is handled by two current members at once, no record is left out,
-none is handled out of order, no commit goes back; and where nobody was killed or stood still, none is handled twice.
+Each is a bus with a handler. No partition is handled by two current members at once, no record is left out or handled
+out of order, no commit goes back. If no member was killed or stalled, no record is handled twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIONS = {"session_timeout_ms": 6_000, "max_poll_interval_ms": 20_000, "drain_t
 
 
 class Member:
-    """One service."""
+    """A service of the group."""
 
     def __init__(self, storm: Storm, name: str) -> None:
         self.storm = storm
@@ -80,7 +80,7 @@ class Member:
         self.gate.set()
 
     def kill(self) -> None:
-        """It is gone, and nobody hears of it: its place in the group ends with its session."""
+        """Kill the service without notice: its membership ends with its session."""
 
         async def dead(*_: Any) -> None:
             raise RequestTimedOut("the process is dead")
@@ -94,7 +94,7 @@ class Member:
 
 
 class Storm:
-    """One seed's run."""
+    """A run with a seed."""
 
     def __init__(self, seed: int, *, gentle: bool) -> None:
         self.random = Random(seed)

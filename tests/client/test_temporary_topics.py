@@ -1,4 +1,4 @@
-"""Topics that live as long as a bus runs: made anew, deleted as it closes, and never somebody else's."""
+"""Topics that live as long as a bus: created at its start, deleted when it closes, and never those of others."""
 
 from __future__ import annotations
 

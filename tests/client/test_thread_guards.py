@@ -1,4 +1,4 @@
-"""A bus belongs to one thread and one event loop; whoever is elsewhere is told what to do, and breaks nothing."""
+"""A bus belongs to a thread and an event loop; calls from elsewhere get an error with a solution, without harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def elsewhere(function: Callable[[], Any]) -> BaseException | None:
-    """What it raises in another thread, on an event loop of that thread where it needs one."""
+    """Return the error of a call in another thread, in an event loop of that thread if it needs one."""
 
     async def awaited() -> None:
         asked = function()
@@ -153,7 +153,7 @@ def test_another_event_loop_of_the_same_thread() -> None:
 
 
 async def test_who_may_close_a_bus(make_bus: Any) -> None:
-    """Anybody else would cancel the task that started it, wherever that is."""
+    """Closing it elsewhere would cancel the task that started it."""
     async with make_bus() as bus:
         await bus.admin.create_topic("t")
         refused: list[BaseException | None] = [await elsewhere(bus.close)]

@@ -350,7 +350,7 @@ async def test_a_cancelled_transaction_and_the_bus_end_although_the_disk_is_full
 @pytest.mark.system
 @pytest.mark.parametrize("only", ["sync", "sync_dir"])
 async def test_a_flush_that_fails_at_any_place(only: str) -> None:
-    """The log is poisoned then; opened again it tells what became of the transaction."""
+    """The failure poisons the log. Reopened, it shows the outcome of the transaction."""
     outcomes: list[str] = []
     for n in range(1, 50):
         disk = CrashStorage()

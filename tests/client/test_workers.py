@@ -20,7 +20,7 @@ from tests.client.fakes import T0, T1, Running, on_both, others_run, records, ru
 
 
 class Many:
-    """A handler that takes time of a clock, by offset, and remembers who was at work when."""
+    """A handler that takes time of a fake clock, by offset, and records concurrent calls."""
 
     def __init__(self, clock: FakeClock, order: str = "partition", **options: Any) -> None:
         self.clock = clock

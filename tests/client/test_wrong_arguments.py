@@ -81,7 +81,7 @@ async def test_what_send_is_given(make_bus: Any, how: str, topic: Any, options: 
     ],
 )
 async def test_send_many_is_given_a_list(make_bus: Any, values: Any, key: Any, told: str) -> None:
-    """A text was sent letter by letter, and a dict's keys one by one."""
+    """A text was sent letter by letter, and a dict key by key."""
     async with make_bus() as bus:
         await bus.admin.create_topic("orders")
         with pytest.raises(ConfigError, match=told):
@@ -201,7 +201,7 @@ async def test_a_pattern_that_matches_no_topic_is_told(make_bus: Any, caplog: py
 
 
 async def test_one_name_is_a_list_of_one(make_bus: Any) -> None:
-    """A text was taken letter by letter: there is no topic 'o'."""
+    """A text was read letter by letter, so that topic 'o' did not exist."""
     async with make_bus() as bus:
         await bus.admin.create_topic("orders", configs={"retention.ms": 1})
         await bus.admin.alter_configs("orders", delete="retention.ms")
@@ -212,7 +212,7 @@ async def test_one_name_is_a_list_of_one(make_bus: Any) -> None:
 
 
 async def test_many_values_are_not_read_but_to_be_sent(make_bus: Any) -> None:
-    """The text of a mistake that nobody had made was written of all values, at each call."""
+    """The text of an error that did not occur was formatted from all values, at each call."""
 
     class Unread(list[bytes]):
         def __repr__(self) -> str:
@@ -226,7 +226,7 @@ async def test_many_values_are_not_read_but_to_be_sent(make_bus: Any) -> None:
 
 
 async def test_a_type_error_that_is_not_about_the_arguments_keeps_its_cause() -> None:
-    """It is looked at for swapped arguments, and lost its cause where they were right."""
+    """The error is checked for swapped arguments. Otherwise it lost its cause."""
 
     class Producer:
         def send_nowait(self, *_: Any, **__: Any) -> None:

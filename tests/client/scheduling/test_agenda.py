@@ -19,12 +19,12 @@ Stored = tuple[bytes, bytes | None, Any]
 
 
 class Partition:
-    """A partition of scheduled records: what stands in it, who owns it, and what was delivered."""
+    """A partition of scheduled records: its contents, its owner, and what was delivered."""
 
     def __init__(self, held_bytes: int = 1 << 20) -> None:
         self.records: list[Stored] = []
         self.delivered: list[tuple[int, int, str]] = []
-        """When, due when, and what."""
+        """The time of delivery, the due time, and the value."""
         self.tokens = map(str, itertools.count())
         self._held_bytes = held_bytes
         self.take_over()
@@ -39,7 +39,7 @@ class Partition:
         self.read_to = 0
 
     def compact(self) -> None:
-        """What the log may do at any time: of a key the last record alone is kept, and no tombstone."""
+        """Compact as the log may at any time: keep only the last record of each key, and drop tombstones."""
         last = {key: at for at, (key, _, _) in enumerate(self.records)}
         self.records = [
             one if one[1] is None or last[one[0]] == at else (one[0], None, ()) for at, one in enumerate(self.records)
@@ -53,7 +53,7 @@ class Partition:
         self.agenda.settle()
 
     def item(self, one: Pending) -> Item:
-        """As the shell gets it that has to read it again."""
+        """Return the item of a pending entry, reading it again if necessary."""
         if one.item is not None:
             return one.item
         key, value, _ = self.records[one.offset]
@@ -282,7 +282,7 @@ def test_an_instance_that_starts_changes_nothing_unless_the_times_do(dies: bool)
 
 
 def test_a_declaration_that_was_written_beside_a_firing_is_no_second_one() -> None:
-    """An instance starts right before a firing, and its record is read behind it; the one that fired may die then."""
+    """An instance starts right before a firing, so its record comes after it; the instance that fired may die then."""
     for dies in (False, True):
         partition = Partition()
         partition.put("every:f", every(60))

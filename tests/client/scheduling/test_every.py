@@ -18,7 +18,7 @@ from tests.client.fleets import life
 from tests.client.trials import LOGS
 
 START_MS = 1_700_000_000_000
-"""22:13:20 UTC."""
+"""This is 22:13:20 UTC."""
 
 
 def since(ms: int) -> int:
@@ -347,7 +347,7 @@ async def test_drain_does_not_wait_for_the_times_that_come_meanwhile(monkeypatch
     now_ms, bus = START_MS, EventBus("memory://")
 
     def hasty() -> int:
-        """Whenever somebody looks, the next time has come."""
+        """Return a time at which the next firing is due, at every call."""
         nonlocal now_ms
         now_ms += 100
         return now_ms

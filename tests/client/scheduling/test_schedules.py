@@ -1,4 +1,4 @@
-"""Records for later: delivered once and in time, over restarts, beside other instances, in transactions."""
+"""Scheduled records: delivered once and in time, over restarts, with other instances, in transactions."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ async def test_what_was_delivered_cannot_be_cancelled(make_bus: MakeBus) -> None
 
 
 async def test_an_answer_is_true_however_close_it_is(make_bus: MakeBus) -> None:
-    """Cancelled while it is delivered: whoever is told True never sees the record, whoever is told False does."""
+    """Cancelled during delivery: after True the record is never seen, after False it always is."""
     clock = FakeClock()
     async with make_bus(clock=clock) as bus:
         await bus.admin.create_topic("t")
@@ -597,7 +597,7 @@ def test_from_a_plain_thread(tmp_path: Path) -> None:
 
 
 async def test_ends_in_the_middle_of_it(make_bus: MakeBus) -> None:
-    """A bus that closes right behind a send: what waits is there for the next one."""
+    """A bus closes right after a send: the waiting record is delivered by the next one."""
     async with make_bus() as bus:
         await bus.admin.create_topic("t")
         for number in range(50):

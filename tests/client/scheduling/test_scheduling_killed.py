@@ -1,4 +1,4 @@
-"""A process that is killed while it puts by and delivers: all that it told of comes once, and nothing comes twice."""
+"""A process is killed while it schedules and delivers: what it reported is delivered once, and nothing twice."""
 
 from __future__ import annotations
 

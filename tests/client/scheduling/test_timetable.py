@@ -43,7 +43,7 @@ def test_times_of_a_cron_expression() -> None:
 
 
 def test_clocks_that_are_set_forward() -> None:
-    """02:30 does not exist on 29 March: it is called right behind the gap."""
+    """02:30 does not exist on 29 March, so it fires right after the gap."""
     daily = table("30 2 * * *", timezone="Europe/Berlin")
     assert local(daily, "2026-03-28T12:00:00+01:00", 2) == ["29.03. 03:00 +0200", "30.03. 02:30 +0200"]
 
@@ -95,7 +95,7 @@ def test_the_last_time_and_the_next_one_enclose_now(one: Timetable, start_ms: in
     ],
 )
 def test_what_fires_behind_a_gap(missed: Missed, late_ms: int, turn: Turn) -> None:
-    """In minutes, of a function that fires each hour."""
+    """Times in minutes, for a function that fires each hour."""
     hourly = table(3600, missed=missed)
     assert hourly.turn(0, late_ms * MINUTE) == Turn([one * MINUTE for one in turn.firings_ms], turn.next_ms * MINUTE)
 
