@@ -33,6 +33,7 @@ from spark_sinks.source.offsets import EARLIEST, LATEST, parse, resolve
 from spark_sinks.source.origin import Origin
 from spark_sinks.source.origins import open_origin, topics_of
 from spark_sinks.targets.choose import TargetOptions, is_database, open_target
+from spark_sinks.targets.place import below
 from spark_sinks.targets.target import Founding
 from spark_sinks.together import run_all
 
@@ -103,7 +104,8 @@ def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandR
 
     - ``url``: a log's directory or ``file://`` URL, ``kafka://host:port`` (a cluster, ``eventbus serve``), or a
       ``memory://`` whose bus is open in this process: Spark reads a copy, which goes with the log while this runs.
-    - ``to``: a directory (Parquet), ``delta:DIRECTORY``, ``iceberg:...``, a SQLAlchemy URL, or ``console:``.
+    - ``to``: a directory (Parquet), ``delta:DIRECTORY``, ``iceberg:...``, a SQLAlchemy URL, or ``console:``; for
+      ``DIRECTORY`` also ``s3://``, ``gs://`` or ``az://``.
     - ``value``: ``avro`` (with a ``registry``; a log may hold its own), ``json`` (with a ``schema``), ``text`` or
       ``bytes``; ``auto`` finds out. ``schema``: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL
       (``"carrier string, dep_delay double"``). Rows also get ``_topic, _partition, _offset, _timestamp`` and ``_key``,
@@ -264,7 +266,7 @@ def table_of(to: str, topic: str, several: bool) -> str:
         return with_topic(to, topic)
     if "{topic}" in to or not several or to == "console:":
         return to.replace("{topic}", topic)
-    return f"{to.rstrip('/')}/{topic}"
+    return below(to, topic)
 
 
 def interval_ms(every: Duration) -> int:

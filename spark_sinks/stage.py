@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError
 from spark_sinks.partitions import FIRST_DAY, LAST_DAY, directory_name
 from spark_sinks.shape import DATE
+from spark_sinks.targets.place import place_of, text_of
 from spark_sinks.targets.rewrite import rewrite, write_file
 from spark_sinks.targets.target import RowLimits, StagedFile
 
@@ -64,7 +64,7 @@ class StageWriter:
     """
 
     def __init__(self, stage: str, layout: Layout) -> None:
-        self._stage = Path(stage)
+        self._stage = place_of(stage)
         self._layout = layout
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._waiting_bytes = 0
@@ -111,14 +111,14 @@ def joined(files: Sequence[StagedFile], compression: str) -> list[StagedFile]:
         if len(parts) == 1 or sum(each.size_bytes for each in parts) > _JOINED_BYTES:
             found += parts
             continue
-        first = Path(parts[0].path)
-        paths = [Path(each.path) for each in sorted(parts)]
+        places = [place_of(each.path) for each in sorted(parts)]
         written = rewrite(
-            paths, pa.schema([]), lambda number, first=first: first.with_suffix(f".{number}"), compression
+            places,
+            pa.schema([]),
+            lambda number, first=places[0]: first.with_name(f"{first.name}.{number}"),
+            compression,
         )
-        found += [StagedFile(str(each.path), directory, each.rows, each.size_bytes) for each in written]
-        for path in paths:
-            path.unlink()
+        found += [StagedFile(text_of(each.path), directory, each.rows, each.size_bytes) for each in written]
     return found
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from eventbus.errors import ConfigError, LogLocked, StorageError
 from spark_sinks.shape import quarantine_schema
 from spark_sinks.targets.files import DirectoryLock, Files, disk_errors, try_lock
-from spark_sinks.targets.parts import Epochs, Part, join, part_of
+from spark_sinks.targets.parts import Epochs, Part, join, parent, part_of
+from spark_sinks.targets.place import Place, table_place, text_of
+from spark_sinks.targets.storage import MakeFiles, parquet_file
 from spark_sinks.targets.target import QUARANTINE_SUFFIX, SinkState, StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 META = "_eventbus"
+_PROBE = f"{META}/conditional-puts"
 Kind = Literal["Parquet files", "Delta", "Iceberg"]
 _MARKS: dict[Kind, tuple[str, str]] = {
     "Parquet files": (f"{META}/ledger/*.json", ""),
@@ -29,7 +33,6 @@ _MARKS: dict[Kind, tuple[str, str]] = {
     "Iceberg": ("metadata/*.metadata.json", "iceberg:"),
 }
 """The files in the directory of each kind, and the prefix of its URL."""
-MakeFiles = Callable[[Path], Files]
 
 
 class Stage:
@@ -38,8 +41,13 @@ class Stage:
     ``shared``: a directory that other tables may use too, instead of the table's own.
     """
 
-    def __init__(self, table: Path, shared: str | None, make_files: MakeFiles) -> None:
-        self.root = Path(shared).expanduser().absolute() if shared else table / META / "stage"
+    def __init__(self, table: Place, shared: str | None, make_files: MakeFiles) -> None:
+        self.root = table_place(shared) if shared else table / META / "stage"
+        if _store_of(self.root) != _store_of(table):
+            raise ConfigError(
+                f"stage={str(self.root)!r} is not in the store of {table}. Files cannot be moved between stores in one "
+                f"step. Leave stage= out, or choose a place in the same bucket."
+            )
         self._is_shared = shared is not None
         self._files = make_files(self.root)
 
@@ -47,21 +55,18 @@ class Stage:
         """The directory for the next batch; it exists afterwards."""
         name = self._name(state)
         self._files.makedirs(name)
-        return str(self.root / name)
+        return text_of(self.root / name)
 
     def clear(self, id: str) -> None:
         """Remove what landings of this table left."""
         prefix = f"{id}-" if self._is_shared else ""
-        for path in self._files.files_below("", hidden=True):
-            if path.startswith(prefix):
-                self._files.remove(path)
+        self._files.remove(*(path for path in self._files.files_below("", hidden=True) if path.startswith(prefix)))
         self._files.remove_empty("", prefix)
 
     def done(self, state: SinkState) -> None:
         """Remove the files of failed attempts of tasks after the commit. An error of the disk does not matter here."""
         with contextlib.suppress(StorageError):
-            for path in self._files.files_below(self._name(state), hidden=True):
-                self._files.remove(path)
+            self._files.remove(*self._files.files_below(self._name(state), hidden=True))
             self._files.remove_empty("", self._name(state))
 
     def _name(self, state: SinkState) -> str:
@@ -75,7 +80,7 @@ class Quarantine:
     refused records.
     """
 
-    def __init__(self, table: Path, make_files: MakeFiles) -> None:
+    def __init__(self, table: Place, make_files: MakeFiles) -> None:
         self.root = table.with_name(table.name + QUARANTINE_SUFFIX)
         self._files = make_files(self.root)
 
@@ -90,18 +95,15 @@ class Quarantine:
     def clear(self, state: SinkState, epochs: Epochs) -> None:
         """Remove files that never counted, and those that have been dealt with."""
         dead = [path for path in self._paths(state) if not self._counts(path, state, epochs)]
-        for path in dead:
-            self._files.remove(path)
+        self._files.remove(*dead)
         if dead:
             self._files.sync_dir("")
 
     def read(self, state: SinkState, epochs: Epochs) -> Iterator[pa.RecordBatch]:
         """The refused records that wait."""
-        import pyarrow.parquet as pq
-
         for path in self._paths(state):
             if self._counts(path, state, epochs):
-                with pq.ParquetFile(self.root / path) as file:
+                with parquet_file(self.root / path) as file:
                     for batch in file.iter_batches():
                         yield batch.cast(quarantine_schema())
 
@@ -119,10 +121,14 @@ def move_parts(files: Files, root: str, staged: Sequence[StagedFile], state: Sin
     directories = [join(root, file.directory) if file.directory else root for file in staged]
     for directory in sorted({*directories}):
         files.makedirs(directory)
-    paths: list[str] = []
-    for number, (file, directory) in enumerate(zip(staged, directories, strict=True)):
-        paths.append(join(directory, Part(state.id, state.sequence, state.epoch, number).name))
-        files.rename(file.path, paths[-1])
+    names = [Part(state.id, state.sequence, state.epoch, number).name for number in range(len(staged))]
+    paths = [join(directory, name) for directory, name in zip(directories, names, strict=True)]
+    if files.parallel == 1 or len(staged) == 1:
+        for file, path in zip(staged, paths, strict=True):
+            files.rename(file.path, path)
+    else:
+        with ThreadPoolExecutor(files.parallel) as threads:
+            list(threads.map(files.rename, (file.path for file in staged), paths))
     for directory in sorted({*directories}):
         files.sync_dir(directory)
     return paths
@@ -131,32 +137,45 @@ def move_parts(files: Files, root: str, staged: Sequence[StagedFile], state: Sin
 def remove_parts(files: Files, directory: str, state: SinkState) -> None:
     """Remove the files of this landing's next commit, which was refused. What resists is left to the next opening."""
     with contextlib.suppress(StorageError):
-        for path in files.files_below(directory):
-            part = part_of(path)
-            if part is not None and part[:3] == (state.id, state.sequence, state.epoch):
-                files.remove(path)
+        parts = ((path, part_of(path)) for path in files.files_below(directory))
+        mine = (state.id, state.sequence, state.epoch)
+        files.remove(*(path for path, part in parts if part is not None and part[:3] == mine))
 
 
-def check_kind(directory: Path, kind: Kind) -> None:
+def check_kind(directory: Place, kind: Kind, files: Files) -> None:
     """Raise `ConfigError` where a table of another kind is: a reader of directories would see the rows of both."""
     for other, (mark, prefix) in _MARKS.items():
-        if other != kind and any(directory.glob(mark)):
+        if other != kind and any(PurePosixPath(path).match(mark) for path in files.files_below(parent(mark))):
             raise ConfigError(
                 f"{directory} is a table of {other}, not of {kind}: say {prefix}{directory}, or another directory"
             )
 
 
 class TableLock:
-    """The lock of a table on this machine, held from opening to closing. Opening again with it is fine."""
+    """The lock of a table on this machine, held from opening to closing. Opening again with it is fine.
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / META / "lock"
+    An object store has none: a lock that outlives its landing would need a clock. There the second landing takes the
+    table over, and conditional puts fence the first.
+    """
+
+    def __init__(self, directory: Place, files: Files) -> None:
+        self._directory = directory
+        self._files = files
         self._held: DirectoryLock | None = None
 
     def acquire(self) -> None:
-        """Raises `LogLocked` when another living landing holds the table. The directory must exist."""
-        if self._held is None:
-            self._held = DirectoryLock(self._path).__enter__()
+        """Raises `LogLocked` when another living landing holds the table. The directory must exist.
+
+        Raises `ConfigError` for an object store that ignores the condition of a put, as some old ones do.
+        """
+        if not isinstance(self._directory, Path):
+            if self._files.create(_PROBE, b"") and self._files.create(_PROBE, b""):
+                raise ConfigError(
+                    f"{self._directory} cannot hold a table. Its store ignores the condition of a put "
+                    f"(If-None-Match), so two landings could write the same commit. Upgrade the store."
+                )
+        elif self._held is None:
+            self._held = DirectoryLock(self._directory / META / "lock").__enter__()
 
     def release(self) -> None:
         if self._held is not None:
@@ -167,12 +186,15 @@ class TableLock:
 class ReadLock:
     """Keeps compaction and our own readers of a Parquet table apart; commits need none, they only add."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Place) -> None:
         self._path = directory / META / "reading"
 
     @contextlib.contextmanager
     def shared(self) -> Generator[None]:
-        """Hold the lock while rows are read. A read-only directory and Windows have none."""
+        """Hold the lock while rows are read. A read-only directory, Windows and object stores have none."""
+        if not isinstance(self._path, Path):  # nothing is compacted there
+            yield
+            return
         try:
             file = self._path.open("a+")
         except OSError:
@@ -188,9 +210,14 @@ class ReadLock:
     @contextlib.contextmanager
     def exclusive(self) -> Generator[None]:
         """Hold the lock while files are replaced. Raises `LogLocked` while the table is being read."""
+        assert isinstance(self._path, Path), "nothing is compacted in an object store"
         with disk_errors(self._path, "open"):
             file = self._path.open("a+")
         with file:
             if not try_lock(file):
                 raise LogLocked(f"{self._path.parent.parent} is being read (by verify?): compact it afterwards")
             yield
+
+
+def _store_of(place: Place) -> str:
+    return "" if isinstance(place, Path) else place.bucket

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from eventbus.errors import ConfigError
+from spark_sinks.targets.place import STORES, ObjectPath, Place, is_object, table_place
 from spark_sinks.targets.target import Target
 
 _KINDS = ("delta", "iceberg", "console", "postgresql", "mysql", "mariadb", "sqlite", "file")
 _DATABASES = ("postgresql", "mysql", "mariadb", "sqlite")
-_FAR = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs")
+_FAR = ("gcs", "abfs", "abfss", "hdfs")
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
@@ -31,8 +30,9 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
     """The target for a path or URL; nothing is made or connected before its `Target.open`.
 
     ``./warehouse/orders`` or ``file:///...``: a directory of Parquet files · ``delta:./lake/orders`` ·
-    ``iceberg:./lake/orders`` or ``iceberg:<catalog>.<namespace>.<table>`` · ``postgresql://``, ``mysql://``,
-    ``sqlite:///`` · ``console:``. Raises `ConfigError` for anything else, and where a library is missing.
+    ``iceberg:./lake/orders`` or ``iceberg:<catalog>.<namespace>.<table>`` · ``s3://bucket/orders`` (``gs://``,
+    ``az://``), also after ``delta:`` · ``postgresql://``, ``mysql://``, ``sqlite:///`` · ``console:``. Raises
+    `ConfigError` for anything else, and where a library is missing.
     """
     options = options or TargetOptions()
     if options.compression not in COMPRESSIONS:
@@ -41,7 +41,7 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
     if kind == "delta" and colon:
         from spark_sinks.targets.delta.target import open_delta
 
-        return open_delta(local_directory(rest), options)
+        return open_delta(files_place(rest), options)
     if kind == "iceberg" and colon:
         from spark_sinks.targets.iceberg.target import open_iceberg
 
@@ -54,21 +54,31 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
     if "://" in to and name not in _KINDS and (near := difflib.get_close_matches(name, _KINDS, 1)):
         raise ConfigError(f"to={to!r} names no kind of table. {kind!r} does not exist. Did you mean {near[0]!r}?")
     if kind in _FAR:
-        raise ConfigError(f"to={to!r}: tables of files are directories of this machine, a mounted bucket too")
+        raise ConfigError(f"to={to!r}: tables of files are in local directories, s3://, gs:// or az://")
     if is_database(to):
         from spark_sinks.targets.sql import open_sql
 
         return open_sql(to, options)
-    if colon and kind != "file" and len(kind) > 1 and kind.isalnum():
+    if colon and kind != "file" and not is_object(to) and len(kind) > 1 and kind.isalnum():
         raise _unknown_kind(to, kind)
     from spark_sinks.targets.parquet.target import ParquetTarget
 
-    return ParquetTarget(local_directory(to), options)
+    return ParquetTarget(files_place(to), options)
+
+
+def files_place(to: str) -> Place:
+    """Return the place of a table of files. Raises `ConfigError` without ``obstore`` for one in an object store."""
+    place = table_place(to)
+    if isinstance(place, ObjectPath):
+        from spark_sinks.targets.objects import require_obstore
+
+        require_obstore(place)
+    return place
 
 
 def is_database(to: str) -> bool:
     """Return True for the URL of a database, also of an unknown one."""
-    return "://" in to and to.partition(":")[0] not in ("file", "delta", "iceberg", *_FAR)
+    return "://" in to and to.partition(":")[0] not in ("file", "delta", "iceberg", *STORES, *_FAR)
 
 
 def _unknown_kind(to: str, kind: str) -> ConfigError:
@@ -81,14 +91,3 @@ def _unknown_kind(to: str, kind: str) -> ConfigError:
         f"to={to!r}: there is no kind of table called {kind!r}; {hint} A directory of Parquet files of that name is "
         f"written ./{to}"
     )
-
-
-def local_directory(to: str) -> Path:
-    """The directory that a path or ``file://`` URL names; `ConfigError` for one that is not on this machine."""
-    if to.startswith("file:/"):
-        to = unquote(to.removeprefix("file:").removeprefix("//"))
-    elif "://" in to:
-        raise ConfigError(f"to={to!r}: tables of files are local directories, as in './warehouse/orders'")
-    if not to:
-        raise ConfigError("to= names no directory: say where the table goes, as in './warehouse/orders'")
-    return Path(to).expanduser().absolute()

@@ -23,7 +23,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENO
 
 
 class Files(Protocol):
-    """What the commit protocol needs of a file system."""
+    """What the commit protocol needs of a file system or an object store."""
+
+    parallel: int
+    """How many files it is worth to rename at once."""
 
     def exists(self, path: str) -> bool: ...
     def read(self, path: str) -> bytes: ...
@@ -37,8 +40,11 @@ class Files(Protocol):
         """Create a file with all of ``data`` or not at all; False if it exists."""
         ...
 
-    def rename(self, source: str, target: str) -> None: ...
-    def remove(self, path: str) -> None: ...
+    def rename(self, source: str, target: str) -> None:
+        """Give a staged file its name. In an object store it is a copy, and the staged one goes with the stage."""
+        ...
+
+    def remove(self, *paths: str) -> None: ...
     def remove_empty(self, path: str, prefix: str) -> None:
         """Remove the directories of this prefix right below a directory, as far as nothing is left in them."""
         ...
@@ -58,6 +64,8 @@ class Files(Protocol):
 
 class LocalFiles:
     """`Files` on a local directory. Foreign errors leave as `StorageError`, a full disk as `StorageFull`."""
+
+    parallel = 1
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -114,9 +122,10 @@ class LocalFiles:
                     raise
                 _move_across(self.root / source, self.root / target)
 
-    def remove(self, path: str) -> None:
-        with disk_errors(self.root / path, "remove"):
-            (self.root / path).unlink(missing_ok=True)
+    def remove(self, *paths: str) -> None:
+        for path in paths:
+            with disk_errors(self.root / path, "remove"):
+                (self.root / path).unlink(missing_ok=True)
 
     def remove_empty(self, path: str, prefix: str) -> None:
         with disk_errors(self.root / path, "remove directories below"):
@@ -241,10 +250,18 @@ def _sync_dir(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path, what: str) -> Generator[None]:
-    """Turn an OSError into our own error, naming the path and what was done to it."""
+def disk_errors(path: object, what: str) -> Generator[None]:
+    """Turn an error of a disk or an object store into our own, naming the path and what was done to it."""
     try:
         yield
-    except OSError as error:
-        kind = StorageFull if error.errno in _FULL else StorageError
-        raise kind(f"cannot {what} {path}: {error.strerror or error}") from error
+    except Exception as error:
+        if isinstance(error, OSError):
+            kind = StorageFull if error.errno in _FULL else StorageError
+            raise kind(f"cannot {what} {path}: {error.strerror or _first_line(error)}") from error
+        if type(error).__module__.startswith("obstore."):  # which need not be installed
+            raise StorageError(f"cannot {what} {path}: {_first_line(error)}") from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

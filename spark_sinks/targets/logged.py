@@ -14,7 +14,6 @@ import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -24,7 +23,6 @@ from spark_sinks.shape import quarantine_schema
 from spark_sinks.targets.beside import (
     META,
     Kind,
-    MakeFiles,
     Quarantine,
     Stage,
     TableLock,
@@ -35,8 +33,10 @@ from spark_sinks.targets.beside import (
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.parts import Epochs, Part, part_of, sorts_below
+from spark_sinks.targets.place import Place, place_of
 from spark_sinks.targets.rewrite import write_file
 from spark_sinks.targets.settled import ends_of, without_settled
+from spark_sinks.targets.storage import MakeFiles, parquet_file
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Placed(NamedTuple):
 
     path: str
     directory: str
+    size_bytes: int
 
 
 class TableLog(Protocol):
@@ -111,7 +112,7 @@ class TableLog(Protocol):
 
 
 class LoggedTarget:
-    """A table in a local directory, with its own log."""
+    """A table in a directory or an object store, with its own log."""
 
     is_partitioned = True
     keeps_nan = True
@@ -120,7 +121,7 @@ class LoggedTarget:
         self,
         name: str,
         kind: Kind,
-        directory: Path,
+        directory: Place,
         options: TargetOptions,
         make_log: Callable[[], TableLog],
         make_files: MakeFiles,
@@ -137,7 +138,7 @@ class LoggedTarget:
         self._stage = Stage(directory, options.stage, make_files)
         self._quarantine = Quarantine(directory, make_files)
         self._account: tuple[SinkState, Epochs] | None = None
-        self.lock = TableLock(directory)
+        self.lock = TableLock(directory, self._files)
 
     # -- landing ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class LoggedTarget:
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         self._account = None
-        check_kind(self._directory, self._kind)
+        check_kind(self._directory, self._kind, self._files)
         self._files.makedirs(META)
         self.lock.acquire()
         try:
@@ -281,10 +282,9 @@ class LoggedTarget:
     def _clear(self, log: TableLog, state: SinkState, epochs: Epochs) -> None:
         """Remove files that no commit will ever name. Those that one named once are a matter of the format's vacuum."""
         self._stage.clear(state.id)
-        for path in self._files.files_below(log.data):
-            part = part_of(path)
-            if part is not None and part.id == state.id and not epochs.counts(part, state.sequence):
-                self._files.remove(path)
+        parts = ((path, part_of(path)) for path in self._files.files_below(log.data))
+        mine = ((path, part) for path, part in parts if part is not None and part.id == state.id)
+        self._files.remove(*(path for path, part in mine if not epochs.counts(part, state.sequence)))
         self._quarantine.clear(state, epochs)
 
     def _settled(
@@ -298,13 +298,13 @@ class LoggedTarget:
         kept, settled = without_settled(itertools.chain(waiting, _rows_of(batch.rejected)), ends)
         if not settled:
             return batch.rejected, state
-        path = Path(self._stage.directory(last)) / f"waiting-{new_id()}.staged"
+        path = place_of(self._stage.directory(last)) / f"waiting-{new_id()}.staged"
         state = msgspec.structs.replace(state, quarantine_from=last.sequence)
         return [write_file(path, "", kept, "zstd")] if kept else [], state
 
     def _place(self, log: TableLog, files: Sequence[StagedFile], last: SinkState) -> list[Placed]:
         paths = move_parts(self._files, log.data, files, last)
-        return [Placed(path, file.directory) for path, file in zip(paths, files, strict=True)]
+        return [Placed(path, file.directory, file.size_bytes) for path, file in zip(paths, files, strict=True)]
 
     def _committed(self, log: TableLog, last: SinkState, state: SinkState | None, commit: Callable[[], None]) -> None:
         """Commit to the table of ``last``, unless another landing has it. ``state``: the account of the commit.
@@ -347,10 +347,8 @@ class LoggedTarget:
 
 
 def _rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
     for each in files:
-        with pq.ParquetFile(each.path) as file:
+        with parquet_file(each.path) as file:
             for batch in file.iter_batches():
                 yield batch.cast(quarantine_schema())
 

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from spark_sinks.targets.files import disk_errors
+from spark_sinks.partitions import partition_values
+from spark_sinks.targets.place import Place, text_of
+from spark_sinks.targets.storage import new_file, parquet_file
 from spark_sinks.targets.target import StagedFile
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _ROW_GROUP_ROWS = 262_144
 class Rewritten(NamedTuple):
     """A new file, complete and synced."""
 
-    path: Path
+    path: Place
     rows: int
     size_bytes: int
 
@@ -34,12 +34,12 @@ class Rewrite(Protocol):
     """`rewrite`, so that a test can stand in for it."""
 
     def __call__(
-        self, sources: Sequence[Path], columns: pa.Schema, name: Callable[[int], Path], compression: str
+        self, sources: Sequence[Place], columns: pa.Schema, name: Callable[[int], Place], compression: str
     ) -> list[Rewritten]: ...
 
 
 def rewrite(
-    sources: Sequence[Path], columns: pa.Schema, name: Callable[[int], Path], compression: str
+    sources: Sequence[Place], columns: pa.Schema, name: Callable[[int], Place], compression: str
 ) -> list[Rewritten]:
     """Write the rows of ``sources``, in their order, into files called ``name(0)``, ``name(1)``, ...
 
@@ -49,8 +49,8 @@ def rewrite(
     import pyarrow.parquet as pq
 
     for source in sources:
-        with disk_errors(source, "read"):
-            others = [field for field in pq.read_schema(source) if field.name not in columns.names]
+        with parquet_file(source) as file:
+            others = [field for field in file.schema_arrow if field.name not in columns.names]
         columns = pa.schema([*columns, *others])
     written: list[Rewritten] = []
     groups = _row_groups(sources, columns)
@@ -58,15 +58,14 @@ def rewrite(
     while group is not None:
         path = name(len(written))
         rows = 0
-        with disk_errors(path, "write"), path.open("xb") as file:
+        with new_file(path) as file:
             with pq.ParquetWriter(file, columns, compression=compression) as writer:
                 while group is not None and file.tell() < FILE_BYTES:
                     writer.write_table(group, row_group_size=_ROW_GROUP_ROWS)
                     rows += group.num_rows
                     group = next(groups, None)
-            file.flush()
-            os.fsync(file.fileno())
-            written.append(Rewritten(path, rows, file.tell()))
+            size_bytes = file.tell()
+        written.append(Rewritten(path, rows, size_bytes))
     return written
 
 
@@ -83,13 +82,28 @@ def fitted(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _row_groups(sources: Sequence[Path], columns: pa.Schema) -> Iterator[pa.Table]:
+def rows_of(place: Place | str, directory: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file with these columns; the file's partition directory has what the file lacks."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    with parquet_file(place) as file:
+        has = set(file.schema_arrow.names)
+        named = {name: text for name, text in partition_values(directory).items() if name not in has}
+        # Not without any column: such a batch has no rows.
+        for batch in file.iter_batches(columns=sorted(has & {*columns.names, "_offset"})):
+            for name in named.keys() & {*columns.names}:
+                kind = columns.field(name).type
+                value = pa.scalar(named[name], pa.string()).cast(kind)
+                batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+            yield fitted(batch, columns)
+
+
+def _row_groups(sources: Sequence[Place], columns: pa.Schema) -> Iterator[pa.Table]:
+    import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
     for source in sources:
-        with pq.ParquetFile(source) as file:
+        with parquet_file(source) as file:
             for batch in file.iter_batches():
                 waiting.append(fitted(batch, columns))
                 if sum(each.num_rows for each in waiting) >= _ROW_GROUP_ROWS:
@@ -99,14 +113,13 @@ def _row_groups(sources: Sequence[Path], columns: pa.Schema) -> Iterator[pa.Tabl
         yield pa.Table.from_batches(waiting)
 
 
-def write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compression: str) -> StagedFile:
+def write_file(path: Place, directory: str, batches: list[pa.RecordBatch], compression: str) -> StagedFile:
     """Write batches of one schema to a Parquet file and sync it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = pa.Table.from_batches(batches)
-    with disk_errors(path, "write"), path.open("xb") as file:
+    with new_file(path) as file:
         pq.write_table(table, file, compression=compression, row_group_size=_ROW_GROUP_ROWS)
-        file.flush()
-        os.fsync(file.fileno())
-        return StagedFile(str(path), directory, table.num_rows, file.tell())
+        size_bytes = file.tell()
+    return StagedFile(text_of(path), directory, table.num_rows, size_bytes)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spark_sinks.shape import KEY, TOMBSTONE
+from spark_sinks.targets.storage import parquet_file
 from spark_sinks.targets.target import StagedFile
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ Ends = dict[tuple[bytes | None, int], int]
 def ends_of(files: Sequence[StagedFile]) -> Ends:
     """The offset of the last tombstone of each key in each partition."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     ends: Ends = {}
     for staged in files:
-        with pq.ParquetFile(staged.path) as file:
+        with parquet_file(staged.path) as file:
             names = file.schema_arrow.names
             if TOMBSTONE not in names:
                 continue

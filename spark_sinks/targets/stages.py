@@ -7,8 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from eventbus.errors import StorageError
+from eventbus.errors import ConfigError, StorageError
 from spark_sinks.targets.files import disk_errors
+from spark_sinks.targets.place import is_object
 from spark_sinks.targets.target import SinkState
 
 
@@ -19,6 +20,8 @@ class Stage:
     """
 
     def __init__(self, root: str | None) -> None:
+        if root is not None and is_object(root):
+            raise ConfigError(f"stage={root.partition('?')[0]!r}: files for a database wait in a local directory")
         self._root = root
 
     def directory(self, state: SinkState) -> str:

@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from eventbus.errors import ConfigError
 from spark_sinks.partitions import partition_values
+from spark_sinks.targets.logged import Placed
+from spark_sinks.targets.place import Place
+from spark_sinks.targets.storage import parquet_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,14 +25,13 @@ _LONGEST_TEXT = 64
 """Longer texts bound nothing that anybody searches for, and the log would carry them."""
 
 
-def add_action(table: Path, path: str, directory: str, now_ms: int) -> AddAction:
+def add_action(table: Place, file: Placed, now_ms: int) -> AddAction:
     """The action that adds a Parquet file which is in its place already."""
-    import pyarrow.parquet as pq
     from deltalake.transaction import AddAction
 
-    file = table / path
-    stats = msgspec.json.encode(_stats(pq.read_metadata(file))).decode()
-    return AddAction(path, file.stat().st_size, partition_values(directory), now_ms, True, stats)
+    with parquet_file(table / file.path) as parquet:
+        stats = msgspec.json.encode(_stats(parquet.metadata)).decode()
+    return AddAction(file.path, file.size_bytes, partition_values(file.directory), now_ms, True, stats)
 
 
 def delta_columns(columns: pa.Schema) -> pa.Schema:

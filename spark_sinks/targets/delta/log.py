@@ -27,10 +27,11 @@ from spark_sinks.partitions import directory_name, partition_values
 from spark_sinks.shape import DATE
 from spark_sinks.targets.delta.actions import add_action, delta_columns
 from spark_sinks.targets.delta.upsert import batch_rows, changes, merged, record_key_of
-from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.logged import LostRace, Placed
 from spark_sinks.targets.parts import Epochs
+from spark_sinks.targets.place import Place
 from spark_sinks.targets.rewrite import fitted
+from spark_sinks.targets.storage import files_at
 from spark_sinks.targets.target import SinkState, StagedFile, pack_columns, read_account
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ _COMPRESSIONS: dict[str, Any] = {
     "gzip": "GZIP",
     "lz4": "LZ4",
 }
+_RECENT = 20
+"""Commits of others, such as a user's OPTIMIZE, that may have come after our newest one."""
+_Numbers = tuple[dict[str, int], dict[int, int], Epochs]
 _NUMBERS = ("sequence", "epoch", "rows", "rejected", "quarantine_from", "committed_at_ms")
 
 
@@ -56,10 +60,25 @@ class _Add(msgspec.Struct):
     path: str
 
 
+class _Transaction(msgspec.Struct):
+    app: str = msgspec.field(name="appId")
+    version: int
+
+
+class _People(msgspec.Struct):
+    begins: dict[int, int] = {}
+
+
+class _CommitInfo(msgspec.Struct):
+    eventbus: _People | None = None
+
+
 class _Action(msgspec.Struct):
     """A line of the log."""
 
     add: _Add | None = None
+    txn: _Transaction | None = None
+    info: _CommitInfo | None = msgspec.field(name="commitInfo", default=None)
 
     @classmethod
     def read(cls, line: bytes) -> _Action:
@@ -72,23 +91,27 @@ class DeltaLog:
     data = ""
     merges = True
 
-    def __init__(self, path: Path, compression: str) -> None:
+    def __init__(self, path: Place, compression: str) -> None:
         self._directory = path
+        self._options = None if isinstance(path, Path) else dict(path.options)
         self._path = str(path)
         self._compression = _COMPRESSIONS[compression]
+        self._files = files_at(path)
         self._table: DeltaTable | None = None
+        self._epochs = Epochs({})
 
     def exists(self) -> bool:
         from deltalake import DeltaTable
 
-        return DeltaTable.is_deltatable(self._path)
+        with delta_errors(self._path):
+            return DeltaTable.is_deltatable(self._path, self._options)
 
     def refresh(self) -> None:
         from deltalake import DeltaTable
 
         with delta_errors(self._path):
             if self._table is None:
-                self._table = DeltaTable(self._path)
+                self._table = DeltaTable(self._path, storage_options=self._options)
             else:
                 self._table.update_incremental()
 
@@ -102,6 +125,7 @@ class DeltaLog:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
+        self._epochs = epochs
         fields = [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in state.partition_by]
         try:
             with delta_errors(self._path):
@@ -110,7 +134,8 @@ class DeltaLog:
                     pa.schema([*fields, (EMPTY, pa.string())]),
                     partition_by=list(state.partition_by),
                     configuration={_FOUNDING: _founding(state)},
-                    commit_properties=_properties(state, epochs),
+                    commit_properties=self._properties(state),
+                    storage_options=self._options,
                     raise_if_key_not_exists=False,
                 )
         except StorageError as error:
@@ -122,16 +147,56 @@ class DeltaLog:
         founding = self.table.metadata().configuration.get(_FOUNDING)
         if founding is None:
             raise ConfigError(f"{self._path} is a Delta table that no landing made: land into another directory")
-        numbers = {name: self._number(name) for name in _NUMBERS}
-        offsets = {each: self._offset(each) for each in range(self._number("partitions"))}
+        with delta_errors(self._path):
+            numbers, offsets, self._epochs = self._newest_numbers() or self._kept_numbers()
         state = msgspec.structs.replace(
             read_account(founding, self._path),
             **numbers,
-            offsets={each: offset for each, offset in offsets.items() if offset is not None},
+            offsets=offsets,
             schema=b"" if (columns := self.columns()) is None else pack_columns(columns),
         )
-        latest = range(max(1, state.epoch - Epochs.KEPT + 1), state.epoch + 1)
-        return state, Epochs({epoch: self._number(_begin(epoch)) for epoch in latest})
+        return state, self._epochs
+
+    def _newest_numbers(self) -> _Numbers | None:
+        """Return the numbers of our newest commit, which holds all of them; None if that is too old to be in the log.
+
+        One file is read. deltalake reads the whole log since its last checkpoint for each number.
+        """
+        newest = self.table.version()
+        for version in range(newest, max(newest - _RECENT, -1), -1):
+            try:
+                actions = self._actions(version)
+            except StorageError:  # cleaned up
+                return None
+            numbers = {each.txn.app.removeprefix(f"{APP}."): each.txn.version for each in actions if each.txn}
+            people = next((each.info.eventbus for each in actions if each.info and each.info.eventbus), None)
+            if people is not None and people.begins and "sequence" in numbers:
+                offsets = {each: numbers.get(f"offset.{each}") for each in range(numbers["partitions"])}
+                return (
+                    {name: numbers[name] for name in _NUMBERS},
+                    {each: offset for each, offset in offsets.items() if offset is not None},
+                    Epochs(people.begins),
+                )
+        return None
+
+    def _kept_numbers(self) -> _Numbers:
+        """Return the numbers that outlive the files of the log."""
+
+        def number(name: str) -> int | None:
+            return self.table.transaction_version(f"{APP}.{name}")
+
+        epoch = number("epoch") or 0
+        latest = range(max(1, epoch - Epochs.KEPT + 1), epoch + 1)
+        offsets = {each: number(f"offset.{each}") for each in range(number("partitions") or 0)}
+        return (
+            {name: number(name) or 0 for name in _NUMBERS},
+            {each: offset for each, offset in offsets.items() if offset is not None},
+            Epochs({each: number(_begin(each)) or 0 for each in latest}),
+        )
+
+    def _actions(self, version: int) -> list[_Action]:
+        lines = self._files.read(f"_delta_log/{version:020d}.json").splitlines()
+        return [_Action.read(line) for line in lines]
 
     def take_over(self, state: SinkState, epochs: Epochs) -> None:
         before = self.account()[0]
@@ -139,19 +204,20 @@ class DeltaLog:
         if (state.topic_id, state.upsert) != (before.topic_id, before.upsert):
             with delta_errors(self._path):
                 self.table.alter.set_table_properties({_FOUNDING: _founding(state)}, raise_if_not_exists=False)
-        self._add(state, [], epochs)
+        self._epochs = epochs
+        self._add(state, [])
 
     def commit(self, state: SinkState, files: Sequence[Placed], columns: pa.Schema, now_ms: int) -> None:
-        self._add(state, [add_action(self._directory, file.path, file.directory, now_ms) for file in files])
+        self._add(state, [add_action(self._directory, file, now_ms) for file in files])
 
-    def _add(self, state: SinkState, adds: Sequence[AddAction], epochs: Epochs | None = None) -> None:
+    def _add(self, state: SinkState, adds: Sequence[AddAction]) -> None:
         with delta_errors(self._path):
             self.table.create_write_transaction(
                 [*adds],
                 "append",
                 self.table.schema(),
                 list(state.partition_by),
-                commit_properties=_properties(state, epochs),
+                commit_properties=self._properties(state),
             )
 
     def columns(self) -> pa.Schema | None:
@@ -192,12 +258,14 @@ class DeltaLog:
                 self._allow_local_times(state, columns)
                 # It replaces the first columns. The table has no files yet that "overwrite" could remove.
                 by = list(state.partition_by)
-                self.table.create_write_transaction([], "overwrite", columns, by, commit_properties=_properties(state))
+                self.table.create_write_transaction(
+                    [], "overwrite", columns, by, commit_properties=self._properties(state)
+                )
             elif wider:
                 self._rewrite(state, columns)
             else:
                 self.table.alter.add_columns(
-                    Schema.from_arrow(pa.schema(new)).fields, commit_properties=_properties(state)
+                    Schema.from_arrow(pa.schema(new)).fields, commit_properties=self._properties(state)
                 )
 
     def _allow_local_times(self, state: SinkState, columns: pa.Schema) -> None:
@@ -213,7 +281,7 @@ class DeltaLog:
             self.table.alter.add_feature(
                 TableFeatures.TimestampWithoutTimezone,
                 allow_protocol_versions_increase=True,
-                commit_properties=_properties(state),
+                commit_properties=self._properties(state),
             )
             raise LostRace(f"{feature} was enabled")
 
@@ -230,7 +298,7 @@ class DeltaLog:
             schema_mode="overwrite",
             partition_by=list(state.partition_by) or None,
             writer_properties=WriterProperties(compression=self._compression),
-            commit_properties=_properties(state),
+            commit_properties=self._properties(state),
         )
 
     def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
@@ -252,12 +320,12 @@ class DeltaLog:
         with delta_errors(self._path):
             source = changes(rows, keys, having)
             writer = WriterProperties(compression=self._compression)
-            merged(self.table, _properties(state), source, keys, writer_properties=writer)
+            merged(self.table, self._properties(state), source, keys, writer_properties=writer)
 
     def compact(self, state: SinkState, directory: str) -> None:
         filters = [(name, "=", value or "") for name, value in partition_values(directory).items()]
         with delta_errors(self._path):
-            self.table.optimize.compact(filters or None, commit_properties=_properties(state))
+            self.table.optimize.compact(filters or None, commit_properties=self._properties(state))
 
     def files(self) -> dict[str, list[int]]:
         import pyarrow as pa
@@ -275,19 +343,29 @@ class DeltaLog:
         yield from table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2)
 
     def newest(self) -> list[str]:
-        log = f"_delta_log/{self.table.version():020d}.json"
-        with disk_errors(self._directory / log, "read"):
-            actions = map(_Action.read, (self._directory / log).read_bytes().splitlines())
-        return [*(unquote(action.add.path) for action in actions if action.add is not None), log]
+        if not isinstance(self._directory, Path):
+            return []
+        version = self.table.version()
+        added = [unquote(action.add.path) for action in self._actions(version) if action.add is not None]
+        return [*added, f"_delta_log/{version:020d}.json"]
 
     def close(self) -> None:
         self._table = None
 
-    def _number(self, name: str) -> int:
-        return self.table.transaction_version(f"{APP}.{name}") or 0
+    def _properties(self, state: SinkState) -> CommitProperties:
+        from deltalake import CommitProperties, Transaction
 
-    def _offset(self, partition: int) -> int | None:
-        return self.table.transaction_version(f"{APP}.offset.{partition}")
+        numbers: dict[str, int] = {name: getattr(state, name) for name in _NUMBERS}
+        numbers |= {f"offset.{each}": offset for each, offset in state.offsets.items()}
+        numbers["partitions"] = max(state.offsets, default=-1) + 1
+        numbers[_begin(state.epoch)] = self._epochs.begins[state.epoch]
+        offsets = {str(each): offset for each, offset in state.offsets.items()}
+        begins = {str(each): sequence for each, sequence in self._epochs.begins.items()}
+        return CommitProperties(
+            custom_metadata={APP: {"topic": state.topic, "offsets": offsets, "begins": begins}},
+            max_commit_retries=0,
+            app_transactions=[Transaction(f"{APP}.{name}", number) for name, number in numbers.items()],
+        )
 
 
 def require_deltalake() -> None:
@@ -319,19 +397,3 @@ def _founding(state: SinkState) -> str:
 
 def _begin(epoch: int) -> str:
     return f"begin.{epoch % Epochs.KEPT}"
-
-
-def _properties(state: SinkState, epochs: Epochs | None = None) -> CommitProperties:
-    from deltalake import CommitProperties, Transaction
-
-    numbers: dict[str, int] = {name: getattr(state, name) for name in _NUMBERS}
-    numbers |= {f"offset.{each}": offset for each, offset in state.offsets.items()}
-    numbers["partitions"] = max(state.offsets, default=-1) + 1
-    if epochs is not None:
-        numbers[_begin(state.epoch)] = epochs.begins[state.epoch]
-    people = {APP: {"topic": state.topic, "offsets": {str(each): offset for each, offset in state.offsets.items()}}}
-    return CommitProperties(
-        custom_metadata=people,
-        max_commit_retries=0,
-        app_transactions=[Transaction(f"{APP}.{name}", number) for name, number in numbers.items()],
-    )

@@ -1,25 +1,24 @@
-"""`open_delta`: a Delta table in a local directory."""
+"""`open_delta`: a Delta table in a directory or an object store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import unquote
 
 from eventbus.errors import ConfigError
-from spark_sinks.targets.beside import MakeFiles
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.delta.log import DeltaLog, require_deltalake
-from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.logged import LoggedTarget, TableLog
+from spark_sinks.targets.place import Place
+from spark_sinks.targets.storage import MakeFiles, files_at
 
 
 def open_delta(
-    directory: Path,
+    directory: Place,
     options: TargetOptions,
     *,
-    make_files: MakeFiles = LocalFiles,
-    make_log: Callable[[Path, str], TableLog] = DeltaLog,
+    make_files: MakeFiles = files_at,
+    make_log: Callable[[Place, str], TableLog] = DeltaLog,
 ) -> LoggedTarget:
     """The table at ``directory``. Raises `ConfigError` when ``deltalake`` is not installed."""
     require_deltalake()

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_sinks.partitions import partition_values
 from spark_sinks.shape import KEY, TOMBSTONE
-from spark_sinks.targets.rewrite import fitted
+from spark_sinks.targets.rewrite import fitted, rows_of
 from spark_sinks.targets.target import StagedFile
 
 if TYPE_CHECKING:
@@ -24,18 +23,9 @@ _NEWER = "(s._partition <> t._partition or s._offset > t._offset)"
 def batch_rows(files: Sequence[StagedFile], columns: pa.Schema) -> pa.Table:
     """All staged rows with the table's columns and `TOMBSTONE`, those that directories name among them."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     columns = columns.append(pa.field(TOMBSTONE, pa.bool_()))
-    batches: list[pa.RecordBatch] = []
-    for staged in files:
-        named = partition_values(staged.directory)
-        with pq.ParquetFile(staged.path) as file:
-            for batch in file.iter_batches():
-                for name, value in named.items():
-                    kind = columns.field(name).type
-                    batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()).cast(kind), len(batch)))
-                batches.append(fitted(batch, columns))
+    batches = [batch for staged in files for batch in rows_of(staged.path, staged.directory, columns)]
     return pa.Table.from_batches(batches, columns)
 
 

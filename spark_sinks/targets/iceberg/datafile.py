@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_sinks.targets.logged import Placed
+from spark_sinks.targets.place import Place
+from spark_sinks.targets.storage import parquet_file
+
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Transaction
     from pyiceberg.typedef import Record
 
 
-def data_file(transaction: Transaction, table: Path, path: str) -> DataFile:
+def data_file(transaction: Transaction, table: Place, file: Placed) -> DataFile:
     """A Parquet file that is in its place already, for the table that the transaction makes."""
-    import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
         MetricsMode,
@@ -30,10 +33,11 @@ def data_file(transaction: Transaction, table: Path, path: str) -> DataFile:
 
     metadata = transaction.table_metadata
     schema = metadata.schema()
-    file = table / path
+    with parquet_file(table / file.path) as parquet:
+        footer, partition = parquet.metadata, _partition(transaction, parquet)
     statistics_of = partial(
         data_file_statistics_from_parquet_metadata,
-        parquet_metadata=pq.read_metadata(file),
+        parquet_metadata=footer,
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
     plan = compute_statistics_plan(schema, metadata.properties)
@@ -44,10 +48,10 @@ def data_file(transaction: Transaction, table: Path, path: str) -> DataFile:
         statistics = statistics_of(stats_columns={id: replace(each, mode=counts) for id, each in plan.items()})
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=f"{metadata.location.rstrip('/')}/{path}",
+        file_path=f"{metadata.location.rstrip('/')}/{file.path}",
         file_format=FileFormat.PARQUET,
-        partition=_partition(transaction, file),
-        file_size_in_bytes=file.stat().st_size,
+        partition=partition,
+        file_size_in_bytes=file.size_bytes,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,
         equality_ids=None,
@@ -56,18 +60,16 @@ def data_file(transaction: Transaction, table: Path, path: str) -> DataFile:
     )
 
 
-def _partition(transaction: Transaction, file: Path) -> Record:
+def _partition(transaction: Transaction, parquet: pq.ParquetFile) -> Record:
     """Return the partition of a file: the values of its first row, as a manifest has them (days and microseconds)."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
     import pyarrow.types as pt
     from pyiceberg.typedef import Record
 
     names = [field.name for field in transaction.table_metadata.spec().fields]
     if not names:
         return Record()
-    with pq.ParquetFile(file) as parquet:
-        row = parquet.read_row_group(0, names).slice(0, 1)
+    row = parquet.read_row_group(0, names).slice(0, 1)
     values: list[Any] = []
     for name in names:
         column = row.column(name)

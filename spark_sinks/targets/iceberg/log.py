@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError, StorageFull
-from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.iceberg.datafile import data_file
 from spark_sinks.targets.logged import LostRace, Placed
 from spark_sinks.targets.parts import Epochs, parent
+from spark_sinks.targets.place import Place
 from spark_sinks.targets.rewrite import rewrite
+from spark_sinks.targets.storage import files_at
 from spark_sinks.targets.target import SinkState, StagedFile, pack_columns, read_account
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _SNAPSHOTS = 100
 class Where(NamedTuple):
     """The place of a table: its directory, its name, and its catalog, which exists if its ``file`` does."""
 
-    directory: Path
+    directory: Place
     identifier: tuple[str, ...]
     catalog: Callable[[], Catalog]
     file: Path | None
@@ -110,7 +111,7 @@ class IcebergLog:
         packed = self.table.properties.get(_ACCOUNT)
         if packed is None:
             raise ConfigError(f"{self._name} is an Iceberg table that no landing made: land into another one")
-        if local_path(self.table.location()) != self._where.directory:
+        if str(self._place(self.table.location())) != str(self._where.directory):
             raise ConfigError(f"{self._name} is in {self.table.location()}, not in {self._where.directory}")
         try:
             account = msgspec.json.decode(packed, type=Account)
@@ -131,7 +132,7 @@ class IcebergLog:
         changed = len(columns) > 0 and last.schema != pack_columns(columns)
         with self._commit(state, epochs, columns if changed else None) as (transaction, snapshot):
             for file in files:
-                snapshot.append_data_file(data_file(transaction, self._where.directory, file.path))
+                snapshot.append_data_file(data_file(transaction, self._where.directory, file))
 
     def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
         raise NotImplementedError("pyiceberg has no merge that commits an account with it")  # refused: `merges`
@@ -145,15 +146,15 @@ class IcebergLog:
             raise ConfigError(f"{self._name} has rows deleted by another writer in {directory}: compact it with that")
         place = self._where.directory / self.data / directory
         name = f"compacted-{uuid.uuid4().hex}"
-        sources = sorted(local_path(task.file.file_path) for task in tasks)
+        sources = sorted(self._place(task.file.file_path) for task in tasks)
         written = rewrite(sources, columns, lambda number: place / f"{name}-{number:05d}.parquet", self._compression)
-        LocalFiles(place).sync_dir("")
+        files_at(place).sync_dir("")
         with self._commit(state, self.account()[1], overwrite=True) as (transaction, snapshot):
             for task in tasks:
                 snapshot.delete_data_file(task.file)
             for each in written:
-                path = each.path.relative_to(self._where.directory).as_posix()
-                snapshot.append_data_file(data_file(transaction, self._where.directory, path))
+                file = Placed(f"{self.data}/{directory}/{each.path.name}", directory, each.size_bytes)
+                snapshot.append_data_file(data_file(transaction, self._where.directory, file))
 
     def files(self) -> dict[str, list[int]]:
         sizes: dict[str, list[int]] = {}
@@ -210,8 +211,15 @@ class IcebergLog:
 
     def _directory(self, file: Any) -> str:
         """The partition directory of a data file, below `data`."""
-        path = local_path(file.file_path).relative_to(self._where.directory / self.data)
-        return parent(path.as_posix())
+        data = f"{self._where.directory / self.data}/"
+        return parent(str(self._place(file.file_path)).removeprefix(data))
+
+    def _place(self, location: str) -> Place:
+        """Return the place of a location; objects are read with the options of the table's own place."""
+        directory = self._where.directory
+        if isinstance(directory, Path):
+            return Path(location.removeprefix("file://"))
+        return directory._replace(key=location.removeprefix(f"{directory.bucket}/").rstrip("/"))
 
     @contextlib.contextmanager
     def _errors(self) -> Generator[None]:
@@ -234,14 +242,9 @@ class IcebergLog:
             raise kind(f"{self._name} in {self._where.directory}: {type(error).__name__}: {error}") from error
 
 
-def location_of(directory: Path) -> str:
+def location_of(place: Place) -> str:
     """Nothing in it is quoted: readers of Iceberg take locations as they are."""
-    return f"file://{directory.as_posix()}"
-
-
-def local_path(location: str) -> Path:
-    """The path of a location."""
-    return Path(location.removeprefix("file://"))
+    return f"file://{place.as_posix()}" if isinstance(place, Path) else str(place)
 
 
 def _packed(state: SinkState, epochs: Epochs) -> str:

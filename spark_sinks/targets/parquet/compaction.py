@@ -20,12 +20,13 @@ from pathlib import Path
 import msgspec
 
 from eventbus.errors import ConfigError
-from spark_sinks.targets.beside import META, MakeFiles, ReadLock
+from spark_sinks.targets.beside import META, ReadLock
 from spark_sinks.targets.files import Files
 from spark_sinks.targets.founding import fenced
 from spark_sinks.targets.parquet.ledger import Entry, TableFile, append, successor
 from spark_sinks.targets.parts import Part, join, parent
 from spark_sinks.targets.rewrite import Rewrite
+from spark_sinks.targets.storage import MakeFiles
 from spark_sinks.targets.target import Compacted
 
 _SUFFIX = "__compaction"
@@ -93,8 +94,7 @@ class Compaction:
 
     def _clear(self) -> None:
         place, made = self._place()
-        for path in made.files_below("", hidden=True):
-            made.remove(path)
+        made.remove(*made.files_below("", hidden=True))
         self._make_files(place.parent).remove_empty("", place.name)
 
     def _place(self) -> tuple[Path, Files]:

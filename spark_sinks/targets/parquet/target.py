@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError
 from spark_sinks.targets.beside import (
     META,
-    MakeFiles,
     Quarantine,
     ReadLock,
     Stage,
@@ -28,7 +26,6 @@ from spark_sinks.targets.beside import (
     remove_parts,
 )
 from spark_sinks.targets.choose import TargetOptions
-from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.parquet.compaction import Compaction
 from spark_sinks.targets.parquet.ledger import (
@@ -42,7 +39,9 @@ from spark_sinks.targets.parquet.ledger import (
     unfinished,
 )
 from spark_sinks.targets.parts import Epochs, parent, part_of, sorts_below
-from spark_sinks.targets.rewrite import Rewrite, fitted, rewrite
+from spark_sinks.targets.place import ObjectPath, Place
+from spark_sinks.targets.rewrite import Rewrite, rewrite, rows_of
+from spark_sinks.targets.storage import MakeFiles, files_at
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
@@ -57,16 +56,20 @@ class ParquetTarget:
     keeps_nan = True
 
     def __init__(
-        self, directory: Path, options: TargetOptions, *, make_files: MakeFiles = LocalFiles, rewrite: Rewrite = rewrite
+        self, directory: Place, options: TargetOptions, *, make_files: MakeFiles = files_at, rewrite: Rewrite = rewrite
     ) -> None:
         self._directory = directory
         self._files = make_files(directory)
         self._stage = Stage(directory, options.stage, make_files)
         self._quarantine = Quarantine(directory, make_files)
         self._entry: Entry | None = None
-        self.lock = TableLock(directory)
+        self.lock = TableLock(directory, self._files)
         self._reading = ReadLock(directory)
-        self._compaction = Compaction(directory, make_files, self._reading, options.compression, rewrite)
+        self._compaction = (
+            None
+            if isinstance(directory, ObjectPath)
+            else Compaction(directory, make_files, self._reading, options.compression, rewrite)
+        )
 
     @property
     def name(self) -> str:
@@ -80,7 +83,7 @@ class ParquetTarget:
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if founding.upsert:
             raise ConfigError(f"{self.name}: Parquet files are only added to: upsert= needs delta: or a database")
-        check_kind(self._directory, "Parquet files")
+        check_kind(self._directory, "Parquet files", self._files)
         if newest(self._files) is None and (foreign := self._foreign()):
             raise ConfigError(
                 f"{self.name} contains {foreign[0]}, which no landing wrote. Readers of the directory would take its "
@@ -125,6 +128,11 @@ class ParquetTarget:
 
     def compact(self, *, before: str | None, min_files: int) -> Compacted:
         last = self._opened()
+        if self._compaction is None:
+            raise ConfigError(
+                f"{self.name} cannot be compacted. An object store cannot replace the files of a partition in one "
+                f"step, and readers would see rows twice. Land into delta:{self.name}, which can."
+            )
         if not last.state.partition_by:
             raise ConfigError(
                 f"{self.name} has no partitions, and plain files cannot be replaced in one step: use Delta"
@@ -163,21 +171,15 @@ class ParquetTarget:
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        import pyarrow.dataset as ds
 
         with self._reading.shared():
             entry = newest(self._files)
             known = entry and entry.state.columns()
             if entry is None or known is None:
                 return
-            paths = [str(self._directory / path) for path in self._counted(entry)]
-            texts = pa.schema([(name, pa.string()) for name in entry.state.partition_by])  # pyarrow reads no decimals
-            layout = ds.partitioning(texts, flavor="hive")
-            fields = [texts.field(field.name) if field.name in texts.names else field for field in known]
-            table = ds.dataset(paths, pa.schema(fields), partitioning=layout, partition_base_dir=self.name)
             wanted = pa.schema([known.field(name) for name in columns])
-            for batch in table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2):
-                yield fitted(batch, wanted) if batch.schema != wanted else batch
+            for path in self._counted(entry):
+                yield from rows_of(self._directory / path, parent(path), wanted)
 
     def read_quarantine(self) -> Iterator[pa.RecordBatch]:
         entry = newest(self._files)
@@ -217,13 +219,13 @@ class ParquetTarget:
 
     def _heal(self, entry: Entry) -> None:
         """Finish a compaction, and remove what crashes left."""
-        self._compaction.heal(entry)
+        if self._compaction is not None:
+            self._compaction.heal(entry)
         self._stage.clear(entry.state.id)
         epochs = Epochs(entry.begins)
         parts = ((path, part_of(path)) for path in self._files.files_below(""))
         orphans = [path for path, part in parts if part is not None and not epochs.counts(part, entry.state.sequence)]
-        for path in (*unfinished(self._files), *orphans):
-            self._files.remove(path)
+        self._files.remove(*unfinished(self._files), *orphans)
         for directory in sorted({parent(path) for path in orphans}):
             # Else a power cut could bring an orphan back after its batch was written again.
             self._files.sync_dir(directory)

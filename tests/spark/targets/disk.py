@@ -68,6 +68,8 @@ class FakeDisk:
 class FakeFiles:
     """`Files` of a directory on a `FakeDisk`."""
 
+    parallel = 1
+
     def __init__(self, disk: FakeDisk, root: Path) -> None:
         self._disk = disk
         self._root = PurePosixPath(root.as_posix())
@@ -116,9 +118,10 @@ class FakeFiles:
         self._disk.step()
         self._disk.live[self._at(target)] = self._disk.live.pop(self._at(source))
 
-    def remove(self, path: str) -> None:
-        self._disk.step()
-        del self._disk.live[self._at(path)]
+    def remove(self, *paths: str) -> None:
+        for path in paths:
+            self._disk.step()
+            del self._disk.live[self._at(path)]
 
     def remove_empty(self, path: str, prefix: str) -> None:
         self._disk.step()

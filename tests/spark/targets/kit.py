@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked, ProducerFenced, StorageError, StorageFull
 from spark_sinks.shape import DATE, KEY, TOMBSTONE, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
+from spark_sinks.targets.place import place_of
+from spark_sinks.targets.rewrite import write_file
 from spark_sinks.targets.target import Batch, Founding, SinkState, StagedFile, Target
 
 NOW_MS = 1_709_251_199_000
@@ -172,9 +173,7 @@ def stage_refused(target: Target, records: list[Record]) -> list[StagedFile]:
 
 
 def _write(target: Target, table: pa.Table, name: str, directory: str) -> StagedFile:
-    path = Path(target.stage_directory()) / name
-    pq.write_table(table, path)
-    return StagedFile(str(path), directory, table.num_rows, path.stat().st_size)
+    return write_file(place_of(target.stage_directory()) / name, directory, table.to_batches(), "zstd")
 
 
 def _timestamp(row: Row) -> dt.datetime:

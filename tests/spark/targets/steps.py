@@ -29,6 +29,11 @@ class SteppingFiles(Stepping):
         super().__init__(inner, steps, LASTING)
         self._root = inner.root
 
+    def remove(self, *paths: str) -> None:
+        for path in paths:
+            self._steps.step()
+            self._inner.remove(path)
+
     def create(self, path: str, data: bytes) -> bool:
         self._steps.step()
         target = self._root / path

@@ -19,7 +19,7 @@ from spark_sinks.targets.delta.actions import add_action, delta_columns
 from spark_sinks.targets.delta.log import DeltaLog
 from spark_sinks.targets.delta.target import open_delta
 from spark_sinks.targets.files import Files, LocalFiles
-from spark_sinks.targets.logged import TableLog
+from spark_sinks.targets.logged import Placed, TableLog
 from spark_sinks.targets.target import Batch, Target
 from tests.spark.targets.kit import (
     NOW_MS,
@@ -185,7 +185,7 @@ def test_statistics_of_early_years(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     old = dt.datetime(999, 1, 2, tzinfo=dt.UTC)
     pq.write_table(pa.table({"old": [old]}, pa.schema([("old", pa.timestamp("us", "UTC"))])), path)
-    stats = json.loads(add_action(tmp_path, path.name, "", NOW_MS).stats)
+    stats = json.loads(add_action(tmp_path, Placed(path.name, "", 0), NOW_MS).stats)
     assert stats["minValues"]["old"] == "0999-01-02T00:00:00.000000Z"
 
 
