@@ -98,7 +98,10 @@ class StageWriter:
 
 
 def joined(files: Sequence[StagedFile], compression: str) -> list[StagedFile]:
-    """Join the small files of each directory. Each task of a batch over many days writes a file for every day."""
+    """Join the small files of each directory. Each task of a batch over many days writes a file for every day.
+
+    The small files go with the rest of the stage after the commit.
+    """
     import pyarrow as pa
 
     if len(files) <= _MANY_FILES:

@@ -6,6 +6,7 @@ It is a process of its own, because some calls of deltalake keep the interpreter
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import subprocess
@@ -73,7 +74,8 @@ class ObjectStore:
         self.bucket = ""
 
     def close(self) -> None:
-        self._process.communicate()  # it ends with its standard input
+        self._process.kill()
+        self._process.communicate()
 
     def make_bucket(self, name: str) -> None:
         self.bucket = name
@@ -153,6 +155,7 @@ def _serve() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
     sys.stdin.read()
+    os._exit(0)  # the test has ended; connections may be open
 
 
 if __name__ == "__main__":

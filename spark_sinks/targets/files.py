@@ -19,6 +19,8 @@ from typing import IO, Any, Protocol
 
 from eventbus.errors import LogLocked, StorageError, StorageFull
 
+_METADATA = "http://169.254.169.254"
+"""The service of a cloud that gives a machine its credentials, which clients try last."""
 _FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 
 
@@ -259,7 +261,8 @@ def disk_errors(path: object, what: str) -> Generator[None]:
             kind = StorageFull if error.errno in _FULL else StorageError
             raise kind(f"cannot {what} {path}: {error.strerror or _first_line(error)}") from error
         if type(error).__module__.startswith("obstore."):  # which need not be installed
-            raise StorageError(f"cannot {what} {path}: {_first_line(error)}") from error
+            hint = ". No credentials were found. See docs/how-to/spark.md, Object stores" if _METADATA in str(error) else ""
+            raise StorageError(f"cannot {what} {path}: {_first_line(error)}{hint}") from error
         raise
 
 

@@ -197,7 +197,7 @@ def _store(bucket: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
             client[key] = client[key].lower() == "true"
     config = {key: text for key, text in options if key not in _CLIENT}
     try:
-        return stores[scheme](name, config=config, client_options=client)
+        return stores[scheme](name, config=config, client_options=client or None)
     except BaseError as error:
         raise ConfigError(f"The options of {bucket} cannot be used. {str(error).splitlines()[0]}") from error
 

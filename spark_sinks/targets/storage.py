@@ -30,14 +30,18 @@ def files_at(place: Place) -> Files:
 
 
 def parquet_file(place: Place | str) -> pq.ParquetFile:
-    """Open a Parquet file. Raises `StorageError`."""
+    """Open a Parquet file. Raises `StorageError`, and `pyarrow.ArrowInvalid` for a file that is not one."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     place = place_of(place) if isinstance(place, str) else place
-    if isinstance(place, Path):
-        with disk_errors(place, "read"):
-            return pq.ParquetFile(place)
-    return pq.ParquetFile(_objects(place.parent).reader(place.name), pre_buffer=True)
+    try:
+        if isinstance(place, Path):
+            with disk_errors(place, "read"):
+                return pq.ParquetFile(place)
+        return pq.ParquetFile(_objects(place.parent).reader(place.name), pre_buffer=True)
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"{place}: {error}") from error
 
 
 @contextlib.contextmanager

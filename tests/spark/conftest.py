@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from eventbus.broker import Broker, BrokerConfig, TopicSpec
 from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder
 from eventbus.types import Compression, Record, TopicPartition
+from tests.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +31,20 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session("tests", conf={"spark.driver.extraJavaOptions": QUICK_JVM})
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    store = ObjectStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def store(object_store: ObjectStore) -> ObjectStore:
+    """A server of the S3 protocol with a new bucket."""
+    object_store.make_bucket(f"lake-{uuid.uuid4().hex[:8]}")
+    return object_store
 
 
 class TestLog:
