@@ -1,6 +1,6 @@
 """A server of the S3 protocol (moto's), which a test lets fail between any two requests.
 
-It is a process of its own, because some calls of deltalake keep the interpreter's lock while they wait for an answer.
+It is a separate process, because some calls of deltalake keep the interpreter's lock while they wait for an answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SILENT = "silent"
 
 
 class Fault(NamedTuple):
-    """The answer to one request instead of the true one. ``applied``: the request has its effect nevertheless."""
+    """A wrong answer to a request. ``applied``: the request has its effect nevertheless."""
 
     status: str
     applied: bool

@@ -112,7 +112,7 @@ class InStore(Conformance):
     """`Conformance` where each request is a step."""
 
     every = 11
-    """Of so many requests the quick tier stops at one."""
+    """The quick tier stops at every n-th request."""
 
     @pytest.mark.parametrize("long", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
     def test_crash_before_every_step(self, rigs: MakeRig, long: bool) -> None:
@@ -240,9 +240,9 @@ def test_a_store_that_ignores_conditions_is_refused(store: ObjectStore, monkeypa
 
 def test_missing_credentials_are_named() -> None:
     error = GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 7ms\nDebug source: ...")
-    with pytest.raises(StorageError, match=r"^cannot read s3://b/t: Error .* in 7ms. No credentials were found"):
-        with disk_errors("s3://b/t", "read"):
-            raise error
+    found = pytest.raises(StorageError, match=r"^cannot read s3://b/t: Error .* in 7ms. No credentials were found")
+    with found, disk_errors("s3://b/t", "read"):
+        raise error
 
 
 def test_parquet_files_in_a_store_are_not_compacted(store: ObjectStore) -> None:
