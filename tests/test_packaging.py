@@ -146,10 +146,10 @@ def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert set(extras) == {
         "kafka", "avro", "protobuf", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "reload", "otel",
-        "uvloop", "demo", "test", "docs", "dev", "bench", "fuzz", "all"
+        "object-store", "uvloop", "demo", "test", "docs", "dev", "bench", "fuzz", "all"
     }  # fmt: skip
     assert extras["all"] == [
-        "eventbus-log[kafka,avro,protobuf,registry,sql,spark,delta,iceberg,console,web,reload,otel]"
+        "eventbus-log[kafka,avro,protobuf,registry,sql,spark,delta,iceberg,object-store,console,web,reload,otel]"
     ]
 
 

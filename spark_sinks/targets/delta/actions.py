@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,11 @@ def delta_columns(columns: pa.Schema) -> pa.Schema:
     import pyarrow as pa
     from deltalake import Schema
 
+    if clash := _clash(list(columns)):
+        raise ConfigError(
+            f"columns {clash[0]!r} and {clash[1]!r} differ in case only. Delta cannot hold both. Rename one with "
+            f"transform=."
+        )
     fields: list[pa.Field] = []
     for field in columns:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
@@ -56,6 +62,22 @@ def delta_columns(columns: pa.Schema) -> pa.Schema:
             )
         fields.append(has)
     return pa.schema(fields)
+
+
+def _clash(fields: Sequence[Any], above: str = "") -> tuple[str, str] | None:
+    """Return two fields at any depth whose names differ in case only."""
+    import pyarrow.types as pt
+
+    seen: dict[str, str] = {}
+    for field in fields:
+        name = f"{above}{field.name}"
+        if (other := seen.setdefault(field.name.lower(), name)) != name:
+            return other, name
+        kind = field.type
+        children = [kind.field(number) for number in range(kind.num_fields)] if pt.is_nested(kind) else []
+        if clash := _clash(children, f"{name}."):
+            return clash
+    return None
 
 
 def _stats(metadata: Any) -> dict[str, Any]:

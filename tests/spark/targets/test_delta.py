@@ -171,6 +171,14 @@ def test_columns_that_delta_would_change_are_refused(kind: pa.DataType) -> None:
         delta_columns(pa.schema([("x", kind)]))
 
 
+@pytest.mark.parametrize("wrap", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_names_that_differ_in_case_only_are_refused_at_any_depth(wrap: Callable[[pa.DataType], pa.DataType]) -> None:
+    inner = pa.struct([("id", pa.int64()), ("ID", pa.int64())])
+    for columns in (pa.schema(list(inner)), pa.schema([("s", wrap(inner))])):
+        with pytest.raises(ConfigError, match=r"columns '.*id' and '.*ID' differ in case only"):
+            delta_columns(columns)
+
+
 def test_compaction_leaves_the_account(rig: Rig) -> None:
     story = Story(rig)
     target = opened(rig)
