@@ -21,7 +21,10 @@ class Stage:
 
     def __init__(self, root: str | None) -> None:
         if root is not None and is_object(root):
-            raise ConfigError(f"stage={root.partition('?')[0]!r}: files for a database wait in a local directory")
+            raise ConfigError(
+                f"stage={root.partition('?')[0]!r} cannot be used. Files for a database wait in a local directory that "
+                f"driver and tasks share. Name one."
+            )
         self._root = root
 
     def directory(self, state: SinkState) -> str:

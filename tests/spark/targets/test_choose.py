@@ -11,6 +11,7 @@ import pytest
 
 from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions, open_target
+from spark_sinks.targets.stages import Stage
 from spark_sinks.targets.target import Founding
 
 
@@ -97,3 +98,8 @@ def test_directory_of_another_kind_is_refused(tmp_path: Path, one: str, other: s
     assert sorted(tmp_path.rglob("*")) == before
     target.open(Founding("orders"), 0)
     target.close()
+
+
+def test_files_for_a_database_are_not_staged_in_a_bucket() -> None:
+    with pytest.raises(ConfigError, match=r"^stage='s3://b/x' cannot be used\. Files for a database wait in a local"):
+        Stage("s3://b/x?secret_access_key=y")

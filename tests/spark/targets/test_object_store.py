@@ -22,7 +22,17 @@ from spark_sinks.targets.place import ObjectPath
 from spark_sinks.targets.storage import parquet_file
 from spark_sinks.targets.target import Target
 from tests.object_store import Faults, ObjectStore
-from tests.spark.targets.kit import NOW_MS, Conformance, MakeRig, Record, Rig, Story, UpsertConformance, founding
+from tests.spark.targets.kit import (
+    NOW_MS,
+    PARTITIONS,
+    Conformance,
+    MakeRig,
+    Record,
+    Rig,
+    Story,
+    UpsertConformance,
+    founding,
+)
 
 pytestmark = pytest.mark.system
 
@@ -146,6 +156,11 @@ class InStore(Conformance):
             story.run()
         story.check(outside=True)
 
+    @pytest.mark.slow  # on a disk it is a system test, and the paths are the same
+    @pytest.mark.parametrize("name", PARTITIONS)
+    def test_each_value_of_a_partition_column_is_kept(self, rigs: MakeRig, name: str) -> None:
+        super().test_each_value_of_a_partition_column_is_kept(rigs, name)
+
     @pytest.mark.skip("each request is a step")
     def test_crash_of_the_recovery(self) -> None: ...
     @pytest.mark.skip("a bucket is never full")
@@ -185,6 +200,11 @@ class TestDeltaUpserts(UpsertConformance):
     @pytest.fixture
     def rigs(self, store: ObjectStore) -> MakeRig:
         return lambda name: DeltaRig(store, _plain(name))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", PARTITIONS)
+    def test_rows_are_upserted_by_each_value_of_a_partition_column(self, rig: Rig, name: str) -> None:
+        super().test_rows_are_upserted_by_each_value_of_a_partition_column(rig, name)
 
     @pytest.mark.skip("each request is a step")
     def test_crash_before_every_step_of_an_upsert(self) -> None: ...
