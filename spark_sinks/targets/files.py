@@ -261,7 +261,7 @@ def disk_errors(path: object, what: str) -> Generator[None]:
             kind = StorageFull if error.errno in _FULL else StorageError
             raise kind(f"cannot {what} {path}: {error.strerror or _first_line(error)}") from error
         if type(error).__module__.startswith("obstore."):  # which need not be installed
-            hint = ". No credentials were found. See docs/how-to/spark.md, Object stores" if _METADATA in str(error) else ""
+            hint = ". No credentials were found. See docs/how-to/spark.md" if _METADATA in str(error) else ""
             raise StorageError(f"cannot {what} {path}: {_first_line(error)}{hint}") from error
         raise
 
