@@ -8,6 +8,7 @@ import msgspec
 
 from dlq.selection import STATUSES, LetterId
 from eventbus.errors import ConfigError
+from serdes.nesting import shallow
 
 logger = logging.getLogger("dlq")
 
@@ -100,7 +101,7 @@ def read_state(value: bytes | None) -> LetterState | None:
     if value is None:
         return None
     try:
-        return _decode(value)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _decode(shallow(value))
+    except (msgspec.MsgspecError, ValueError) as error:
         logger.warning("%s: a state that cannot be read is skipped: %s", STATE_TOPIC, error)
         return None

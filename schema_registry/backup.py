@@ -21,6 +21,7 @@ from schema_registry.records import (
 )
 from schema_registry.registering import schema_record
 from schema_registry.state import Place, State, Version, referred
+from serdes.nesting import shallow
 
 
 class Line(msgspec.Struct):
@@ -88,14 +89,14 @@ def read_lines(given: Iterable[bytes | str]) -> list[Read]:
         if not line.strip():
             continue
         try:
-            one = _decode(line)
+            one = _decode(shallow(line))
             key = records.read_key(bytes(one.key))
             if key == Key(records.NOOP):
                 continue
             found.pop(key, None)  # in the order of the lines that count
             if bytes(one.value) != b"null":
                 found[key] = records.read_value(key, bytes(one.value))
-        except (msgspec.MsgspecError, UnicodeDecodeError, UnreadableRecord, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, UnreadableRecord) as error:
             raise errors.invalid_schema(
                 f'line {number} of the export cannot be read: {error}. A line is {{"key": ..., "value": ...}}'
             ) from error

@@ -22,6 +22,7 @@ import urllib3
 from eventbus.durations import Duration, seconds
 from eventbus.forks import ForkLock, watch_forks
 from serdes.errors import SchemaRegistryError
+from serdes.nesting import shallow
 from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaText
 
 JSON = "application/vnd.schemaregistry.v1+json"
@@ -372,7 +373,7 @@ class _Tokens:
         deadline = time.monotonic() + self._client._timeout_s  # pyright: ignore[reportPrivateUsage] - its own part
         status, data = self._client.send("POST", oauth.token_url, headers, urlencode(form).encode(), deadline)
         try:
-            answer = msgspec.json.decode(data, type=dict[str, Any])
+            answer = msgspec.json.decode(shallow(data), type=dict[str, Any])
             return str(answer["access_token"]), float(answer.get("expires_in", 60))
         except (msgspec.DecodeError, KeyError, ValueError):
             raise SchemaRegistryError(
@@ -432,7 +433,7 @@ def _registered(answer: Mapping[str, Any], text: SchemaText | None, subject: str
 
 def _decoded(data: bytes, server: _Server, target: str) -> Any:
     try:
-        return msgspec.json.decode(data) if data else None
+        return msgspec.json.decode(shallow(data)) if data else None
     except msgspec.DecodeError as error:
         raise SchemaRegistryError(
             f"{server.shown}{target} answered what is not JSON ({error}): is it a schema registry?", status=200
@@ -441,7 +442,7 @@ def _decoded(data: bytes, server: _Server, target: str) -> Any:
 
 def _refusal(status: int, data: bytes, where: str) -> SchemaRegistryError:
     try:
-        answer = msgspec.json.decode(data, type=dict[str, Any])
+        answer = msgspec.json.decode(shallow(data), type=dict[str, Any])
         code, said = int(answer.get("error_code", status)), str(answer.get("message", ""))
     except (msgspec.DecodeError, TypeError, ValueError):
         text = " ".join(data[:200].decode("utf-8", "replace").split())

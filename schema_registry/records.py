@@ -13,6 +13,7 @@ import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord
 from schema_registry.entities import COMPATIBILITY_LEVELS, MODES, Metadata, RuleSet
+from serdes.nesting import shallow
 from serdes.registry import Reference
 
 SCHEMA, CONFIG, MODE, NOOP = "SCHEMA", "CONFIG", "MODE", "NOOP"
@@ -144,8 +145,7 @@ _decode_ids = msgspec.json.Decoder(MaxIds).decode
 _encode = msgspec.json.encode
 
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""A RecursionError: members that are not known here are skipped, however deeply they are nested."""
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class UnreadableRecord(ValueError):
@@ -155,7 +155,7 @@ class UnreadableRecord(ValueError):
 def read_key(data: bytes) -> Key:
     """Return the identity of a key. Raises UnreadableRecord."""
     try:
-        key = _decode_key(data)
+        key = _decode_key(shallow(data))
     except _UNREADABLE as error:
         raise UnreadableRecord(f"its key is not one of a schema registry ({error})") from None
     kind = key.keytype
@@ -179,7 +179,7 @@ def read_key(data: bytes) -> Key:
 def read_value(key: Key, data: bytes) -> Value:
     """Raises UnreadableRecord."""
     try:
-        value: Value = _decode_ids(data) if key == MAX_IDS else _decoders[key.keytype](data)
+        value: Value = (_decode_ids if key == MAX_IDS else _decoders[key.keytype])(shallow(data))
     except _UNREADABLE as error:
         raise UnreadableRecord(f"its value is no {key.keytype} ({error})") from None
     _check_ranges(value)

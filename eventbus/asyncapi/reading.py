@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from eventbus.errors import ConfigError
+from serdes.nesting import shallow
 
 JsonObject = dict[str, Any]
 
@@ -20,10 +21,10 @@ def read_document(path: str) -> JsonObject:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_BYTES // 1024 // 1024} MB: that is no AsyncAPI document")
-        found: Any = json.loads(file.read_bytes())
+        found: Any = json.loads(shallow(file.read_bytes()))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; build one: eventbus docs build app:bus -o {path}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         hint = "; convert YAML to JSON first" if file.suffix in (".yaml", ".yml") else ""
         raise ConfigError(f"{path} is no JSON: {error}{hint}") from None
     document = cast(JsonObject, found) if isinstance(found, dict) else {}

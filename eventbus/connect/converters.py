@@ -15,6 +15,7 @@ from eventbus.connect.settings import Key, Properties, read
 from eventbus.connect.values import BYTES, STRING, Field, Schema, plain, schema_of
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.suggest import nearest
+from serdes.nesting import shallow
 
 if TYPE_CHECKING:
     from serdes import Avro
@@ -108,8 +109,8 @@ class JsonConverter:
         if data is None:
             return SchemaAndValue(None, None)
         try:
-            value: Any = msgspec.json.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            value: Any = msgspec.json.decode(shallow(data))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise SerializationError(f"no JSON: {error}") from None
         if not self._schemas:
             return SchemaAndValue(None, value)

@@ -17,6 +17,7 @@ from eventbus.connect.connector import Offset, SourceRecord, partition_key
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.ledger import ends_of, find_or_create, read_to_end
 from eventbus.types import IsolationLevel, TopicPartition
+from serdes.nesting import shallow
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -92,9 +93,9 @@ def entries(connector: str, records: Iterable[SourceRecord]) -> list[tuple[bytes
 def _stored(key: bytes, value: bytes | None) -> Stored | None:
     """Decode an entry; return None for a deleted offset, or a record of another format."""
     try:
-        found: Any = msgspec.json.decode(key)
-        offset: Any = None if value is None else msgspec.json.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        found: Any = msgspec.json.decode(shallow(key))
+        offset: Any = None if value is None else msgspec.json.decode(shallow(value))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     match found:
         case [str(name), partition] if isinstance(partition, dict) and isinstance(offset, dict):

@@ -18,6 +18,7 @@ from eventbus.errors import CorruptRecord, UnknownTopicOrPartition
 from eventbus.ledger import ends_of, find_or_create, read_partitions
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import TopicPartition
+from serdes.nesting import shallow
 
 logger = logging.getLogger("eventbus.mirror")
 
@@ -77,20 +78,20 @@ class Journal:
             for key, value in found.items():
                 match _read_key(key, self.topic):
                     case ["owner"]:
-                        self.owner = msgspec.json.decode(value, type=str)
+                        self.owner = msgspec.json.decode(shallow(value), type=str)
                     case ["topic", str(topic)]:
-                        self.topics[topic] = msgspec.json.decode(value, type=TopicState)
+                        self.topics[topic] = msgspec.json.decode(shallow(value), type=TopicState)
                     case ["offsets", str(topic), int(partition), int(number)]:
-                        content = msgspec.json.decode(value, type=list[int])
+                        content = msgspec.json.decode(shallow(value), type=list[int])
                         chunks.setdefault(TopicPartition(topic, partition), []).append((number, content))
                     case ["group", str(group)]:
-                        written = msgspec.json.decode(value, type=list[tuple[str, int, list[int]]])
+                        written = msgspec.json.decode(shallow(value), type=list[tuple[str, int, list[int]]])
                         self.groups[group] = {
                             TopicPartition(topic, number): offsets for topic, number, offsets in written
                         }
                     case _:
                         pass  # written by a later version, or another program
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             # It replaced what the mirror had stored under the key. Without that, records could be copied twice.
             raise CorruptRecord(
                 f"topic {self.topic!r} of the destination is not a mirror's journal ({error}): leave it to the mirror, "
@@ -161,8 +162,8 @@ def _encode(*key: Any) -> bytes:
 def _read_key(key: bytes, topic: str) -> Any:
     """Return the parts of a key, or None for a key that no mirror writes: its record replaces no entry of a mirror."""
     try:
-        return msgspec.json.decode(key)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.json.decode(shallow(key))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         logger.warning("A record of topic %r is ignored. Its key %.100r is not a mirror's: %s", topic, key, error)
         return None
 

@@ -34,6 +34,7 @@ from schema_registry.compatibility.warehouse import TARGETS, TableFinding
 from schema_registry.formats.errors import InvalidSchema
 from schema_registry.formats.references import Resolve, closure, in_order
 from serdes.avro.text import json_text
+from serdes.nesting import is_too_deep
 from serdes.registry import Reference, SchemaText
 
 MAX_DEPTH: Final = 128
@@ -121,25 +122,24 @@ class JsonSchema:
 
 
 def _load(text: str, name: str) -> Json:
+    if is_too_deep(text.encode(errors="replace"), MAX_DEPTH):
+        raise InvalidSchema(f"it has more than {MAX_DEPTH} levels", name, "JSON")
     try:
         schema: Json = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    except RecursionError:
-        raise InvalidSchema(f"it is nested deeper than {MAX_DEPTH} levels", name, "JSON") from None
     except ValueError as error:
         raise InvalidSchema(f"it is no JSON: {error}", name, "JSON") from None
     if not isinstance(schema, dict | bool):
         raise InvalidSchema("a schema is an object, true or false", name, "JSON")
     nodes = 0
-    waiting: list[tuple[Json, int]] = [(cast(Json, schema), 1)]
+    waiting: list[Json] = [cast(Json, schema)]
     while waiting:
-        node, depth = waiting.pop()
+        node = waiting.pop()
         nodes += 1
-        if depth > MAX_DEPTH or nodes > MAX_NODES:
-            limit = f"{MAX_DEPTH} levels" if depth > MAX_DEPTH else f"{MAX_NODES:,} objects and lists"
-            raise InvalidSchema(f"it has more than {limit}", name, "JSON")
+        if nodes > MAX_NODES:
+            raise InvalidSchema(f"it has more than {MAX_NODES:,} objects and lists", name, "JSON")
         inner = cast("list[Json]", list(cast("dict[str, Json]", node).values()) if isinstance(node, dict) else node)
         if not isinstance(node, bool):
-            waiting += [(one, depth + 1) for one in inner if isinstance(one, dict | list)]
+            waiting += [one for one in inner if isinstance(one, dict | list)]
     return cast(Json, schema)
 
 

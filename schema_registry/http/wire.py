@@ -10,6 +10,8 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from serdes.nesting import shallow
+
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -147,13 +149,13 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     if not body.strip():
         raise HttpError(422, "The request body may not be null: send a JSON object")
     try:
-        return decoder.decode(body)
+        return decoder.decode(shallow(body))
     except msgspec.ValidationError as error:
         unknown = _UNKNOWN_FIELD.match(str(error))
         if unknown:
             raise HttpError(422, f"Unrecognized field: {unknown[1]}") from None
         raise HttpError(400, str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HttpError(400, f"the body is no JSON: {error}") from None
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Any, Final
 
 from serdes.avro.schema import Array, AvroSchemaError, Map, Named, Record, Schema, Union
+from serdes.nesting import is_too_deep
 
 MAX_TEXT: Final = 1 << 20
 """Bytes of a text in UTF-8."""
@@ -20,7 +21,6 @@ MAX_NUMBER: Final = 1_000
 """Digits of a number, as in Jackson."""
 
 _STRING: Final = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'  # one without an end goes on to the end: no text is read twice
-_TOKENS: Final = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 _COMMENTS: Final = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _BLANK: Final = "".join(map(chr, range(0x21)))
 """The characters that Java's String.trim removes."""
@@ -30,8 +30,8 @@ def load(text: str) -> Any:
     """The JSON value of a schema's text. Comments are allowed in front and inside, as in Java."""
     if len(text) > MAX_TEXT or (not text.isascii() and len(text.encode(errors="replace")) > MAX_TEXT):
         raise AvroSchemaError("$", f"the text is longer than {MAX_TEXT:,} bytes; split it into referenced schemas")
-    if text.count("{") + text.count("[") > MAX_JSON_DEPTH:
-        _check_brackets(text)
+    if is_too_deep(text.encode(errors="replace"), MAX_JSON_DEPTH):
+        raise AvroSchemaError("$", f"brackets are nested deeper than {MAX_JSON_DEPTH}; name the inner types")
     start = text.lstrip(" \t\r\n")
     if start[:1] == '"' or "/" not in start:  # the common case: nothing that could be a comment outside a string
         return _decode(start)
@@ -55,22 +55,6 @@ def _decode(text: str) -> Any:
     if rest := text[end:].strip(_BLANK):
         raise AvroSchemaError("$", f"there is more after the end of the schema: {rest[:40]!r}")
     return value
-
-
-def _check_brackets(text: str) -> None:
-    depth = 0
-    for token in _TOKENS.finditer(text):
-        match token[0]:
-            case "{" | "[":
-                depth += 1
-                if depth > MAX_JSON_DEPTH:
-                    raise AvroSchemaError(
-                        "$", f"brackets are nested deeper than {MAX_JSON_DEPTH}; name the inner types"
-                    )
-            case "}" | "]":
-                depth -= 1
-            case _:
-                pass
 
 
 def _constant(name: str) -> Any:

@@ -22,6 +22,7 @@ from eventbus.errors import ConfigError
 from eventbus.settings.table import rows
 from eventbus.types import ConsumerRecord
 from serdes import Json
+from serdes.nesting import shallow
 
 if TYPE_CHECKING:
     from eventbus.client.keywords import ScheduleOptions
@@ -120,8 +121,8 @@ class Scheduling(ABC):
     def _is_worth(self, table: Timetable) -> Callable[[ConsumerRecord], bool]:
         def is_worth(record: ConsumerRecord) -> bool:
             try:
-                firing = msgspec.json.decode(record.value or b"", type=Firing)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                firing = msgspec.json.decode(shallow(record.value or b""), type=Firing)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 # Another client wrote it. It must not count as a failure of the function, which could stop it
                 # (on_error="stop").
                 where = f"{record.topic}-{record.partition} offset {record.offset}"
