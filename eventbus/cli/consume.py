@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from eventbus.cli.formatters import FORMATTERS, PROPERTIES, JsonFormatter, RecordFormatter, formatter_name
+from eventbus.cli.avro_files import ToFile
+from eventbus.cli.formatters import (
+    FORMATTERS,
+    PROPERTIES,
+    JsonFormatter,
+    NoOpFormatter,
+    RecordFormatter,
+    formatter_name,
+)
 from eventbus.cli.output import Output
 from eventbus.cli.parser import (
     Subcommands,
@@ -65,6 +73,7 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument("--key-deserializer", metavar="CLASS", help="how keys are printed: as Integer, Long, ...")
     parser.add_argument("--value-deserializer", metavar="CLASS", help="how values are printed")
     add_schema(parser, "printed as JSON")
+    parser.add_argument("--output", metavar="FILE.avro", help="write the values there, as an Avro file; with --schema")
     parser.add_argument(
         "--claims",
         metavar="DIR",
@@ -109,9 +118,14 @@ def consume(args: argparse.Namespace) -> int:
         reading |= {} if name is None else {f"{part}.deserializer": name}
     formatter = FORMATTERS[args.formatter](reading)
     keys, values = avro_of(args.key_schema, "--key-schema"), avro_of(args.schema, "--schema")
+    file = None if args.output is None else ToFile(args.output, values, topic)
+    if file is not None:
+        formatter = NoOpFormatter()
+    elif out.json:
+        formatter = JsonFormatter()
     printing = _Printing(
-        JsonFormatter() if out.json else formatter, sys.stdout.buffer, args.max_messages, args.skip_message_on_error,
-        None if keys is None and values is None else AsJson(keys, values),
+        formatter, sys.stdout.buffer, args.max_messages, args.skip_message_on_error,
+        file or (None if keys is None and values is None else AsJson(keys, values)),
     )  # fmt: skip
 
     async def main() -> int:
@@ -126,12 +140,15 @@ def consume(args: argparse.Namespace) -> int:
                 f"{printing.references:,} values are in the store of a claim check. Their names in it were printed. "
                 "Give --claims DIR to print the values."
             )
+        if file is not None and file.tombstones:
+            out.note(f"{file.tombstones:,} tombstones are not in {args.output}: an Avro file holds values only.")
         if args.enable_systest_events:
             out.line("shutdown_complete")  # what Kafka's system tests wait for
         out.note(f"Processed a total of {printing.count:,} message{'' if printing.count == 1 else 's'}")
         return 0
 
-    return run_async(main)
+    with contextlib.nullcontext() if file is None else contextlib.closing(file):
+        return run_async(main)
 
 
 def _claims_in(path: str) -> ClaimCheck:

@@ -7,8 +7,10 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventbus.cli.avro_files import FromFile
 from eventbus.cli.output import Output
 from eventbus.cli.parser import (
     Subcommands,
@@ -60,6 +62,7 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument("--reader-config", metavar="FILE", help="the same, from a properties file")
     parser.add_argument("--key", metavar="TEXT", help="the key of every record")
     add_schema(parser, "and lines are JSON, written in the subject's latest schema")
+    parser.add_argument("--input", metavar="FILE.avro", help="send the values of an Avro file; with --schema")
     parser.add_argument("--header", action="append", metavar="NAME=VALUE", help="a header of every record; repeatable")
     parser.add_argument("--partition", type=natural, metavar="N", help="the partition of every record")
     parser.add_argument(
@@ -244,7 +247,8 @@ def produce(args: argparse.Namespace) -> int:
     properties = producer_properties(args)
     config = own_keywords(properties)
     keys = avro_of(args.key_schema, "--key-schema", use_latest=True)
-    values = avro_of(args.schema, "--schema", use_latest=True)
+    file = None if args.input is None else FromFile(args.input, args.schema, topic)
+    values = avro_of(args.schema, "--schema", use_latest=True) if file is None else file.avro
     if keys is not None or values is not None:
         parser.in_avro = FromJson(topic, keys, values)
 
@@ -255,11 +259,12 @@ def produce(args: argparse.Namespace) -> int:
         async with bus:
             await bus.admin.describe_topics([topic])  # a wrong name is told before anything is typed
             async with bus.new_producer(**config) as producer, until_signal() as scope:
-                if sys.stdin.isatty():
+                if file is None and sys.stdin.isatty():
                     await _interactive(producer, topic, args.partition, parser, tally, out)
                 else:
                     try:
-                        await _piped(producer, topic, args.partition, parser, tally, each=args.sync)
+                        lines = _lines(parser) if file is None else _values(file, parser)
+                        await _piped(producer, topic, args.partition, lines, tally, each=args.sync)
                     except EventBusError as error:
                         await producer.flush()
                         if stored := tally.stored:
@@ -276,31 +281,50 @@ def produce(args: argparse.Namespace) -> int:
             out.note(f"interrupted after {summary}" if scope.cancel_called else summary)
         return 130 if scope.cancel_called else 0
 
-    return run_async(main)
+    with nullcontext() if file is None else closing(file):
+        return run_async(main)
 
 
 async def _piped(
-    producer: Producer, topic: str, partition: int | None, parser: LineParser, tally: _Tally, *, each: bool
+    producer: Producer,
+    topic: str,
+    partition: int | None,
+    lines: AsyncIterator[ParsedLine],
+    tally: _Tally,
+    *,
+    each: bool,
 ) -> None:
     """``each``: wait for the record before, as ``--sync`` has it."""
-    number = 0
 
     def send(line: ParsedLine) -> None:
         key, value, headers = line
         tally.add(producer.send_nowait(topic, value, key=key, headers=headers, partition=partition))
 
+    async for line in lines:
+        try:
+            send(line)
+        except BufferExhausted:
+            await producer.wait_for_room()
+            send(line)
+        if each:
+            await producer.flush()
+    await producer.flush()
+
+
+async def _lines(parser: LineParser) -> AsyncIterator[ParsedLine]:
+    number = 0
     async for lines in read_lines(sys.stdin.fileno()):
         for text in lines:
             number += 1
-            line = await parser.read(text, number)
-            try:
-                send(line)
-            except BufferExhausted:
-                await producer.wait_for_room()
-                send(line)
-            if each:
-                await producer.flush()
-    await producer.flush()
+            yield await parser.read(text, number)
+
+
+async def _values(file: FromFile, parser: LineParser) -> AsyncIterator[ParsedLine]:
+    from anyio.to_thread import run_sync
+
+    while values := await run_sync(file.take):
+        for value in values:
+            yield ParsedLine(parser.key, value, parser.headers)
 
 
 async def _interactive(

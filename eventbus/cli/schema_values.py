@@ -60,10 +60,7 @@ class AsJson:
         found: list[ConsumerRecord] = []
         for record in records:
             try:
-                if self._keys is not None:
-                    record.key = self._json(self._keys, record, record.key)
-                if self._values is not None:
-                    record.value = self._json(self._values, record, record.value)
+                self.convert(record)
             except (ValueError, TypeError, SchemaRegistryError) as error:
                 if isinstance(error, SchemaRegistryError) and error.is_retriable:
                     raise  # the record may be fine
@@ -75,6 +72,13 @@ class AsJson:
             else:
                 found.append(record)
         return found, None
+
+    def convert(self, record: ConsumerRecord) -> None:
+        """Replace the Avro of a record."""
+        if self._keys is not None:
+            record.key = self._json(self._keys, record, record.key)
+        if self._values is not None:
+            record.value = self._json(self._values, record, record.value)
 
     def _json(self, serde: Avro, record: ConsumerRecord, data: bytes | None) -> bytes | None:
         value = serde.deserialize(record.topic, data, record.headers)

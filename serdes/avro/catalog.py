@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
+from serdes.avro.codec.library import fastavro, new_decoder, new_encoder
 from serdes.avro.parse import parse
 from serdes.avro.schema import Schema
 from serdes.avro.text import to_text
@@ -27,9 +29,16 @@ _Place = Name | tuple[str, int]
 class Catalog:
     """Schemas of one registry. What waits for the registry says so; all of it may be called from any thread."""
 
-    def __init__(self, client: SchemaClient, *, ignore_rules: bool = False) -> None:
+    def __init__(self, client: SchemaClient, *, ignore_rules: bool = False, engine: str = "compiled") -> None:
+        """Raises ValueError for an unknown engine, ModuleNotFoundError for one that is not installed."""
+        if engine not in ("compiled", "fastavro"):
+            raise ValueError(f"engine={engine!r} does not exist. Use 'compiled', the default, or 'fastavro'")
+        if engine == "fastavro":
+            fastavro()
         self.client = client
         self._ignore_rules = ignore_rules
+        self.decoder = partial(new_decoder, engine)
+        self.encoder = partial(new_encoder, engine)
         self._parsed: dict[_Place, Schema] = {}
         self._refused: dict[_Place, tuple[float, SchemaRegistryError]] = {}
         self._lock = threading.Lock()

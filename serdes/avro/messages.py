@@ -91,7 +91,7 @@ class MessageReader:
 
     def _compiled(self, prefix: bytes, name: Name, writer: Schema) -> Decoder:
         try:
-            decoder = Decoder(writer, self._schema or writer, self._annotation)
+            decoder = self._catalog.decoder(writer, self._schema or writer, self._annotation)
         except TypeError as error:
             self._unfit[prefix] = self._explained(name, error)
             raise self._unfit[prefix] from error
@@ -195,7 +195,7 @@ class MessageWriter:
         if self._encoder is not None:
             return
         registered, schema = self._registered()
-        encoder = Encoder(schema, self._serde.type)
+        encoder = self._options.catalog.encoder(schema, self._serde.type)
         if not self._options.in_header:
             prefix = id_prefix(registered.id)
         elif registered.guid:

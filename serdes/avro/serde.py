@@ -33,10 +33,11 @@ class Options:
         normalize: bool,
         id_in: str,
         ignore_rules: bool,
+        engine: str,
     ) -> None:
         if id_in not in ("prefix", "header"):
             raise ValueError(f"id_in={id_in!r}: 'prefix' (before the message) or 'header'")
-        self.catalog = Catalog(schema_client(registry), ignore_rules=ignore_rules)
+        self.catalog = Catalog(schema_client(registry), ignore_rules=ignore_rules, engine=engine)
         self.subject = strategy(subject)
         self.auto_register = auto_register and not use_latest
         self.use_latest = use_latest
@@ -69,6 +70,8 @@ class Avro:
 
     A schema with rules that are to be executed (ENCRYPT, CEL, migration) is refused before anything is written or read,
     because Avro executes none. ``ignore_rules``: skip them.
+
+    ``engine``: "compiled", or "fastavro" for plain data where that gives the same values, see docs/schemas.md.
     """
 
     def __init__(
@@ -84,8 +87,9 @@ class Avro:
         id_in: str = "prefix",
         is_key: bool = False,
         ignore_rules: bool = False,
+        engine: str = "compiled",
     ) -> None:
-        options = Options(registry, subject, auto_register, use_latest, normalize, id_in, ignore_rules)
+        options = Options(registry, subject, auto_register, use_latest, normalize, id_in, ignore_rules, engine)
         text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
         self._set_up(options, type, None if text is None else parse(text), is_key)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import fastavro
 import msgspec
 import pytest
 
@@ -105,3 +107,38 @@ def test_a_registry_that_nothing_opens_is_refused(flights: Cli) -> None:
     refused = read(flights, "--schema", "ftp://x")
     assert refused.code == 2
     assert "--schema: registry='ftp://x': nothing opens 'ftp'" in refused.err
+
+
+def test_values_go_to_an_avro_file_and_come_from_one(flights: Cli) -> None:
+    shown = read(flights, "--schema", "log", "--skip-message-on-error", "--output", "flights.avro", "--group", "g")
+    assert (shown.code, shown.out) == (0, "")
+    assert "1 tombstone" in shown.err
+    with Path("flights.avro").open("rb") as file:
+        assert [*fastavro.reader(file)] == [
+            {"carrier": "BA", "number": 2, "gate": None},
+            {"carrier": "BA", "number": 4, "gate": "B7"},
+        ]
+    assert flights("topics", "create", "copies").code == 0
+    sent = flights("produce", "copies", "--schema", "log", "--input", "flights.avro", "--key", "k")
+    assert sent.err == "2 records to copies\n"
+    copies = flights("consume", "copies", "--from-beginning", "--timeout-ms", "50", "--schema", "log")
+    assert copies.lines[1] == '{"carrier":"BA","number":4,"gate":"B7"}'
+    again = read(flights, "--schema", "log", "--output", "flights.avro")
+    assert (again.code, "the file exists" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("consume", "flights", "--output", "x.avro"), "Give TOPIC, --schema and FILE.avro"),
+        (("consume", "flights", "--schema", "log", "--output", "x.json"), "Give TOPIC, --schema and FILE.avro"),
+        (("produce", "flights", "--input", "x.avro"), "Give --schema REGISTRY"),
+        (("produce", "flights", "--schema", "log", "--input", "x.avro"), "No such file"),
+        (("produce", "flights", "--schema", "log", "--input", "text.avro"), "not an Avro object container file"),
+    ],
+)
+def test_files_that_cannot_be_written_or_read_are_refused(flights: Cli, options: tuple[str, ...], why: str) -> None:
+    Path("text.avro").write_text("a,b,c", "utf-8")
+    refused = flights(*options)
+    assert refused.code == 2
+    assert why in refused.err

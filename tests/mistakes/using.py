@@ -495,6 +495,32 @@ async def rule_that_is_not_executed(at: At) -> str:
     raise AssertionError("it was written")
 
 
+@SENDING.mistake('`Avro(..., engine="c")`', '`engine="fastavro"`, or leave it out', "engine='c'", "'fastavro'")
+def engine_that_does_not_exist(at: At) -> str:
+    try:
+        Avro(FakeRegistry(), engine="c")
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("it was taken")
+
+
+@SENDING.mistake(
+    "`eventbus consume orders --output o.avro` without `--schema`", "`--schema log`, or the registry's URL",
+    "--output o.avro", "Give TOPIC, --schema",
+)  # fmt: skip
+def avro_file_without_a_registry(at: At) -> str:
+    return at.cli("consume", "orders", "--output", "o.avro")
+
+
+@SENDING.mistake(
+    "`eventbus produce orders --schema log --input o.csv`", "an Avro file",
+    "--input o.csv", "not an Avro object container file",
+)  # fmt: skip
+def values_of_a_file_that_is_not_avro(at: At) -> str:
+    at.file("o.csv", "a,b,c")
+    return at.cli("produce", "orders", "--schema", "log", "--input", "o.csv")
+
+
 @SENDING.mistake('`bus.send_many(..., partition="0")`', "a whole number", "partition='0'", "holds for all values")
 async def partitions_in_words(at: At) -> None:
     async with at.bus() as bus:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.system
     ("library", "code", "extra"),
     [
         ("urllib3", "from serdes import Avro; Avro('http://localhost:8081')", "avro"),
+        ("fastavro", "from serdes import Avro; Avro('http://localhost:8081', engine='fastavro')", "avro"),
         ("starlette", "from schema_registry import create_app", "registry"),
         (
             "jsonschema",
