@@ -6,111 +6,103 @@ schema cannot read what was written with the old one. See https://avro.apache.or
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from eventbus.asyncapi.narrowing import Difference
-from eventbus.asyncapi.reading import JsonObject
-from serdes.avro.schema import PRIMITIVES, PROMOTIONS
+from serdes.avro.parse import parse
+from serdes.avro.resolve import fields_for, is_promoted, kind_of, same_name
+from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Named, Record, Schema, Union
 
 
 def avro_differences(old: Any, new: Any) -> list[Difference]:
-    """Return the differences between two Avro schemas, given as JSON data."""
-    return list(_Comparison(_definitions(old), _definitions(new)).differences(old, new, ""))
+    """Return the differences between two Avro schemas, given as JSON data. Raises ValueError for data that is no schema."""
+    before, after = (parse(json.dumps(schema), validate_defaults=False, names="any") for schema in (old, new))
+    return list(_Comparison().differences(before, after, ""))
 
 
 class _Comparison:
-    def __init__(self, old: JsonObject, new: JsonObject) -> None:
-        self._old, self._new = old, new
-        self._seen: set[tuple[str, str]] = set()
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int]] = set()
 
-    def differences(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
-        if isinstance(old, list) or isinstance(new, list):
+    def differences(self, old: Schema, new: Schema, path: str) -> Iterator[Difference]:
+        if isinstance(old, Union) or isinstance(new, Union):
             yield from self._unions(_branches(old), _branches(new), path)
             return
-        before, after = _schema(old, self._old), _schema(new, self._new)
-        kind_before, kind_after = before["type"], after["type"]
-        if kind_before != kind_after:
-            what = f"its type was {kind_before} and is {kind_after}"
-            widens = kind_before not in PROMOTIONS.get(kind_after, ())
-            yield Difference(path, what, widens=widens, narrows=kind_after not in PROMOTIONS.get(kind_before, ()))
+        if kind_of(old) != kind_of(new):
+            what = f"its type was {kind_of(old)} and is {kind_of(new)}"
+            yield Difference(path, what, widens=not is_promoted(new, old), narrows=not is_promoted(old, new))
             return
-        if before.get("logicalType") != after.get("logicalType"):
-            what = f"its logical type was {before.get('logicalType')} and is {after.get('logicalType')}"
+        logical = [schema.props.get("logicalType") for schema in (old, new)]
+        if logical[0] != logical[1]:
+            what = f"its logical type was {logical[0]} and is {logical[1]}"
             yield Difference(path, what, widens=True, narrows=True)
-        elif before.get("logicalType") == "decimal":
-            yield from _decimals(before, after, path)
-        match kind_before:
-            case "record" | "error":
-                yield from self._records(before, after, path)
-            case "enum":
-                yield from _enums(before, after, path)
-            case "array":
-                yield from self.differences(before["items"], after["items"], f"{path}[]")
-            case "map":
-                yield from self.differences(before["values"], after["values"], f"{path}{{}}")
-            case "fixed":
-                yield from _names(before, after, path)
-                if before.get("size") != after.get("size"):
-                    what = f"its size was {before.get('size')} bytes and is {after.get('size')}"
-                    yield Difference(path, what, widens=True, narrows=True)
-            case _:
-                pass
+        elif logical[0] == "decimal":
+            yield from _decimals(old, new, path)
+        if isinstance(old, Named) and isinstance(new, Named):
+            yield from self._named(old, new, path)
+        elif isinstance(old, Array) and isinstance(new, Array):
+            yield from self.differences(old.items, new.items, f"{path}[]")
+        elif isinstance(old, Map) and isinstance(new, Map):
+            yield from self.differences(old.values, new.values, f"{path}{{}}")
 
-    def _records(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
-        pair = (old.get("name", ""), new.get("name", ""))
-        if pair in self._seen:
+    def _named(self, old: Named, new: Named, path: str) -> Iterator[Difference]:
+        if (id(old), id(new)) in self._seen:
             return
-        self._seen.add(pair)
-        yield from _names(old, new, path)
-        before = {field["name"]: field for field in old.get("fields", ())}
-        after = {field["name"]: field for field in new.get("fields", ())}
-        renamed = {
-            alias: name
-            for name, field in after.items()
-            for alias in field.get("aliases", ())
-            if alias in before and alias not in after and name not in before
-        }
-        for name, field in before.items():
-            place = f"{path}.{name}" if path else name
-            if name in renamed:
-                what = f"it is called {renamed[name]} now, with the old name as an alias"
-                yield Difference(place, what, widens="default" not in field)
-                yield from self.differences(field["type"], after[renamed[name]]["type"], place)
-            elif name not in after:
-                has = "default" in field
-                what = f"the field is gone, and had {'a' if has else 'no'} default"
-                yield Difference(place, what, widens=not has)
-            else:
-                other = after[name]
-                if ("default" in field) != ("default" in other):
-                    yield Difference(place, f"its default is {'new' if 'default' in other else 'gone'}")
-                yield from self.differences(field["type"], other["type"], place)
-        for name, field in after.items():
-            if name not in before and name not in renamed.values():
-                has = "default" in field
-                place = f"{path}.{name}" if path else name
-                yield Difference(place, f"a new field {'with a' if has else 'without a'} default", narrows=not has)
+        self._seen.add((id(old), id(new)))
+        if old.name != new.name:
+            what = f"its name was {old.name} and is {new.name}"
+            yield Difference(path, what, widens=not same_name(new, old), narrows=not same_name(old, new))
+        if isinstance(old, Record) and isinstance(new, Record):
+            yield from self._records(old, new, f"{path}." if path else "")
+        elif isinstance(old, Enum) and isinstance(new, Enum):
+            for symbol in (one for one in old.symbols if one not in new.symbols):
+                yield Difference(path, f"the symbol {symbol} is gone", narrows=new.default is None)
+            for symbol in (one for one in new.symbols if one not in old.symbols):
+                yield Difference(path, f"the symbol {symbol} is new", widens=old.default is None)
+        elif isinstance(old, Fixed) and isinstance(new, Fixed) and old.size != new.size:
+            what = f"its size was {old.size} bytes and is {new.size}"
+            yield Difference(path, what, widens=True, narrows=True)
 
-    def _unions(self, old: list[Any], new: list[Any], path: str) -> Iterator[Difference]:
-        left = {_identity(one, self._new): one for one in new}
-        gone: dict[str, Any] = {}
-        for one in old:
-            name = _identity(one, self._old)
-            if name in left:
-                yield from self.differences(one, left.pop(name), path)
+    def _records(self, old: Record, new: Record, dot: str) -> Iterator[Difference]:
+        read: dict[str, Field] = {}
+        for field in new.fields:
+            found = [one for one in fields_for(field, old) if one.name == field.name or new.field(one.name) is None]
+            if found and found[0].name not in read:
+                read[found[0].name] = field
             else:
-                gone[name] = one
-        for name in gone:  # a reader uses the first of its branches that can read the value
-            is_read = any(_identity(one, self._new) in PROMOTIONS.get(name, ()) for one in new)
-            yield Difference(path, f"{name} is no longer among its types", narrows=not is_read)
-        for name in left:
-            is_read = any(_identity(one, self._old) in PROMOTIONS.get(name, ()) for one in old)
+                has = "with" if field.has_default else "without"
+                yield Difference(dot + field.name, f"a new field {has} a default", narrows=not field.has_default)
+        for field in old.fields:
+            place, other = dot + field.name, read.get(field.name)
+            if other is None:
+                what = f"the field is gone, and had {'a' if field.has_default else 'no'} default"
+                yield Difference(place, what, widens=not field.has_default)
+                continue
+            if other.name != field.name:
+                what = f"it is called {other.name} now, with the old name as an alias"
+                yield Difference(place, what, widens=not field.has_default)
+            elif field.has_default != other.has_default:
+                yield Difference(place, f"its default is {'new' if other.has_default else 'gone'}")
+            yield from self.differences(field.schema, other.schema, place)
+
+    def _unions(self, old: tuple[Schema, ...], new: tuple[Schema, ...], path: str) -> Iterator[Difference]:
+        """Compare unions. A reader uses the first of its branches that can read the value."""
+        left = {_identity(branch): branch for branch in new}
+        for branch in old:
+            if (other := left.pop(_identity(branch), None)) is not None:
+                yield from self.differences(branch, other, path)
+            else:
+                is_read = any(is_promoted(branch, one) for one in new)
+                yield Difference(path, f"{_identity(branch)} is no longer among its types", narrows=not is_read)
+        for name, branch in left.items():
+            is_read = any(is_promoted(branch, one) for one in old)
             yield Difference(path, f"{name} is new among its types", widens=not is_read)
 
 
-def _decimals(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
-    scales, digits = ([one.get(word, 0) for one in (old, new)] for word in ("scale", "precision"))
+def _decimals(old: Schema, new: Schema, path: str) -> Iterator[Difference]:
+    scales, digits = ([one.props.get(word, 0) for one in (old, new)] for word in ("scale", "precision"))
     if scales[0] != scales[1]:
         yield Difference(path, f"its scale was {scales[0]} and is {scales[1]}", widens=True, narrows=True)
     if digits[0] != digits[1]:
@@ -118,49 +110,10 @@ def _decimals(old: JsonObject, new: JsonObject, path: str) -> Iterator[Differenc
         yield Difference(path, what, widens=digits[1] > digits[0], narrows=digits[1] < digits[0])
 
 
-def _names(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
-    before, after = (str(one.get("name", "")).rpartition(".")[2] for one in (old, new))
-    if before != after:
-        has_alias = any(str(alias).rpartition(".")[2] == before for alias in new.get("aliases", ()))
-        yield Difference(path, f"its name was {before} and is {after}", widens=True, narrows=not has_alias)
+def _branches(schema: Schema) -> tuple[Schema, ...]:
+    return schema.branches if isinstance(schema, Union) else (schema,)
 
 
-def _enums(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
-    yield from _names(old, new, path)
-    for symbol in (one for one in old["symbols"] if one not in new["symbols"]):
-        yield Difference(path, f"the symbol {symbol} is gone", narrows="default" not in new)
-    for symbol in (one for one in new["symbols"] if one not in old["symbols"]):
-        yield Difference(path, f"the symbol {symbol} is new", widens="default" not in old)
-
-
-def _definitions(schema: Any) -> JsonObject:
-    """Return the named types inside, by their names, with and without a namespace."""
-    found: JsonObject = {}
-    waiting: list[Any] = [schema]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting.extend(cast("list[Any]", one))
-        elif isinstance(one, dict):
-            node = cast(JsonObject, one)
-            if isinstance(node.get("name"), str) and node.get("type") in ("record", "error", "enum", "fixed"):
-                found.setdefault(node["name"].rpartition(".")[2], node)
-            waiting.extend(node[name] for name in ("type", "items", "values", "fields") if name in node)
-    return found
-
-
-def _schema(node: Any, definitions: JsonObject) -> JsonObject:
-    """Return the schema as an object with a type; a name is resolved to its definition."""
-    if isinstance(node, str):
-        return {"type": node} if node in PRIMITIVES else definitions.get(node.rpartition(".")[2], {"type": node})
-    inner = node["type"]
-    return _schema(inner, definitions) if isinstance(inner, dict) else node
-
-
-def _branches(node: Any) -> list[Any]:
-    return cast("list[Any]", node) if isinstance(node, list) else [node]
-
-
-def _identity(node: Any, definitions: JsonObject) -> str:
-    schema = _schema(node, definitions)
-    return str(schema.get("name", schema["type"])).rpartition(".")[2]
+def _identity(schema: Schema) -> str:
+    """The name of a branch without its namespace."""
+    return schema.name if isinstance(schema, Named) else schema.type

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, cast
 
-from serdes.avro.schema import PROMOTIONS, Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
+from serdes.avro.resolve import fields_for, is_promoted, kind_of, same_name
+from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
 
 MAX_DEPTH: Final = 120
 MAX_STEPS: Final = 500_000
@@ -106,13 +107,13 @@ class _Comparison:
         self.location = (location, step)
         if trail:
             self.trail = (before, trail)
-        found = self.judged[pair] = self._judge(_java_type(kind), reader, writer)[:MAX_FINDINGS]
+        found = self.judged[pair] = self._judge(kind_of(reader), reader, writer)[:MAX_FINDINGS]
         self.location, self.trail = location, before
         self.depth -= 1
         return found
 
     def _judge(self, kind: str, reader: Schema, writer: Schema) -> Findings:
-        writer_kind = _java_type(writer.type)
+        writer_kind = kind_of(writer)
         if kind == writer_kind:
             return self._same_kind(kind, reader, writer)
         if isinstance(writer, Union):
@@ -122,7 +123,7 @@ class _Comparison:
             return tuple(found)
         if isinstance(reader, Union):
             return self._one_branch_reads(reader, writer)
-        if kind in PROMOTIONS.get(writer_kind, ()):
+        if is_promoted(writer, reader):
             return _NONE
         detail = f"reader type: {kind.upper()} not compatible with writer type: {writer_kind.upper()}"
         return self._finding("TYPE_MISMATCH", reader, writer, detail)
@@ -162,7 +163,7 @@ class _Comparison:
             because = self._afresh(branch, writer)
             if not because:
                 return _NONE
-            if branch.type == writer.type and (not nearest or _same_name(branch, writer)):
+            if branch.type == writer.type and (not nearest or same_name(writer, branch)):
                 nearest = because
         return self._finding("MISSING_UNION_BRANCH", reader, writer, _lacking(writer), because=nearest)
 
@@ -174,7 +175,7 @@ class _Comparison:
         return found
 
     def _names(self, reader: Schema, writer: Schema) -> Findings:
-        if _same_name(reader, writer):
+        if same_name(writer, reader):
             return _NONE
         return self._finding("NAME_MISMATCH", reader, writer, f"expected: {writer.fullname}", "name")
 
@@ -222,32 +223,20 @@ class _Comparison:
         return (Incompatibility(rule, reader, writer, detail, location, self.trail, because[:10]),)
 
 
-def _java_type(kind: str) -> str:
-    return "record" if kind == "error" else kind
-
-
 def _lacking(branch: Schema) -> str:
-    return f"reader union lacking writer type: {_java_type(branch.type).upper()}"
-
-
-def _same_name(reader: Schema, writer: Schema) -> bool:
-    if not (isinstance(reader, Named) and isinstance(writer, Named)):
-        return reader.type == writer.type
-    return reader.name == writer.name or writer.fullname in reader.aliases
+    return f"reader union lacking writer type: {kind_of(branch).upper()}"
 
 
 def _writer_field(field: Field, writer: Record) -> Field | None:
-    """The field that was written for a reader's field: of the same name, or of a name among its aliases."""
-    direct = writer.field(field.name)
+    """Return the field that was written for a reader's field."""
     if not field.aliases:
-        return direct
-    matching = [] if direct is None else [direct]
-    matching += [found for alias in field.aliases if (found := writer.field(alias)) is not None]
+        return writer.field(field.name)
+    matching = fields_for(field, writer)
     if len(matching) > 1:
         from serdes.avro.text import to_text
 
         raise Unanswerable(
-            f"Reader record field {field.name} type:{_java_type(field.schema.type).upper()} pos:{field.position} "
+            f"Reader record field {field.name} type:{kind_of(field.schema).upper()} pos:{field.position} "
             f"matches multiple fields in writer record schema {to_text(writer)}"
         )
     return matching[0] if matching else None

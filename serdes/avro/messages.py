@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from serdes.avro.catalog import Catalog, Name
 from serdes.avro.codec.errors import AvroDataError, AvroTypeError
 from serdes.avro.codec.reader import Decoder
-from serdes.avro.codec.resolve import mismatch
 from serdes.avro.codec.writer import Encoder
+from serdes.avro.resolve import mismatch
 from serdes.avro.schema import Schema
 from serdes.base import SchemaNeeded
 from serdes.errors import SchemaRegistryError

@@ -195,6 +195,7 @@ def record(*fields: Json, **more: Any) -> Json:
     return {"type": "record", "name": "Order", "fields": list(fields), **more}
 
 
+ENUMS = [{"name": at, "type": {"type": "enum", "name": f"{at}.S", "symbols": [at]}} for at in "ab"]
 ID, NUMBER = {"name": "id", "type": "string"}, {"name": "number", "type": "int"}
 
 
@@ -232,6 +233,7 @@ ID, NUMBER = {"name": "id", "type": "string"}, {"name": "number", "type": "int"}
             record({"name": "next", "type": ["null", "Order"]}, ID, NUMBER),
             NARROWER,
         ),
+        (record(*ENUMS, {"name": "z", "type": "a.S"}), record(*ENUMS, {"name": "z", "type": "b.S"}), BOTH),
     ],
 )
 def test_avro_goes_by_its_own_rules(old: Json, new: Json, verdict: tuple[str, str]) -> None:

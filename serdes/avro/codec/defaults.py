@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from serdes.avro.checks import fits
 from serdes.avro.codec.errors import AvroTypeError
 from serdes.avro.codec.varint import DOUBLE, FLOAT, int_bytes, long_bytes
 from serdes.avro.schema import Array, Enum, Fixed, Map, Record, Schema, Union
@@ -68,30 +69,5 @@ def _block(items: list[bytes]) -> bytes:
     return long_bytes(len(items)) + b"".join(items) + b"\0" if items else b"\0"
 
 
-_JSON: dict[str, tuple[type, ...]] = {
-    "null": (type(None),),
-    "boolean": (bool,),
-    "int": (int,),
-    "long": (int,),
-    "float": (float, int, str),
-    "double": (float, int, str),
-    "string": (str,),
-    "bytes": (str,),
-    "fixed": (str,),
-    "enum": (str,),
-    "array": (list,),
-    "map": (dict,),
-    "record": (dict,),
-    "error": (dict,),
-}
-
-
-def _fits(schema: Schema, value: Any) -> bool:
-    """Return True if the default of a union belongs to this branch. Encoding finds a default with a wrong value."""
-    if isinstance(value, bool) and schema.type != "boolean":
-        return False
-    if isinstance(schema, Enum):
-        return value in schema.symbols
-    if isinstance(schema, Record) and isinstance(value, dict):
-        return all(field.has_default or field.name in value for field in schema.fields)
-    return isinstance(value, _JSON[schema.type])
+def _fits(branch: Schema, value: Any) -> bool:
+    return fits(branch, value) and (not isinstance(branch, Enum) or value in branch.symbols)

@@ -24,7 +24,6 @@ from serdes.avro.codec.guards import (
     record_charge,
     too_deep,
 )
-from serdes.avro.codec.resolve import branch_for, mismatch, sources
 from serdes.avro.codec.shapes import (
     Arms,
     Constants,
@@ -43,6 +42,7 @@ from serdes.avro.codec.shapes import (
 from serdes.avro.codec.source import Source
 from serdes.avro.codec.values import Symbols, bad_branch, constants, is_constant, kept_apart, member_of, wrong_end
 from serdes.avro.codec.varint import DOUBLE, FLOAT, ZIGZAG, read_count, read_int, read_length, read_long
+from serdes.avro.resolve import branch_for, mismatch, sources
 from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Primitive, Record, Schema, Union
 from serdes.pydantic_json import adapter_of
 

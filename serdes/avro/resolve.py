@@ -12,21 +12,26 @@ def kind_of(schema: Schema) -> str:
     return "record" if schema.type == "error" else schema.type
 
 
-def same_name(writer: Named, reader: Named) -> bool:
-    """Names match without their namespaces, or through an alias of the reader's."""
+def same_name(writer: Schema, reader: Schema) -> bool:
+    """True if names match, without namespaces or through an alias of the reader's. Unnamed types: if they are equal."""
+    if not (isinstance(writer, Named) and isinstance(reader, Named)):
+        return writer.type == reader.type
     return writer.name == reader.name or writer.fullname in reader.aliases
 
 
-def source_of(reader: Field, writer: Record) -> Field | None:
-    """The writer's field that a reader's field is read from: of its name, or of one of its aliases."""
-    found = (writer.field(name) for name in (reader.name, *reader.aliases))
-    return next((one for one in found if one is not None), None)
+def fields_for(reader: Field, writer: Record) -> list[Field]:
+    """Return the writer's fields of the name or an alias of a reader's field, which is read from the first of them."""
+    return [field for name in (reader.name, *reader.aliases) if (field := writer.field(name)) is not None]
 
 
 def sources(writer: Record, reader: Record) -> dict[int, Field]:
-    """The reader's fields by the positions of the writer's that they are read from."""
-    found = ((source_of(field, writer), field) for field in reader.fields)
-    return {source.position: field for source, field in found if source is not None}
+    """Map the positions of the writer's fields to the reader's fields that are read from them."""
+    return {found[0].position: field for field in reader.fields if (found := fields_for(field, writer))}
+
+
+def is_promoted(writer: Schema, reader: Schema) -> bool:
+    """True if values of the writer's type may be read as another type, the reader's."""
+    return kind_of(reader) in PROMOTIONS.get(kind_of(writer), ())
 
 
 def branch_for(writer: Schema, reader: Union, seen: Seen | None = None) -> int | None:
@@ -48,8 +53,7 @@ def branch_for(writer: Schema, reader: Union, seen: Seen | None = None) -> int |
             fallback = index
     if fallback is not None:
         return fallback
-    promoted = PROMOTIONS.get(kind, ())
-    return next((index for index, branch in enumerate(reader.branches) if branch.type in promoted), None)
+    return next((index for index, branch in enumerate(reader.branches) if is_promoted(writer, branch)), None)
 
 
 def mismatch(writer: Schema, reader: Schema, seen: Seen | None = None) -> str | None:
@@ -67,7 +71,7 @@ def mismatch(writer: Schema, reader: Schema, seen: Seen | None = None) -> str | 
             return f"it was written as {writer.fullname}, and is read as a union without it ({names})"
         return None
     if kind_of(writer) != kind_of(reader):
-        if reader.type in PROMOTIONS.get(writer.type, ()):
+        if is_promoted(writer, reader):
             return None
         return f"it was written as {writer.fullname}, which cannot be read as {reader.fullname}"
     if isinstance(writer, Record) and isinstance(reader, Record):
@@ -82,7 +86,7 @@ def mismatch(writer: Schema, reader: Schema, seen: Seen | None = None) -> str | 
 
 def _record_mismatch(writer: Record, reader: Record) -> str | None:
     for field in reader.fields:
-        if not field.has_default and source_of(field, writer) is None:
+        if not field.has_default and not fields_for(field, writer):
             return (
                 f"{writer.fullname} was written without the field {field.name!r}, and {reader.fullname} has no default "
                 "for it"
