@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +37,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from schema_registry.formats.protoc import compiled
+from tests.clients.conftest import or_skip
+from tests.clients.jars import java, protobuf_jar
 from tests.schema_registry.clients.conftest import Both
 
 pytestmark = pytest.mark.system
@@ -209,6 +214,44 @@ def test_json_there_and_back(client: SchemaRegistryClient, fresh: Fresh, topic: 
         write({"name": 1}, value_of(topic))
 
 
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "by", "type": "shop.User"}]}
+ORDER_JSON = {"properties": {"by": {"$ref": "person.json"}}, "required": ["by"], "type": "object"}  # normalized
+LATEST = {"auto.register.schemas": False, "use.latest.version": True}
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalize.schemas": True}, LATEST], ids=["default", "normalized", "latest"])
+@pytest.mark.parametrize("guid_in_header", [False, True])
+@pytest.mark.parametrize("schema_type", ["AVRO", "JSON"])
+def test_schemas_with_references_there_and_back(
+    client: SchemaRegistryClient,
+    fresh: Fresh,
+    topic: str,
+    settings: dict[str, Any],
+    guid_in_header: bool,
+    schema_type: str,
+) -> None:
+    """A client that has seen nothing yet reads them, and no setting of the serializer registers a second version."""
+    name, inner, outer = ("shop.User", USER, ORDER) if schema_type == "AVRO" else ("person.json", PERSON, ORDER_JSON)
+    client.register_schema(f"{topic}-inner", Schema(json.dumps(inner), schema_type))
+    schema = Schema(json.dumps(outer, indent=1), schema_type, [SchemaReference(name, f"{topic}-inner", 1)])
+    registered = client.register_schema(f"{topic}-value", schema)
+    conf = {**settings, "schema.id.serializer": header_schema_id_serializer} if guid_in_header else settings
+    writer, reader = fresh(), fresh()
+    if schema_type == "AVRO":
+        write, read = AvroSerializer(writer, schema, conf=conf), AvroDeserializer(reader)
+    else:
+        write, read = JSONSerializer(schema, writer, conf=conf), JSONDeserializer(None, schema_registry_client=reader)
+    place, order = value_of(topic), {"by": {"name": "Annabel"}}
+    data = write(order, place)
+    assert read(data, SerializationContext(topic, MessageField.VALUE, place.headers)) == order
+    assert client.get_versions(f"{topic}-value") == [1]
+    if not guid_in_header:
+        assert data[1:5] == registered.to_bytes(4, "big")
+    if schema_type == "JSON":
+        with pytest.raises(SerializationError):
+            write({"by": {"name": 1}}, place)
+
+
 def test_through_a_topic(client: SchemaRegistryClient, fresh: Fresh, both: Both, topic: str) -> None:
     """The log and its registry, one process: a producer and a consumer of theirs."""
     write = AvroSerializer(client, json.dumps(USER))
@@ -325,3 +368,35 @@ def test_a_protobuf_text_with_references_is_the_version_that_a_descriptor_is(
     kind = message_class("shop.Sale")
     write = ProtobufSerializer(kind, client, {"use.deprecated.format": False, "auto.register.schemas": False})
     assert write(kind(id="1"), value_of(topic))[1:5] == schema_id.to_bytes(4, "big")
+
+
+def test_javas_protobuf_classes_read_and_write_by_the_serialized_schemas(
+    client: SchemaRegistryClient, fresh: Fresh, topic: str
+) -> None:
+    """Java builds its descriptors from ``format=serialized``, and the Python client reads what Java wrote."""
+    jar = or_skip(protobuf_jar)
+    kind, place, conf = message_class("shop.Sale"), value_of(topic), {"use.deprecated.format": False}
+    sale = kind(id="7", price={"currency": "EUR"}, parts={"a": {"number": 3}}, at={"seconds": 5})
+    data = ProtobufSerializer(kind, client, conf)(sale, place)
+    stored = client.get_latest_version(f"{topic}-value", fmt="serialized")
+    files = {
+        one.name: client.get_version(one.subject, one.version, fmt="serialized").schema.schema_str
+        for one in stored.schema.references
+        if not one.name.startswith("google/")
+    }
+    files["sale.proto"] = stored.schema.schema_str
+    command = [
+        java(),
+        "-cp",
+        jar,
+        str(Path(__file__).with_name("JavaProtobuf.java")),
+        "Sale",
+        b64encode(data[6:]).decode(),
+    ]
+    done = subprocess.run(
+        [*command, *(f"{name}={text}" for name, text in files.items())], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text, written = done.stdout.splitlines()
+    assert text == 'id: "7" price { currency: "EUR" } at { seconds: 5 } parts { key: "a" value { number: 3 } }'
+    assert ProtobufDeserializer(kind, conf, fresh())(data[:6] + b64decode(written), place) == sale
