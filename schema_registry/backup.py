@@ -113,7 +113,7 @@ def _check_ids(found: Mapping[Key, Value]) -> None:
             if known != guid:
                 raise errors.not_permitted(
                     f"the export gives id {value.id} two meanings: {other.subject!r} version {other.version}, and "
-                    f"{key.subject!r} version {key.version}. Leave one of them out, and register it anew"
+                    f"{key.subject!r} version {key.version}. Leave one of them out, and register it again"
                 )
 
 
@@ -143,12 +143,12 @@ def _is_new(state: State, key: Key, value: SchemaValue) -> bool:
     if there is not None:
         raise errors.not_permitted(
             f"subject {subject!r} version {version} has id {there.id} here, and another schema or id ({value.id}) in "
-            "the export: import into a registry without it, or into a context of its own"
+            "the export: import into a registry without it, or into a separate context"
         )
     for one in state.with_id(names.context_of(subject), value.id):
         if one.content.guid != guid:
             raise errors.not_permitted(
                 f"id {value.id} is {one.subject!r} version {one.version} here, and {subject!r} version {version} in "
-                "the export: ids cannot be given twice. Import into an empty registry, or into a context of its own"
+                "the export: ids cannot be given twice. Import into an empty registry, or into a separate context"
             )
     return True

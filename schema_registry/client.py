@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def segment(text: str) -> str:
-    """Quote a subject (or version or context) as one segment of a path: ``a/b`` is one subject, not two segments."""
+    """Quote a subject, version or context as a single segment of a path, even if it contains a slash."""
     # Clients and proxies resolve . and .. in a path, so these two subjects are written in full.
     return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
 
@@ -265,7 +265,7 @@ class _Server(msgspec.Struct, frozen=True):
 def _server(url: str, auth: tuple[str, str] | None) -> _Server:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{_masked(url)!r} is no URL of a registry: write http://host:8081 or https://host:8081")
+        raise ValueError(f"{_masked(url)!r} is not the URL of a registry: write http://host:8081 or https://host:8081")
     host = parts.netloc.rpartition("@")[2]
     if auth is None and parts.username is not None:
         auth = unquote(parts.username), unquote(parts.password or "")

@@ -1,4 +1,4 @@
-"""The GUID of a schema: a digest of its content, so that the same schema has the same GUID in every registry."""
+"""The GUID of a schema: a digest of its content, which is equal in every registry."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class EmbeddedClient:
         if self._registry is not None:
             self._turned_away += 1
             raise ConfigError(
-                'Avro("log") is of another bus that runs, and ids of one log mean nothing in another: '
+                'Avro("log") belongs to another running bus, and ids hold for a single log: '
                 'make one Avro("log") for each bus'
             )
         self._belong()

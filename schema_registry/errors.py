@@ -91,11 +91,6 @@ def reference_exists(subject: str, version: int) -> RegistryError:
     return RegistryError(422, 42206, text)
 
 
-def id_does_not_match(existing: int, given: int) -> RegistryError:
-    text = f"The schema is registered under id {existing}, not under id {given}"
-    return RegistryError(422, 42207, text)
-
-
 def invalid_subject(subject: str) -> RegistryError:
     return RegistryError(422, 42208, f"The specified subject '{subject}' is not a valid.")
 
@@ -113,11 +108,6 @@ def context_not_empty(context: str) -> RegistryError:
     return RegistryError(422, 42211, f"The specified context '{context}' is not empty.")
 
 
-def invalid_association(property_name: str, reason: str) -> RegistryError:
-    text = f"The association specified an invalid value for property: '{property_name}', detail: {reason}"
-    return RegistryError(422, 42212, text)
-
-
 def unknown_format(format: str) -> RegistryError:
     return RegistryError(
         422, 422, f"Invalid format {format!r}. Valid values are resolved, serialized, and ignore_extensions"
@@ -133,7 +123,7 @@ def store_failed(what: str, error: BaseException) -> RegistryError:
 
 
 def timed_out(what: str, timeout_ms: int) -> RegistryError:
-    text = f"{what} operation timed out after {timeout_ms} ms. It may have been stored: the same request again tells"
+    text = f"{what} operation timed out after {timeout_ms} ms. It may have been stored. Repeat the request to find out"
     return RegistryError(500, 50002, text)
 
 

@@ -84,7 +84,7 @@ class Follower:
         if len(found.partitions) != 1:
             raise RegistryRefused(
                 f"topic {name!r} has {len(found.partitions)} partitions: the order of schemas needs exactly one. Name "
-                "another topic with Registry(topic=...), or make this one anew and import an export"
+                "another topic with Registry(topic=...), or delete this topic and import an export"
             )
         policy = found.configs.get("cleanup.policy")
         if policy is not None and policy.value != "compact":
@@ -208,10 +208,10 @@ class Follower:
         return (await ends_of(self._bus.context.backend, [self._where], isolation))[self._where]
 
     async def check_identity(self) -> None:
-        """Raises RegistryRefused when the topic is another one of the same name."""
+        """Raises RegistryRefused if the topic was deleted and created again."""
         found = (await self._bus.admin.describe_topics([self._where.topic]))[0]
         if found.topic_id != self._topic_id:
-            self._refuse_topic("it is another one of the same name")
+            self._refuse_topic("it was deleted and created again")
         self.check()
 
     def check(self) -> None:

@@ -130,7 +130,7 @@ class Ledger:
                 return None
             return name, key, None if value is None else records.read_value(name, value)
         except UnreadableRecord as error:
-            logger.warning("the record at offset %d of topic %r is passed over: %s", offset, self.topic, error)
+            logger.warning("the record at offset %d of topic %r is skipped: %s", offset, self.topic, error)
             self._spare(key, value)
             return None
 

@@ -51,7 +51,7 @@ class LogDirectoryClient:
     """A `SchemaClient` of the registry in a log's directory. It takes no lock, and refuses to register."""
 
     def __init__(self, directory: str) -> None:
-        """Open the log. Raises ConfigError if there is no log."""
+        """Open the log. Raises ConfigError if the directory contains none."""
         self._directory = directory
         self._reader = LogReader(directory)
         self._answers = _Answers()
@@ -137,7 +137,7 @@ class LogDirectoryClient:
 
 
 def open_client(url: str) -> LogDirectoryClient:
-    """Return the client for ``file``. Raises ConfigError if there is no log."""
+    """Return the client for ``file``. Raises ConfigError if the directory contains no log."""
     parts = urlsplit(url)
     path = unquote(parts.netloc + parts.path)
     if parts.scheme != "file" or not path:

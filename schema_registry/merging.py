@@ -81,7 +81,7 @@ def check_rules(rule_set: RuleSet | None) -> None:
 
 
 def merged_metadata(old: Metadata | None, new: Metadata | None) -> Metadata | None:
-    """``new`` over ``old``."""
+    """Return the metadata of both, where ``new`` takes precedence."""
     if old is None or new is None:
         return new if old is None else old
     return normal_metadata(

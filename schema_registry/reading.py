@@ -152,14 +152,14 @@ class Reads:
     def subjects_of_id(
         self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
     ) -> list[str]:
-        """Answer GET /schemas/ids/{id}/subjects."""
+        """Return the subjects that contain a schema (GET /schemas/ids/{id}/subjects)."""
         found = dict.fromkeys(one.subject for one in self._versions_of_id(id, subject, deleted))
         return _page(found, offset, limit)
 
     def versions_of_id(
         self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
     ) -> list[SubjectVersion]:
-        """Answer GET /schemas/ids/{id}/versions."""
+        """Return the subjects and versions of a schema (GET /schemas/ids/{id}/versions)."""
         found = [SubjectVersion(one.subject, one.version) for one in self._versions_of_id(id, subject, deleted)]
         return _page(found, offset, limit)
 
@@ -169,13 +169,13 @@ class Reads:
         return [one for one in found if deleted or not one.deleted]
 
     def schema_by_guid(self, guid: str, *, format: str = "") -> SchemaString:
-        """GET /schemas/guids/{guid}"""
+        """Return the schema of a GUID (GET /schemas/guids/{guid})."""
         for one in self.ids_of_guid(guid):
             return self._schema_string(self._state.with_id(one.context, one.id)[0], format)
         raise errors.schema_not_found(guid)
 
     def ids_of_guid(self, guid: str) -> list[ContextId]:
-        """Answer GET /schemas/guids/{guid}/ids."""
+        """Return the ids of a GUID, by context (GET /schemas/guids/{guid}/ids)."""
         wanted = digest.as_bytes(guid)
         if wanted is None:
             return []
@@ -184,7 +184,7 @@ class Reads:
         return [ContextId(context, id) for context, id in found if id is not None]
 
     def schema_types(self) -> list[str]:
-        """Answer GET /schemas/types."""
+        """Return the types of schemas that are supported (GET /schemas/types)."""
         return list(formats.SCHEMA_TYPES)
 
     def schemas(
@@ -235,7 +235,7 @@ class Reads:
         offset: int = 0,
         limit: int = -1,
     ) -> list[str]:
-        """GET /subjects"""
+        """Return the subjects that match (GET /subjects)."""
         found: list[str] = []
         for subject in self._with_prefix(subject_prefix, {}):
             is_deleted = all(one.deleted for one in self._state.subjects[subject].values())
@@ -253,7 +253,7 @@ class Reads:
         offset: int = 0,
         limit: int = -1,
     ) -> list[int]:
-        """GET /subjects/{subject}/versions"""
+        """Return the version numbers of a subject (GET /subjects/{subject}/versions)."""
         subject = self._meant(subject)
         versions = self._state.versions(subject)
         if not any(deleted or deleted_only or not one.deleted for one in versions):
@@ -432,7 +432,7 @@ class Reads:
     # contexts and associations ---------------------------------------------------------------------------------------
 
     def contexts(self, *, context_prefix: str = "", offset: int = 0, limit: int = -1) -> list[str]:
-        """Answer GET /contexts."""
+        """Return the contexts, the default context first (GET /contexts)."""
         found = [names.DEFAULT_CONTEXT, *sorted(self._state.contexts)]
         wanted = context_prefix.removeprefix(":")
         return _page([one for one in found if one.startswith(wanted)], offset, limit)

@@ -177,7 +177,7 @@ def read_key(data: bytes) -> Key:
 
 
 def read_value(key: Key, data: bytes) -> Value:
-    """Raises UnreadableRecord."""
+    """Return the content of a record. Raises UnreadableRecord."""
     try:
         value: Value = (_decode_ids if key == MAX_IDS else _decoders[key.keytype])(shallow(data))
     except _UNREADABLE as error:

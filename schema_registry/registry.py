@@ -54,7 +54,7 @@ _LINES = 500
 
 
 class Registry(Reads):
-    """The registry kept in a log. One per bus and topic; several processes may each have one on the same log.
+    """The registry kept in a log. A bus has one per topic. Several processes may open a registry on the log.
 
     ::
 
@@ -63,7 +63,7 @@ class Registry(Reads):
             registry.schema_by_id(schema.id)
 
     ``compatibility`` holds where none is configured. ``read_only`` refuses every write. ``timeout_ms``: how long a
-    write may take before its caller is told 50002; it may be stored then, and the same request again tells.
+    write may take before it fails with 50002. It may be stored then; repeat the request to find out.
     ``accept_truncated`` starts on a topic whose beginning was deleted; ids go on above the highest that is left.
     Instead of ``async with``, ``bus.include(Registry())`` starts and stops it with the bus.
     """
@@ -225,14 +225,14 @@ class Registry(Reads):
                 await self.prepare(subject, request)
 
     async def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
-        """DELETE /subjects/{subject}"""
+        """Delete all versions of a subject and return their numbers (DELETE /subjects/{subject})."""
         subject = self._meant(subject)
         return await self._submit(
             "Delete subject", lambda desk: deleting.delete_subject(desk.state, subject, permanent=permanent)
         )
 
     async def delete_version(self, subject: str, version: VersionLike, *, permanent: bool = False) -> int:
-        """Answer DELETE /subjects/{subject}/versions/{version}."""
+        """Delete a version and return its number (DELETE /subjects/{subject}/versions/{version})."""
         subject, number = self._meant(subject), version_number(version)
         return await self._submit(
             "Delete Schema Version",
@@ -240,7 +240,7 @@ class Registry(Reads):
         )
 
     async def modify_tags(self, subject: str, version: VersionLike, request: TagRequest) -> Schema:
-        """Answer POST /subjects/{subject}/versions/{version}/tags."""
+        """Register a version with other tags or rules (POST /subjects/{subject}/versions/{version}/tags)."""
         merging.check_rules(request.rule_set)
         merging.check_rules(request.rules_to_merge)
         one = self._version(subject, version)
@@ -248,29 +248,29 @@ class Registry(Reads):
         return entity(new)
 
     async def update_config(self, subject: str | None, update: ConfigUpdate) -> ConfigUpdate:
-        """PUT /config, /config/{subject}: what holds then"""
+        """Change a configuration and return it (PUT /config, /config/{subject})."""
         who = names.level(subject)
         return await self._submit("Update config", lambda desk: settings.update_config(desk.state, who, update))
 
     async def delete_config(self, subject: str | None = None) -> Config:
-        """DELETE /config, /config/{subject}: what held before"""
+        """Delete a configuration and return it (DELETE /config, /config/{subject})."""
         who, level = names.level(subject), self._compatibility
         return await self._submit("Delete config", lambda desk: settings.delete_config(desk.state, who, level))
 
     async def update_mode(self, subject: str | None, mode: str | None, *, force: bool = False) -> Mode:
-        """Answer PUT /mode and /mode/{subject}."""
+        """Change a mode and return it (PUT /mode, /mode/{subject})."""
         who = names.level(subject)
         return await self._submit("Update mode", lambda desk: settings.update_mode(desk.state, who, mode, force=force))
 
     async def delete_mode(self, subject: str | None = None, *, recursive: bool = False) -> Mode:
-        """DELETE /mode/{subject}: what held before"""
+        """Delete a mode and return it (DELETE /mode/{subject})."""
         who = names.level(subject)
         return await self._submit(
             "Delete mode", lambda desk: settings.delete_mode(desk.state, who, recursive=recursive)
         )
 
     async def delete_context(self, context: str) -> None:
-        """Answer DELETE /contexts/{context}."""
+        """Delete an empty context (DELETE /contexts/{context})."""
         await self._submit("Delete context", lambda desk: deleting.delete_context(desk.state, context))
 
     async def change_associations(
@@ -311,7 +311,7 @@ class Registry(Reads):
 
 
 class _NotStarted:
-    """Stands in for the parts of a registry that is not running."""
+    """Raises an error in place of the parts of a registry that is not running."""
 
     def __getattr__(self, name: str) -> Any:
         raise _not_started()

@@ -38,7 +38,7 @@ class Schemas:
         """Other texts of the same schemas, as clients send them."""
         self._characters = 0
         self._verdicts: OrderedDict[Hashable, Verdict] = OrderedDict()
-        """Cached results of comparing one schema with one earlier version."""
+        """Cached results of comparing a schema with an earlier version."""
         self._verdict_characters = 0
         self._lock = Lock()
 

@@ -21,7 +21,7 @@ def mode_of(state: State, subject: str | None) -> str | None:
 
 
 def mode_for(state: State, subject: str | None) -> str:
-    """What holds for a subject."""
+    """Return the mode of a subject: its own, or the mode of its context, or the global mode."""
     for who in _levels(subject):
         found = state.modes.get(who)
         if found is not None:

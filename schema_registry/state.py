@@ -148,7 +148,7 @@ class State:
             name = records.read_key(key)
             content = None if value is None or name == Key(records.NOOP) else records.read_value(name, value)
         except UnreadableRecord as error:
-            logger.warning("the record at offset %d is passed over: %s", offset, error)
+            logger.warning("the record at offset %d is skipped: %s", offset, error)
             return
         self.apply(name, key, content, offset)
 

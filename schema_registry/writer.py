@@ -34,7 +34,7 @@ _TRANSACTION_MS = 30_000
 
 
 class _Request(Generic[T]):
-    """One who waits."""
+    """A request whose caller waits for the reply."""
 
     def __init__(self, decide: Callable[[], Decision[T]]) -> None:
         self.decide = decide
@@ -120,7 +120,7 @@ class Writer:
                 await self._log.release()
 
     async def _write(self, batch: list[_Request[Any]]) -> None:
-        """Until every request of the batch has its answer, or nobody waits any more."""
+        """Write until every request of the batch has its reply, or all callers have given up."""
 
         async def decide() -> LedgerBatch:
             self._follower.check()
@@ -137,7 +137,7 @@ class Writer:
                 request.refuse(error)
 
     async def _write_apart(self, batch: list[_Request[Any]], error: RecordTooLarge) -> None:
-        """One of them is too large, and the others shall not suffer for it."""
+        """Write each request alone, because a record that is too large must not fail the other requests."""
         if len(batch) == 1:
             batch[0].refuse(RegistryError(422, 42209, f"the schema is larger than the topic takes: {error}"))
             return
@@ -145,7 +145,8 @@ class Writer:
             await self._write([request])
 
     def _decide(self, batch: list[_Request[Any]]) -> LedgerBatch:
-        """The records of all, each decided on what those before it leave; who is refused is told at once."""
+        """Return the records of all requests. Each request sees the records of earlier requests of the batch. A refusal
+        that does not depend on these is returned at once."""
         ledger, topic = self._ledger, self._ledger.topic
         written: list[CoordinatorRecord] = []
         replies: list[tuple[_Request[Any], Any]] = []
@@ -158,7 +159,7 @@ class Writer:
                 if not written:
                     request.refuse(error)
                     continue
-                request.error = error  # decided on what is not stored yet: told when it is
+                request.error = error  # it depends on records that are not stored yet, so it is returned when they are
                 replies.append((request, None))
                 continue
             except Exception as error:  # a fault of ours must not stop the others

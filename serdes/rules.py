@@ -44,7 +44,7 @@ def refuse_rules(registered: RegisteredSchema, mode: Mode) -> None:
 
 
 def _fails(rule: Mapping[str, Any], mode: Mode) -> bool:
-    """True if the rule's action on failure is an error. It has one action, or one for each of its two modes."""
+    """True if the rule's action on failure is an error. A rule has one action, or an action for each of two modes."""
     actions = str(rule.get("onFailure") or "ERROR").split(",")
     if rule["mode"] == "WRITEREAD":
         actions = actions[-1:] if mode == "READ" else actions[:1]

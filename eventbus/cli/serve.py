@@ -69,7 +69,7 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument("--verbose", action="store_true", help="say of every connection that is closed why")
     security = parser.add_argument_group("security")
     security.add_argument("--tls-cert", metavar="FILE", help="PEM: the certificate chain (and the key)")
-    security.add_argument("--tls-key", metavar="FILE", help="PEM: the private key, if it stands by itself")
+    security.add_argument("--tls-key", metavar="FILE", help="PEM: the private key, if it is not in the same file")
     security.add_argument("--tls-ca", metavar="FILE", help="PEM: whose client certificates are asked for and trusted")
     security.add_argument("--user", action="append", metavar="NAME:PASSWORD", help="for SASL; repeatable")
     security.add_argument("--acls", action="store_true", help="deny what no ACL allows")

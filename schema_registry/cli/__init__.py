@@ -9,8 +9,8 @@ COMMANDS = ("list_subjects", "show", "register_schema", "check", "diff", "delete
 
 EPILOG = """\
 where the registry is:
-  eventbus schema list                              in the log of --url (default ./data), no server needed
-  eventbus schema list --registry http://host:8081  of any registry that speaks Confluent's HTTP
+  eventbus schema list                              in the log of --url (default ./data)
+  eventbus schema list --registry http://host:8081  over HTTP
 
 as in:
   eventbus schema register orders-value order.avsc

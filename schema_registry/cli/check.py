@@ -96,7 +96,7 @@ def _check(args: argparse.Namespace, out: Output) -> int:
         return 0 if report.is_content else EXIT_BROKEN
     _show(out, args, report)
     if not report.is_compatible and not args.force:
-        out.note(f"{args.lock} is left as it is; --force records the change all the same")
+        out.note(f"{args.lock} is unchanged. Use --force to record the change")
         return EXIT_BROKEN
     lock = recorded(known, declared, args.level)
     out.note(f"{args.lock} is {'written: commit it' if write_lock(path, lock) else 'up to date'}")

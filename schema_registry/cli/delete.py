@@ -50,5 +50,8 @@ def _is_sure(out: Output, args: argparse.Namespace) -> bool:
     answer = sys.stdin.readline()
     if answer.strip().lower() in ("y", "yes"):
         return True
-    out.note("nothing is deleted" if answer else "nobody answers, nothing is deleted; --force does not ask")
+    out.note(
+        "nothing is deleted" if answer else "without an answer, nothing is deleted. Use --force to skip the question"
+    )
+
     return False

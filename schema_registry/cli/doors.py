@@ -73,7 +73,7 @@ def with_door(args: argparse.Namespace, work: Callable[[Door], Awaitable[int | N
 
 
 def registry_url(args: argparse.Namespace) -> str | None:
-    """Return the URL of a registry behind HTTP, or None for the registry in the log (also ``--registry log``)."""
+    """Return the URL of a registry reached over HTTP, or None for the registry in the log (also ``--registry log``)."""
     given: str | None = args.registry
     if given == "log":
         return None
@@ -95,7 +95,7 @@ async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncG
             ) from error
         return
     if "://" not in url:
-        raise UsageError(f"--registry {url!r} is no URL of a registry, as in: --registry http://localhost:8081")
+        raise UsageError(f"--registry {url!r} is not the URL of a registry, as in: --registry http://localhost:8081")
     try:
         from schema_registry.cli.over_http import OverHttp
         from schema_registry.client import RegistryClient

@@ -1,4 +1,4 @@
-"""A registry behind HTTP for the commands: Confluent's endpoints, decoded into our entities."""
+"""A registry reached over HTTP, for the commands: Confluent's endpoints, decoded into our entities."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("version", nargs="?", default="latest", metavar="VERSION", help="a number, or latest (default)")
     parser.add_argument("--id", type=natural, metavar="ID", help="the schema of this id, of whatever subject")
     parser.add_argument("--deleted", action="store_true", help="also when it is soft-deleted")
-    parser.add_argument("--raw", action="store_true", help="the schema's text alone, byte for byte as it is stored")
+    parser.add_argument("--raw", action="store_true", help="the schema's text alone, byte for byte")
     add_door(parser)
     parser.set_defaults(run=show)
 

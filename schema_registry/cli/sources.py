@@ -58,7 +58,7 @@ def given_text(args: argparse.Namespace, source: str) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{args.program}: {name} is not UTF-8: schemas are text") from None
     if not text.strip():
-        raise UsageError(f"{args.program}: {name} is empty: there is no schema in it")
+        raise UsageError(f"{args.program}: {name} is empty. Write a schema into it")
     return text
 
 
@@ -110,7 +110,7 @@ class Resolved:
                 await self.gather(door, found, depth + 1)
 
     def parse(self, text: SchemaText, *, is_new: bool = True) -> ParsedSchema:
-        """Raises InvalidSchema."""
+        """Parse a schema and its references. Raises InvalidSchema."""
         from schema_registry.formats import InvalidSchema, parse
 
         def resolve(reference: Reference) -> SchemaText:

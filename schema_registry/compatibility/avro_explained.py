@@ -59,7 +59,7 @@ def exception(text: str, reader: str) -> Finding:
         detail=text,
         description=line,
         explanation=f"the schemas cannot be compared: {text}",
-        fix="leave one alias only for each field of the other schema, or make the schema smaller",
+        fix="leave a single alias for each field of the other schema, or make the schema smaller",
         message=line,
     )
 

@@ -21,7 +21,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     new: str
     """The same part of the new schema."""
     detail: str
-    """Confluent's ``additionalInfo``."""
+    """The member ``additionalInfo`` of Confluent's answer."""
     description: str
     """Confluent's sentence, with "new" and "old" filled in."""
     explanation: str
@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: str
     """The change to make in the new schema."""
     message: str
-    """Confluent's verbose line."""
+    """The line that Confluent's registry gives for the finding with ``verbose=true``."""
     version: int | None = None
     """The version that was compared with."""
 

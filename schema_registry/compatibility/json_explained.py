@@ -64,7 +64,7 @@ SAID: Final[tuple[tuple[str, str, str], ...]] = (
     ("COMBINED_TYPE_CHANGED", "the schemas are combined in a stricter way", "keep allOf, anyOf or oneOf as it was"),
     (
         "COMBINED_TYPE_SUBSCHEMAS_CHANGED",
-        "one of the combined schemas fits none of the new ones",
+        "one of the combined schemas has no counterpart in the new schema",
         "keep each, or widen it",
     ),
     ("SUM_TYPE_NARROWED", "one of the alternatives is gone", "keep every alternative"),
@@ -93,7 +93,7 @@ SAID: Final[tuple[tuple[str, str, str], ...]] = (
     ("ADDITIONAL", "names or items that are not mentioned were valid", "keep them allowed"),
     ("UNEVALUATED", "names or items that are not mentioned were valid", "keep them allowed"),
     ("ENUM_ARRAY", "one of the values that were valid is gone: {old} became {new}", "keep every value"),
-    ("_ADDED", "there was no such limit, now it is {new}", "leave it out"),
+    ("_ADDED", "there was no limit, now it is {new}", "leave it out"),
     ("_INCREASED", "the least went up from {old} to {new}", "keep {old}, or less"),
     ("_DECREASED", "the most went down from {old} to {new}", "keep {old}, or more"),
     ("_EXPANDED", "multiples of {old} need not be multiples of {new}", "keep {old}"),

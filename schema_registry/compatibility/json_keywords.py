@@ -1,4 +1,4 @@
-"""Compare one keyword of two JSON schemas of the same kind; the spellings of all drafts are recognized."""
+"""Compare a keyword of two JSON schemas of equal kind. The spellings of all drafts are recognized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON schemas in a form that can be compared: one kind per schema, one spelling for all drafts.
+"""Bring JSON schemas into a form that can be compared: each has a single kind, in the spelling common to all drafts.
 
 A schema with several constraints (``type`` and ``enum``, two types, ``$ref`` with other keywords) becomes a combination
 of schemas with one constraint each.

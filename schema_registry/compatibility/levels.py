@@ -58,7 +58,7 @@ def _against(
     forward = old.unreadable(new, reader="old", policy=policy) if direction != "BACKWARD" else []
     findings = [msgspec.structs.replace(finding, version=version) for finding in (*forward, *backward)]
     messages = [finding.message for finding in findings]
-    # FULL names the old schema only where the new one cannot read it: so do the registries this one stands in for.
+    # FULL names the old schema only where the new schema cannot read it, as Confluent's registry does.
     if backward or (forward and direction == "FORWARD"):
         messages += [f"{{oldSchemaVersion: {version}}}", _quoted(old.canonical)]
     if policy == "LOGICAL":

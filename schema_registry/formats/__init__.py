@@ -1,4 +1,4 @@
-"""The three schema formats behind one interface: parse a text, check it against older versions.
+"""The common interface of the three schema formats: parse a text, check it against older versions.
 
 Pure: no network, no files; references are resolved only through the function given to ``parse``.
 """
@@ -56,7 +56,7 @@ class ParsedSchema(Protocol):
         ...
 
     def formatted(self, format: Format) -> str:
-        """Return the schema as ``format=`` requests it, or as it is stored if the format is not one of its type.
+        """Return the schema in the format of ``format=``, or the stored text if its type does not have this format.
 
         ``resolved`` writes out the types that an Avro schema refers to. For Protobuf, ``serialized`` is the descriptor
         in base64 and ``ignore_extensions`` the text without extensions and custom options.

@@ -1,7 +1,7 @@
 """Run `protoc`, the Protobuf compiler that grpcio-tools contains, on a schema and its references.
 
-The compiler is C++ and reads what strangers send, so it runs in a process of its own, with limits on its time, memory
-and output. Some inputs of one megabyte take it minutes: it compares all reserved ranges with one another.
+The compiler is C++ and reads what strangers send, so it runs in a separate process, with limits on its time, memory
+and output. Some inputs of one megabyte take it minutes: it compares every pair of reserved ranges.
 
 It can open only the files that are written here, next to those of ``google/protobuf/``, ``google/type/`` and
 ``confluent/``: it refuses absolute paths and ``..`` in imports.
@@ -55,8 +55,8 @@ _ERROR: Final = re.compile(r"(?P<file>[^:\n]+):(?:(?P<line>\d+):(?P<column>\d+):
 def compiled(schema: str | FileDescriptorProto, references: Mapping[str, str]) -> FileDescriptorSet:
     """Compile a .proto file, or check a descriptor. Return it as the last file, after all files that it imports.
 
-    ``references``: the texts of other .proto files by the path that imports them. Raises `InvalidSchema`, and the same
-    again for the same schema: a registry parses a refused schema for several checks.
+    ``references``: the texts of other .proto files by the path that imports them. Raises `InvalidSchema`. A refusal is
+    cached too, because a registry parses a refused schema for several checks.
     """
     text = schema if isinstance(schema, str) else schema.SerializeToString(deterministic=True)
     key = sha256(repr((text, sorted(references.items()))).encode("utf-8", "surrogatepass")).digest()

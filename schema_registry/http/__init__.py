@@ -3,7 +3,7 @@
 ::
 
     app = create_app(bus)                       # an ASGI app: mount it anywhere, under any prefix
-    async with HttpServer(app, port=8081): ...  # or serve it alone, with deadlines of its own
+    async with HttpServer(app, port=8081): ...  # or serve it alone, with deadlines
 """
 
 from __future__ import annotations

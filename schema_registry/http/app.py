@@ -103,7 +103,7 @@ class RegistryApp:
         self._starting = anyio.Lock()
         self._auth: Authenticate | None = auth if auth is None or callable(auth) else Users(auth)
         self._auth_is_fixed = isinstance(self._auth, Users)
-        """True if the same credentials always mean the same access."""
+        """True if the access of credentials never changes."""
         self._read_only = read_only
         own = {
             "_nothing": dict[str, Any], "_metadata_id": self._metadata_id, "_metadata_version": _metadata_version,
@@ -169,7 +169,7 @@ class RegistryApp:
         return status, body
 
     def repeated(self, request: bytes) -> bytes | None:
-        """See `schema_registry.http.guard.App`."""
+        """Return the stored reply to a repeated request, see `schema_registry.http.guard.App`."""
         reply = self._kept.reply(request)
         if reply is not None:
             self.answered["GET", self._by_id.endpoint.path, 200] += 1

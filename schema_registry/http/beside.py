@@ -23,7 +23,7 @@ class RegistryBeside:
         add_security(group, "registry-")
 
     def is_wanted(self, args: argparse.Namespace) -> bool:
-        """Return whether a registry is to be served. Raises UsageError for flags that would have no effect."""
+        """Return True if the arguments request a registry. Raises UsageError for flags that would have no effect."""
         if args.registry_port is not None:
             return True
         for name, value in vars(args).items():

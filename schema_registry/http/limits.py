@@ -1,4 +1,4 @@
-"""Limits per peer."""
+"""Limits of the registry's HTTP server on requests and connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 8 << 20
     connections: int = 10_000
     connections_per_address: int = 200
-    """Return the address of a peer. All clients behind a proxy have the same address."""
+    """All clients of a proxy have its address."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

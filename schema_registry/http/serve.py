@@ -43,7 +43,7 @@ def add_security(group: Any, prefix: str) -> None:
         "users": {"metavar": "FILE", "help": "a line for each: 'name: password', or 'name: password, read'"},
         "read-only": {"action": "store_true", "help": "refuse every write"},
         "tls-cert": {"metavar": "FILE", "help": "PEM: the certificate chain (and the key)"},
-        "tls-key": {"metavar": "FILE", "help": "PEM: the private key, if it stands by itself"},
+        "tls-key": {"metavar": "FILE", "help": "PEM: the private key, if it is not in the same file"},
         "tls-ca": {"metavar": "FILE", "help": "PEM: whose client certificates are asked for and trusted"},
     }.items():
         group.add_argument(f"--{prefix}{flag}", dest=f"registry_{flag.replace('-', '_')}", **options)

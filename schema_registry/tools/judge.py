@@ -98,8 +98,8 @@ class _Subject:
             self._add(use, finding, f"version {finding.version}", ERROR, self._broken_by(finding, use.schema, old))
 
     def _broken_by(self, finding: Finding, new: ParsedSchema, old: ParsedSchema | None) -> list[str]:
-        """Return the consumers that a finding affects: new ones that cannot read old records, or old ones that cannot
-        read new records."""
+        """Return the consumers that a finding affects: consumers of the new version that cannot read old records, or
+        deployed consumers that cannot read new records."""
         if finding.reader == "new":
             readers = [reader for use in self.readers if (reader := use.reader)]
             written = old
@@ -167,7 +167,7 @@ class _Subject:
                         path=findings[0].path,
                         old=findings[0].old,
                         new=findings[0].new,
-                        explanation=f"{reader}, as it is deployed, cannot read the new version: {what}",
+                        explanation=f"the deployed {reader} cannot read the new version: {what}",
                         fix="deploy this consumer before the producers" if level == NOTE else findings[0].fix,
                         breaks=(str(reader),),
                         place=_place(use, findings[0].where),

@@ -121,7 +121,7 @@ class Catalog:
             return parse(text.schema, references=self._references(text), validate_defaults=False)
         except ValueError as error:
             raise SchemaRegistryError(
-                f"schema {name} of the registry is no Avro schema: {error}", status=422, error_code=42201
+                f"schema {name} of the registry is not an Avro schema: {error}", status=422, error_code=42201
             ) from error
 
     def _references(self, text: SchemaText) -> list[str]:

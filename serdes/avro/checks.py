@@ -24,7 +24,7 @@ def fits(schema: Schema, value: Any, look: Look = _itself) -> bool:
 
 
 class _Check:
-    """Check one value against one type."""
+    """Check a value against a type."""
 
     def __init__(self, look: Look) -> None:
         self._look = look

@@ -243,7 +243,7 @@ class _Builder:
         symbols = enum_symbols(kind)
         for symbol in symbols:
             if not is_symbol(symbol):
-                raise AvroSchemaError(where, f"{symbol!r} of {kind.__name__} is no Avro name; rename the member")
+                raise AvroSchemaError(where, f"{symbol!r} of {kind.__name__} is not an Avro name; rename the member")
         doc = mark.doc if mark.doc is not None else doc_of(kind)
         return self._symbols(kind, kind.__name__, list(symbols), doc, mark, where)
 
@@ -253,7 +253,7 @@ class _Builder:
         kind: Description
         if kinds == {str}:
             if wrong := [value for value in rest if not is_symbol(value)]:
-                raise AvroSchemaError(where, f"{wrong[0]!r} is no Avro name; change the Literal, or use str")
+                raise AvroSchemaError(where, f"{wrong[0]!r} is not an Avro name; change the Literal, or use str")
             kind = self._symbols(tuple(rest), hint, rest, mark.doc, mark, where)
         elif kinds in ({int}, {bool}, {bytes}):
             kind = self._scalar(kinds.pop(), mark, where, hint)
@@ -321,7 +321,7 @@ class _Builder:
     def _time(self, kind: type[Any], base: str, mark: AvroType, logical: str, where: str) -> Description:
         logical = mark.logical or mark.props.get("logicalType") or logical
         if logical not in ON_TYPE or not logical.startswith(_LOGICAL_OF[kind]):
-            raise AvroSchemaError(where, f"{logical} is no logical type for a {kind.__name__}")
+            raise AvroSchemaError(where, f"{logical} is not a logical type for a {kind.__name__}")
         return _with_props(ON_TYPE[logical], mark, where, logical)
 
     def _bytes(

@@ -58,7 +58,7 @@ def _decode(text: str) -> Any:
 
 
 def _constant(name: str) -> Any:
-    raise AvroSchemaError("$", f'not JSON: {name}; a default that is no finite number is a string: "{name}"')
+    raise AvroSchemaError("$", f'not JSON: {name}; a default that is not a finite number is a string: "{name}"')
 
 
 def _int(digits: str) -> int:

@@ -222,7 +222,7 @@ class MessageWriter:
             return registered, options.catalog.to_write(registered)
         if serde.schema is None:
             raise TypeError(
-                f"{serde!r}: there is no schema to write with: give schema=..., or use_latest=True, or values of a "
+                f"{serde!r}: it has no schema to write with: give schema=..., or use_latest=True, or values of a "
                 "class that describes them"
             )
         text = options.catalog.text_of(serde.schema)

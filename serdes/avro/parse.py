@@ -1,8 +1,7 @@
 """Parse the text of an Avro schema into nodes, as strictly as Java's ``Schema.Parser`` of Avro 1.12.
 
-This parser accepts and refuses the same texts as Java and resolves names in the same way. So a name may be used
-before its definition, a type may be defined twice identically, and a default may match any branch of its union. The
-limits differ.
+This parser accepts, refuses and resolves names exactly as Java does. So a name may be used before its definition, a
+type may be defined twice identically, and a default may match any branch of its union. The limits differ.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class Parser:
         if type(value) is list:
             return self._union(cast("list[Any]", value), path, namespace, depth)
         if type(value) is not dict:
-            raise error(path, f"{shown(value)} is no schema; give a name, an object, or an array for a union")
+            raise error(path, f"{shown(value)} is not a schema; give a name, an object, or an array for a union")
         members = cast("Json", value)
         kind = members.get("type")
         if type(kind) is not str:
@@ -191,7 +190,7 @@ class Parser:
         value = members["order"]
         order = value.upper().lower() if type(value) is str else None
         if order not in ("ascending", "descending", "ignore"):
-            raise error((path, "order"), f"{shown(value)} is no order; use ascending, descending or ignore")
+            raise error((path, "order"), f"{shown(value)} is not an order; use ascending, descending or ignore")
         return order
 
     def _enum(self, members: Json, path: Path, namespace: str | None) -> Enum:

@@ -37,8 +37,7 @@ def is_promoted(writer: Schema, reader: Schema) -> bool:
 def branch_for(writer: Schema, reader: Union, seen: Seen | None = None) -> int | None:
     """Return the reader's branch for a writer's schema that is not a union.
 
-    A branch of the same type is preferred (for a record: of the same name, else with matching fields), then a
-    promotion.
+    A branch of equal type is preferred (for a record: of equal name, else with matching fields), then a promotion.
     """
     seen = set() if seen is None else seen
     kind, fallback = kind_of(writer), None

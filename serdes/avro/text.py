@@ -75,7 +75,7 @@ def _print_named(schema: Named, namespace: str | None, known: set[str], out: lis
         case Fixed():
             out.append(f',"size":{schema.size}')
         case _:
-            raise TypeError(f"{schema!r} is no record, enum or fixed")
+            raise TypeError(f"{schema!r} is not a record, enum or fixed")
     _print_props(schema.props, out)
     _print_aliases(tuple(_qualified(alias, schema.namespace) for alias in schema.aliases), out)
     out.append("}")
@@ -110,7 +110,7 @@ def _print_aliases(aliases: Sequence[str], out: list[str]) -> None:
 
 
 def _qualified(fullname: str, namespace: str | None) -> str:
-    """Return a name as it is written inside ``namespace``."""
+    """Return the spelling of a name inside ``namespace``."""
     space, _, name = fullname.rpartition(".")
     return name if space and space == namespace and name not in TYPE_NAMES else fullname
 

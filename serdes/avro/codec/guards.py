@@ -11,6 +11,7 @@ from collections.abc import Container
 from typing import Final
 
 from serdes.avro.codec.errors import AvroDataError
+from serdes.avro.limits import inner
 from serdes.avro.schema import Array, Fixed, Map, Record, Schema, Union
 
 MAX_NESTING: Final = 100
@@ -72,9 +73,7 @@ def needs_budget(schema: Schema, seen: set[int] | None = None) -> bool:
     if id(schema) in seen:
         return False
     seen.add(id(schema))
-    if isinstance(schema, Union):
-        return any(needs_budget(one, seen) for one in schema.branches)
-    return isinstance(schema, Record) and any(needs_budget(field.schema, seen) for field in schema.fields)
+    return any(needs_budget(one, seen) for one in inner(schema))
 
 
 def too_deep() -> None:

@@ -1,4 +1,4 @@
-"""Bytes to objects: a function generated for one writer's schema, one reader's and one Python type.
+"""Generate functions that read bytes as objects, each for a writer's schema, a reader's schema and a Python type.
 
 Fields are read into local variables in the writer's order, and the object is created from them at the end. Differences
 between the two schemas are resolved when the code is generated.
@@ -281,7 +281,7 @@ class _Reader:
         return name
 
     def _block_loop(self, item: Schema, key_bytes: int = 0) -> Generator[None]:
-        """Generate the code around one item of an array or one entry of a map, whose key takes at least one byte."""
+        """Generate the loop around an item of an array or entry of a map. ``key_bytes``: the fewest bytes of a key."""
         source, count = self.source, self.source.fresh("n")
         least, cost, more = block_charge(item, key_bytes, self._apart)
         left = "(size - p)" if least == 1 else f"(size - p) // {least}" if least else count
@@ -379,14 +379,6 @@ class _Reader:
             if one.name in of:
                 arguments.append(f"{one.name}={of[one.name]}" if by_name else of[one.name])
         return f"{self.source.bind(shape.kind, 'make')}({', '.join(arguments)})"
-
-    def _with_optional(self, literal: str, of: dict[str, str]) -> str:
-        """A TypedDict with keys that need not be there: those that are null are not."""
-        name = self.source.fresh("x")
-        self.source.line(f"{name} = {literal}")
-        for key, value in of.items():
-            self.source.line(f"if {value} is not None: {name}[{key!r}] = {value}")
-        return name
 
     def _typed_dict(self, shape: Object, of: dict[str, str]) -> str:
         """Omit optional keys whose value is null."""

@@ -171,7 +171,7 @@ def _shape_of(annotation: Any) -> Shape:
         return _of_class(cast("type[Any]", base), annotation)
     if isinstance(annotation, typing.TypeVar):
         return shape_of(annotation.__bound__ or Any)
-    raise TypeError(f"{annotation!r} is no type that Avro data can be read as")
+    raise TypeError(f"{annotation!r} is not a type that Avro data can be read as")
 
 
 def _arms(arguments: tuple[Any, ...]) -> Shape:

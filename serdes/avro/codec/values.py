@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, NoReturn, cast
@@ -11,7 +11,8 @@ from uuid import UUID
 
 from serdes.avro.codec.errors import AvroDataError, AvroTypeError
 from serdes.avro.codec.varint import long_bytes
-from serdes.avro.schema import Array, Enum, Map, Record, Schema, Union
+from serdes.avro.limits import inner
+from serdes.avro.schema import Enum, Record, Schema
 
 
 class Symbols(dict[int, Any]):
@@ -73,7 +74,7 @@ def bad_branch(byte: int, count: int) -> NoReturn:
 def wrong_end(at: int, size: int) -> NoReturn:
     if at > size:
         raise AvroDataError("the message ends before the value does")
-    raise AvroDataError(f"{size - at} bytes are left behind the value: the message has another schema than it says")
+    raise AvroDataError(f"{size - at} bytes are left after the value: the message has another schema than its id")
 
 
 _CONSTANTS = (type(None), bool, int, float, str, bytes, date, datetime, time, Decimal, UUID, enum.Enum)
@@ -96,19 +97,8 @@ def kept_apart(schema: Schema) -> set[int]:
                 found.add(id(one))
                 continue
             seen[id(one)] = one
-        todo.extend(_inside(one))
+        todo.extend(inner(one))
     return found
-
-
-def _inside(schema: Schema) -> Iterator[Schema]:
-    if isinstance(schema, Record):
-        yield from (field.schema for field in schema.fields)
-    elif isinstance(schema, Union):
-        yield from schema.branches
-    elif isinstance(schema, Array):
-        yield schema.items
-    elif isinstance(schema, Map):
-        yield schema.values
 
 
 def as_bytes(value: Any) -> bytes:

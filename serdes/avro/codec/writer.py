@@ -1,6 +1,6 @@
-"""Objects to bytes: a function generated for one schema and one Python type.
+"""Generate functions that write objects as bytes, each for a schema and a Python type.
 
-The encoded parts are local variables first; they are joined once at the end, and once per list.
+The encoded parts are local variables, which are joined at the end, and at the end of each list.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class _Writer:
         items, out, item, result = (source.fresh(one) for one in ("items", "out", "item", "b"))
         source.line(f"{items} = {name}")
         with source.block(f"if {items}:"):
-            source.line(f"if isinstance({items}, NO_LISTS): raise TypeError(f'{{{items}!r:.80}} is no list')")
+            source.line(f"if isinstance({items}, NO_LISTS): raise TypeError(f'{{{items}!r:.80}} is not a list')")
             self._charge_block(items, schema.items, 0)
             source.line(f"{out} = [long_bytes(len({items}))]")
             with source.at(("item", f"{items} {item}")), source.block(f"for {item} in {items}:"):
@@ -306,7 +306,7 @@ class _Writer:
                 self._append(out, inner)
             source.line(f"{out}.append(b'\\0')")
             source.line(f"{result} = JOIN({out})")
-        source.line(f"elif {items} is None: raise TypeError('None is no list')")
+        source.line(f"elif {items} is None: raise TypeError('None is not a list')")
         source.line(f"else: {result} = b'\\0'")
         self._add(parts, result)
 
@@ -360,7 +360,7 @@ class _Writer:
         if one is None:
             if not field.has_default:
                 raise AvroTypeError(
-                    f"{shape.kind.__name__} has no such field, and the schema has no default", self.source.where
+                    f"{shape.kind.__name__} lacks the field, and the schema has no default", self.source.where
                 )
             self._add(parts, repr(default_bytes(field.schema, field.default)))
         elif shape.how == "dict":

@@ -22,7 +22,7 @@ from spark_sinks.decoding.framing import Frame, Refusals, as_type, put_together
 from spark_sinks.decoding.unite import conform
 from spark_sinks.decoding.values import Decoded
 
-_LEFT_BEHIND = "bytes are left behind the value: the message has another schema than it says"
+_LEFT_BEHIND = "bytes are left after the value: the message has another schema than its id"
 _TOO_DEEP = "records nest too deep"
 _PADDING = 4_096
 _FRAMED = np.uint64(1 << 32)

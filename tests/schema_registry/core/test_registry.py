@@ -280,7 +280,7 @@ async def test_who_gave_up_waiting_finds_it_stored(url: str) -> None:
 
 async def test_a_write_that_takes_too_long_is_told_so(url: str) -> None:
     async with open_registry(url, timeout_ms=0) as registry:
-        with refused(500, 50002, "the same request again tells"):
+        with refused(500, 50002, "Repeat the request to find out"):
             await registry.register("a", request(INT))
 
 

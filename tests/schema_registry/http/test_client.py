@@ -344,7 +344,7 @@ def test_passwords_are_not_shown(clock: Clock) -> None:
     "url", ["", "localhost:8081", "ftp://host", "http://", "kafka://host:9092", "//alice:hidden@h"]
 )
 def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(ValueError, match="is no URL of a registry: write http://host:8081") as wrong:
+    with pytest.raises(ValueError, match="is not the URL of a registry: write http://host:8081") as wrong:
         RegistryClient(url)
     assert "hidden" not in str(wrong.value)
 

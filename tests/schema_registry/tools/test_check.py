@@ -118,7 +118,7 @@ def test_a_change_that_breaks_names_the_line_and_the_consumers(check: Check, loc
     assert "    breaks: group billing (bill)" in told.lines
     before = Path("schemas.lock.json").read_text("utf-8")
     refused = check(target, "--update")
-    assert refused.code == 1 and "is left as it is; --force" in refused.err
+    assert refused.code == 1 and "is unchanged. Use --force" in refused.err
     assert Path("schemas.lock.json").read_text("utf-8") == before
     forced = check(target, "--update", "--force")
     assert forced.code == 0 and check(target).code == 0
@@ -244,7 +244,7 @@ def test_no_bus_is_started_and_no_log_is_opened(check: Check, write: Callable[..
         (("TARGET", "--level", "SIDEWAYS"), 2, "invalid choice: 'SIDEWAYS'"),
         (("TARGET", "--junit", "missing/report.xml"), 2, "missing/report.xml: No such file or directory"),
         (("TARGET", "--lock", "broken.json"), 2, "broken.json is no lock file"),
-        (("TARGET", "--registry", "host:8081"), 2, "is no URL of a registry"),
+        (("TARGET", "--registry", "host:8081"), 2, "is not the URL of a registry"),
     ],
 )
 def test_what_cannot_be_judged_has_an_exit_code_of_its_own(

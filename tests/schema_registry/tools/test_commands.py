@@ -237,7 +237,7 @@ def test_check_of_a_file(orders: Schema, where: tuple[str, ...]) -> None:
         (("show", "nothing"), 1, "Subject 'nothing' not found"),
         (("show", "--id", "77"), 1, "77 not found"),
         (("register", "orders-value", "missing.avsc"), 2, "missing.avsc: No such file or directory"),
-        (("register", "orders-value", "empty.avsc"), 2, "empty.avsc is empty: there is no schema in it"),
+        (("register", "orders-value", "empty.avsc"), 2, "empty.avsc is empty. Write a schema into it"),
         (("register", "orders-value", "bytes.avsc"), 2, "bytes.avsc is not UTF-8"),
         (("register", "orders-value", "text.avsc"), 1, "nvalid"),
         (("register", "orders-value", "nowhere:Order"), 1, "there is no module 'nowhere'"),
@@ -290,8 +290,8 @@ def test_one_version_has_nothing_to_be_compared_with(schema: Schema) -> None:
 @pytest.mark.parametrize(
     ("registry", "code", "told"),
     [
-        ("localhost:8081", 2, "--registry 'localhost:8081' is no URL of a registry"),
-        ("ftp://localhost", 2, "is no URL of a registry"),
+        ("localhost:8081", 2, "--registry 'localhost:8081' is not the URL of a registry"),
+        ("ftp://localhost", 2, "is not the URL of a registry"),
         ("http://user:secret@127.0.0.1:1", 1, "127.0.0.1:1"),
     ],
 )

@@ -122,10 +122,10 @@ def test_a_registry_without_guids_is_said() -> None:
         (b'{"a": 1}', "begins with the byte 0x7b, not with a schema id"),
         (b"\0\0\0\0\x63\x02x", "schema id 99 (subject flights-value): Schema 99 not found"),
         (b"\0\0\0\0\1\x06BA1", "schema id 1 (subject flights-value): field seats: the message ends before"),
-        (b"\0\0\0\0\1\x06BA1\0\0", "schema id 1 (subject flights-value): 1 bytes are left behind the value"),
+        (b"\0\0\0\0\1\x06BA1\0\0", "schema id 1 (subject flights-value): 1 bytes are left after the value"),
         (b"\0\0\0\0\2\0", "schema id 2 (subject flights-value): Baggage was written without the field 'number'"),
         (b"\0\0\0\0\3\0", "schema 3 is JSON, not Avro"),
-        (b"\0\0\0\0\4\0", "schema 4 of the registry is no Avro schema"),
+        (b"\0\0\0\0\4\0", "schema 4 of the registry is not an Avro schema"),
     ],
 )
 def test_an_error_names_schema_subject_and_field(registry: FakeRegistry, data: bytes, said: str) -> None:
@@ -199,7 +199,7 @@ def test_ids_count_in_each_context(registry: FakeRegistry) -> None:
     assert avro.deserialize("", b"\0\0\0\0\1\x02x") == "x"
     typed = Avro(InContexts(), Baggage, subject=lambda topic, is_key, record: f":.{topic}:subject", use_latest=True)
     assert typed.serialize("b", Baggage(1)) == b"\0\0\0\0\1\x02"
-    with pytest.raises(TypeError, match="Baggage has no such field"):
+    with pytest.raises(TypeError, match="Baggage lacks the field"):
         typed.serialize("a", Baggage(1))
 
 
@@ -283,7 +283,7 @@ def test_records_of_several_types_in_one_topic(registry: FakeRegistry) -> None:
 
 
 def test_plain_values_need_a_schema(registry: FakeRegistry) -> None:
-    with pytest.raises(TypeError, match=r"there is no schema to write with: give schema=\.\.\., or use_latest=True"):
+    with pytest.raises(TypeError, match=r"it has no schema to write with: give schema=\.\.\., or use_latest=True"):
         Avro(registry).serialize("t", {"a": 1})
 
 

@@ -237,8 +237,8 @@ def test_an_instance_of_another_class_is_refused() -> None:
         (Values, msgspec.structs.replace(VALUES, at=datetime(2026, 1, 1)), "at", "has no time zone"),
         (Values, msgspec.structs.replace(VALUES, day="2026-01-01"), "day", "not date"),
         (Values, msgspec.structs.replace(VALUES, mode="maybe"), "mode", "no symbol of"),
-        (Values, msgspec.structs.replace(VALUES, queue=None), "queue", "None is no list"),
-        (Values, msgspec.structs.replace(VALUES, queue="ab"), "queue", "is no list"),
+        (Values, msgspec.structs.replace(VALUES, queue=None), "queue", "None is not a list"),
+        (Values, msgspec.structs.replace(VALUES, queue="ab"), "queue", "is not a list"),
         (Values, msgspec.structs.replace(VALUES, raw="text"), "raw", "is str, not bytes"),
     ],
 )  # fmt: skip
@@ -286,7 +286,7 @@ def test_fields_that_a_class_does_not_have_are_not_read() -> None:
 
 def test_a_field_that_nobody_gives_and_has_no_default_is_refused() -> None:
     wide = parse('{"type": "record", "name": "Cat", "fields": [{"name": "color", "type": "string"}]}')
-    with pytest.raises(AvroTypeError, match="field color: Cat has no such field, and the schema has no default"):
+    with pytest.raises(AvroTypeError, match="field color: Cat lacks the field, and the schema has no default"):
         Encoder(wide, Cat)
 
 

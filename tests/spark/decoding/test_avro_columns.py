@@ -119,7 +119,7 @@ def record(*types: Any) -> dict[str, Any]:
         ("bytes", long_bytes((1 << 63) - 1) + b"a", "field a: the message ends before the value does"),
         ("string", b"\x02\xff", "field a: the text is not UTF-8"),
         ("double", b"1234567", "the message ends before the value does"),
-        ("int", b"\x02\x02", "bytes are left behind the value"),
+        ("int", b"\x02\x02", "bytes are left after the value"),
         ({"type": "fixed", "name": "F", "size": 3}, b"ab", "field a: the message ends before the value does"),
         ({"type": "array", "items": "int"}, b"\x06\x02\x02", "field a: the message ends before the value does"),
         ({"type": "array", "items": "int"}, long_bytes(-1) + long_bytes(99) + b"\x02\0", "field a: the message ends"),

@@ -215,7 +215,7 @@ def test_schemas_that_are_no_avro_are_refused_in_words() -> None:
     assert found.rejected is not None
     first, second = found.rejected.column("error").to_pylist()
     assert f"schema {proto} is PROTOBUF, not Avro" in first
-    assert "is no Avro schema" in second
+    assert "is not an Avro schema" in second
 
 
 def test_a_schema_with_a_rule_that_nothing_executes_is_refused_in_words() -> None:
