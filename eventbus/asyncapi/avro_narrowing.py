@@ -17,7 +17,7 @@ from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Named, Record, Sc
 
 
 def avro_differences(old: Any, new: Any) -> list[Difference]:
-    """Return the differences between two Avro schemas, given as JSON data. Raises ValueError for data that is no schema."""
+    """Return the differences between two Avro schemas, given as JSON data. Raises ValueError for invalid data."""
     before, after = (parse(json.dumps(schema), validate_defaults=False, names="any") for schema in (old, new))
     return list(_Comparison().differences(before, after, ""))
 

@@ -83,7 +83,7 @@ class FromFile:
     """Reads the values of a file, as messages in the schema of the file. The registry registers and checks it."""
 
     def __init__(self, path: str, registry: str | None, topic: str) -> None:
-        """Raises UsageError."""
+        """Open the file. Raises UsageError."""
         from serdes.avro.files import AvroFileError, FileReader
         from serdes.avro.text import to_text
 

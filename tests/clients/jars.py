@@ -31,9 +31,7 @@ def protobuf_jar() -> str:
     if not jar.exists():
         java()
         if maven is None:
-            raise NotAvailableError(
-                "there is no mvn on this machine to fetch protobuf-java (on Debian: apt install maven)"
-            )
+            raise NotAvailableError("mvn is missing, which fetches protobuf-java (on Debian: apt install maven)")
         artifact = f"com.google.protobuf:protobuf-java:{PROTOBUF}"
         command = [maven, "--quiet", "--batch-mode", "--strict-checksums", "dependency:copy", f"-Dartifact={artifact}"]
         done = subprocess.run([*command, f"-DoutputDirectory={CACHE}"], capture_output=True, text=True, timeout=600)
