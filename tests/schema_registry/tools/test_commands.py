@@ -144,7 +144,7 @@ def test_delete_for_ever_asks_first(orders: Schema) -> None:
     no = orders("delete", "orders-value", "--permanent", stdin=b"n\n")
     assert (no.code, no.out) == (1, "") and "nothing is deleted" in no.err
     nobody = orders("delete", "orders-value", "--permanent")
-    assert "--force does not ask" in nobody.err
+    assert "Use --force to skip the question" in nobody.err
     assert orders("delete", "orders-value", "--permanent", stdin=b"y\n").out.endswith("1, 2 deleted for ever\n")
     assert orders("show", "--id", "1").code == 1
     refused = orders("delete", "orders-value", "--permanent", "--force")
