@@ -1,11 +1,10 @@
-"""Which dead letters a command is about: filters, names of letters, cases and topics; and whether the user is sure."""
+"""Which dead letters a command is about: filters, names of letters, cases and topics."""
 
 from __future__ import annotations
 
 import argparse
 import getpass
 import re
-import signal
 import socket
 import sys
 from collections import Counter
@@ -157,7 +156,7 @@ async def say_what_is_there(letters: DeadLetters, selection: Selection, out: Out
     out.note(f"of those chosen: {found}; --status says which are meant" if found else NOTHING_CHOSEN)
 
 
-# who, and are they sure -----------------------------------------------------------------------------------------------
+# who ------------------------------------------------------------------------------------------------------------------
 
 
 def add_who(parser: argparse.ArgumentParser) -> None:
@@ -175,27 +174,6 @@ def who(args: argparse.Namespace) -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a container's user without a name
         return "eventbus-cli"
-
-
-def is_sure(args: argparse.Namespace, out: Output, question: str) -> bool:
-    """Ask, on stderr; the end of the input is a no."""
-    if args.yes:
-        return True
-    print(printable(f"{question} (y/n) "), end="", file=out.stderr, flush=True)
-    answer = _answer()
-    if answer.strip().lower() in ("y", "yes"):
-        return True
-    out.note("nothing is done" if answer else "nobody answers, nothing is done; --yes does not ask")
-    return False
-
-
-def _answer() -> str:
-    """A line of stdin. While it is waited for, Ctrl-C is an exception: the event loop would only hear it afterwards."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return sys.stdin.readline()
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def read_file(path: str, option: str) -> bytes:

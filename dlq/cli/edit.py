@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from msgspec import UNSET, UnsetType
 
-from dlq.cli.choosing import UNDONE, add_who, is_sure, letter_id, who, with_letters
+from dlq.cli.choosing import UNDONE, add_who, letter_id, who, with_letters
 from dlq.cli.new_content import add_content, bytes_of, changes_anything, changes_value, new_headers, new_value
 from dlq.cli.payloads import show_payload
 from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
@@ -18,6 +18,7 @@ from dlq.cli.registry import add_registry, registry_of
 from dlq.cli.screen import Screen
 from dlq.selection import Selection
 from dlq.targets import REASONS
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import ConfigError
@@ -86,7 +87,7 @@ def edit(args: argparse.Namespace) -> int:
                     screen.line(line)
                 for note in reach_notes(plan):
                     out.note(note)
-            if not is_sure(args, out, f"Send it{also_to(plan)}?"):
+            if not args.yes and not confirmed(out, f"Send it{also_to(plan)}?"):
                 return 1
         try:
             sent = await letters.edit(

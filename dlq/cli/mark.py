@@ -11,7 +11,6 @@ from dlq.cli.choosing import (
     add_letters,
     add_who,
     chooses,
-    is_sure,
     say_what_is_there,
     selection_of,
     topics_of,
@@ -19,6 +18,7 @@ from dlq.cli.choosing import (
     with_letters,
 )
 from dlq.cli.words import count_of
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 
@@ -68,7 +68,7 @@ def mark_letters(args: argparse.Namespace) -> int:
             out.answer({args.action: 0}, f"0 letters {_MARKS[args.action].done}")
             await say_what_is_there(letters, selection, out)
             return 0
-        if count > 1 and not is_sure(args, out, f"{args.action.capitalize()} {count_of(count, 'letter')}?"):
+        if count > 1 and not (args.yes or confirmed(out, f"{args.action.capitalize()} {count_of(count, 'letter')}?")):
             return 1
         marked = await getattr(letters, args.action)(selection, note=args.note, by=who(args))
         out.answer({args.action: marked}, f"{count_of(marked, 'letter')} {_MARKS[args.action].done}")

@@ -13,7 +13,6 @@ from dlq.cli.choosing import (
     add_letters,
     add_who,
     chooses,
-    is_sure,
     say_what_is_there,
     selection_of,
     topics_of,
@@ -25,6 +24,7 @@ from dlq.cli.screen import Screen
 from dlq.cli.words import count_of
 from dlq.targets import REASONS
 from eventbus.cli.app import EXIT_INTERRUPTED
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import until_signal
@@ -103,7 +103,7 @@ def redrive(args: argparse.Namespace) -> int:
                 await say_what_is_there(letters, selection, out)
             if args.dry_run or not plan.redriven:
                 return 0
-            if not is_sure(args, out, f"Redrive {count_of(plan.redriven, 'letter')}{also_to(plan)}?"):
+            if not args.yes and not confirmed(out, f"Redrive {count_of(plan.redriven, 'letter')}{also_to(plan)}?"):
                 return 1
         with _progress(out) as on_progress:
             async with start(rate=args.rate, on_progress=on_progress) as run:

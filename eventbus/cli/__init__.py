@@ -14,11 +14,15 @@ _LAST_SECONDS = 0.1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    from eventbus.cli.app import run
+    try:
+        from eventbus.cli.app import run
 
-    code = run(sys.argv[1:] if argv is None else list(argv))
-    if argv is None:
-        _end_with_threads(code)
+        code = run(sys.argv[1:] if argv is None else list(argv))
+        if argv is None:
+            _end_with_threads(code)
+    except KeyboardInterrupt:  # during the import, while an error is printed, or while a thread ends
+        print("interrupted", file=sys.stderr)
+        return 130
     return code
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.cli.shell import open_bus, run_async
@@ -232,8 +232,11 @@ def remove_acls(args: argparse.Namespace) -> int:
             if not doomed:
                 out.note("no ACL is meant: nothing is removed")
                 return 0
-            if not args.force and not _is_sure(out, doomed):
-                return 1
+            if not args.force:
+                for acl in doomed:
+                    out.note(f"  {' '.join(_row(acl))}")
+                if not confirmed(out, f"Remove these {len(doomed)}?", flag="--force"):
+                    return 1
             for result in await door.delete_acls(filters):
                 if not isinstance(result, list):
                     raise result
@@ -264,18 +267,6 @@ async def _found(door: SecurityDoor, filters: Iterable[AclFilter]) -> list[Acl]:
     for acl_filter in filters:
         found.update(await door.find_acls(acl_filter))
     return sorted(found)
-
-
-def _is_sure(out: Output, doomed: Sequence[Acl]) -> bool:
-    """Ask, on stderr; the end of the input is a no."""
-    for acl in doomed:
-        out.note(f"  {' '.join(_row(acl))}")
-    print(f"Remove these {len(doomed)}? (y/n) ", end="", file=out.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if answer.strip().lower() in ("y", "yes"):
-        return True
-    out.note("" if answer else "nobody answers; --force does not ask")
-    return False
 
 
 def _show(out: Output, acls: Iterable[Acl]) -> None:

@@ -6,10 +6,10 @@ import argparse
 import secrets
 from typing import TYPE_CHECKING
 
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from eventbus.errors import ConfigError
-from outbox.cli.choosing import is_sure
 from outbox.cli.database import Opened, add_database, with_outbox
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def adopt(args: argparse.Namespace) -> int:
         tables = opened.outbox.tables
         waiting = await opened.database.run(_check, tables)
         question = f"Publish from {opened.place} from now on, beginning with {waiting:,} event(s) in its table?"
-        if not is_sure(args, question, out):
+        if not args.yes and not confirmed(out, question):
             return 1
         await opened.database.run(_adopt, tables)
         out.answer({"waiting": waiting}, f"outbox {tables.name!r} is adopted, {waiting:,} event(s) wait")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from typing import TYPE_CHECKING
 
-from eventbus.cli.output import Output, one_line, printable
+from eventbus.cli.output import one_line
 from eventbus.cli.parser import UsageError
 
 if TYPE_CHECKING:
@@ -42,18 +41,6 @@ def choice_of(args: argparse.Namespace) -> Choice:
         topic=args.topic,
         reason=args.reason,
     )
-
-
-def is_sure(args: argparse.Namespace, question: str, out: Output) -> bool:
-    """Ask on stderr. The end of the input means no."""
-    if args.yes:
-        return True
-    print(printable(f"{question} (y/n) "), end="", file=out.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if answer.strip().lower() in ("y", "yes"):
-        return True
-    out.note("nothing is done" if answer else "stdin is closed, nothing is done; --yes does not ask")
-    return False
 
 
 def key_text(key: bytes | str | None) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import ConfigError
-from outbox.cli.choosing import add_choice, choice_of, is_sure
+from outbox.cli.choosing import add_choice, choice_of
 from outbox.cli.database import Opened, add_database, with_outbox
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def release(args: argparse.Namespace) -> int:
         count = await quarantine.count(choice)
         if args.chosen:
             await _check_named(quarantine, choice, count)
-        asks = args.action == "drop" or count > 1
-        if count and asks and not is_sure(args, f"{args.action.capitalize()} {_events(count)}?", out):
+        asks = not args.yes and (args.action == "drop" or count > 1)
+        if count and asks and not confirmed(out, f"{args.action.capitalize()} {_events(count)}?"):
             return 1
         change = quarantine.retry if args.action == "retry" else quarantine.drop
         with _progress(count, out) as progress:

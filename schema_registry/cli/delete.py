@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
+from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from schema_registry.cli.doors import Door, add_door, with_door
@@ -29,8 +29,11 @@ def delete(args: argparse.Namespace) -> int:
     out = Output.of(args)
 
     async def work(door: Door) -> int:
-        if args.permanent and not args.force and not _is_sure(out, args):
-            return 1
+        if args.permanent and not args.force:
+            what = f"version {args.version} of {args.subject}" if args.version else f"all versions of {args.subject}"
+            question = f"Delete {what} for ever? Their records cannot be read then."
+            if not confirmed(out, question, flag="--force"):
+                return 1
         if args.version is None:
             versions = await door.delete_subject(args.subject, permanent=args.permanent)
         else:
@@ -41,17 +44,3 @@ def delete(args: argparse.Namespace) -> int:
         return 0
 
     return with_door(args, work)
-
-
-def _is_sure(out: Output, args: argparse.Namespace) -> bool:
-    """Ask, on stderr; the end of the input is a no."""
-    what = f"version {args.version} of {args.subject}" if args.version else f"all versions of {args.subject}"
-    print(f"Delete {what} for ever? Their records cannot be read then. (y/n) ", end="", file=out.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if answer.strip().lower() in ("y", "yes"):
-        return True
-    out.note(
-        "nothing is deleted" if answer else "without an answer, nothing is deleted. Use --force to skip the question"
-    )
-
-    return False

@@ -7,6 +7,7 @@ import os
 import sys
 
 OWN_INTERPRETER = ("-m", "pytest")
+FORWARDED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
 
 def is_warm(arguments: list[str]) -> bool:
@@ -31,6 +32,9 @@ def main() -> None:
     folder, _, name = path.rpartition("/")
     if name == "python" and not is_warm(arguments):
         os.execv(sys.executable, [sys.executable, *arguments])
+    # The fork may have printed, and the test may have answered with a signal, before this process can forward it. The
+    # signal waits until there is a handler; Python's own would end this process with -2, whatever the fork returns.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, FORWARDED)
     request = marshal.dumps((name, arguments, os.getcwd(), dict(os.environ)))  # noqa: PTH109 - pathlib takes long to import
     connection = _socket.socket(_socket.AF_UNIX)
     connection.connect(f"{folder}/socket")
@@ -43,8 +47,9 @@ def main() -> None:
     def forward(number: int, _: object) -> None:
         (os.killpg if number == _signal.SIGINT else os.kill)(fork, number)
 
-    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2):
+    for number in FORWARDED:
         _signal.signal(number, forward)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, FORWARDED)
     for number in (0, 1):
         os.close(number)  # the other end of a pipe sees when the fork has closed it
     status = os.waitstatus_to_exitcode(int.from_bytes(exactly(connection, 4)))

@@ -27,7 +27,7 @@ def test_parked_resolved_and_opened_again(shop: Dlq) -> None:
 
 @pytest.mark.system
 def test_several_letters_are_asked_for(shop: Dlq) -> None:
-    for stdin, told in ((b"", "--yes does not ask"), (b"n\n", "nothing is done")):
+    for stdin, told in ((b"", "--yes skips the question"), (b"n\n", "Nothing was changed")):
         result = shop("park", TOPIC, stdin=stdin)
         assert result.code == 1 and "Park 5 letters? (y/n)" in result.err and told in result.err
     assert statuses(shop) == ["open"] * 5

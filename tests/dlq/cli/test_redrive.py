@@ -42,7 +42,7 @@ def test_the_other_groups_of_a_topic_are_named_before_they_get_anything(shop: Dl
 
 
 def test_it_asks_and_does_nothing_without_an_answer(shop: Dlq, cli: Cli) -> None:
-    for stdin, told in ((b"", "--yes does not ask"), (b"n\n", "nothing is done")):
+    for stdin, told in ((b"", "--yes skips the question"), (b"n\n", "Nothing was changed")):
         result = shop("redrive", "--handler", "bill", stdin=stdin)
         assert result.code == 1 and "Redrive 4 letters? (y/n)" in result.err and told in result.err
     assert values(cli, RETRY_TOPIC) == []

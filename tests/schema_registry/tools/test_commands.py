@@ -142,7 +142,7 @@ def test_delete_and_what_is_left(orders: Schema) -> None:
 def test_delete_for_ever_asks_first(orders: Schema) -> None:
     assert orders("delete", "orders-value").code == 0
     no = orders("delete", "orders-value", "--permanent", stdin=b"n\n")
-    assert (no.code, no.out) == (1, "") and "nothing is deleted" in no.err
+    assert (no.code, no.out) == (1, "") and "Nothing was changed" in no.err
     nobody = orders("delete", "orders-value", "--permanent")
     assert "Use --force to skip the question" in nobody.err
     assert orders("delete", "orders-value", "--permanent", stdin=b"y\n").out.endswith("1, 2 deleted for ever\n")
