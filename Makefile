@@ -20,7 +20,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: $(VENV)/.installed-demo ## the whole story on 336,776 real flights (ARGS="--quick": a slice, no Spark)
-	$(BIN)/eventbus demo $(ARGS)
+	$(BIN)/python examples/demo $(ARGS)
 
 # The tiers are described in tests/tiers.py. Workers: tests/parallel.py (none if ARGS selects tests or looks into them: -k,
 # a path, -s, --pdb).

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from eventbus.format import format_duration
 from outbox.database import now_ms, now_sql
 from outbox.table_names import quoted
 
@@ -306,7 +307,7 @@ def remarks(status: OutboxStatus) -> list[str]:
     dead = [relay for relay in status.relays if not relay.is_live]
     if status.live_relays:
         said += [
-            f"relay {relay.slot} on {relay.host} has not been seen for {how_long(relay.seen_age_ms)}; others take over"
+            f"relay {relay.slot} on {relay.host} has not been seen for {format_duration(relay.seen_age_ms)}; others take over"
             for relay in dead
         ]
     if status.free_shards and status.live_relays and not dead:
@@ -321,19 +322,12 @@ def remarks(status: OutboxStatus) -> list[str]:
         )
     writer, snapshot = status.stall.writer, status.stall.snapshot
     if writer is not None and writer.age_ms >= _LONG_MS:
-        said.append(f"what {writer.who} has written waits for its commit since {how_long(writer.age_ms)}")
+        said.append(f"what {writer.who} has written waits for its commit since {format_duration(writer.age_ms)}")
     if snapshot is not None and snapshot != writer and snapshot.age_ms >= _LONG_SNAPSHOT_MS:
         said.append(
-            f"a transaction of {snapshot.who} is open since {how_long(snapshot.age_ms)}: rows deleted since then are "
-            "not cleaned away, and the outbox gets slower"
+            f"a transaction of {snapshot.who} is open since {format_duration(snapshot.age_ms)}: rows deleted since "
+            "then are not cleaned away, and the outbox gets slower"
         )
     if status.stall.unknown:
         said.append(f"long transactions are not known: {status.stall.unknown}")
     return said
-
-
-def how_long(ms: int) -> str:
-    """Format a duration as ``12 s``, ``4 min`` or ``3.5 h``."""
-    if ms < 120_000:
-        return f"{ms // 1000} s"
-    return f"{ms // 60_000} min" if ms < 7_200_000 else f"{ms / 3_600_000:,.1f} h"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus.client.metrics import Sample
+from eventbus.format import format_duration
 from outbox.sequence import restarted
-from outbox.status import Backlog, Stall, how_long, read_backlog, read_stall, read_status
+from outbox.status import Backlog, Stall, read_backlog, read_stall, read_status
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -81,10 +82,10 @@ class Watch:
             return self.seen.restarted
         backlog, writer = self.seen.backlog, self.seen.stall.writer
         if writer is not None and writer.age_ms > _LATE_MS:
-            return f"what {writer.who} has written waits for its commit since {how_long(writer.age_ms)}"
+            return f"what {writer.who} has written waits for its commit since {format_duration(writer.age_ms)}"
         if backlog.oldest_age_ms is not None and backlog.oldest_age_ms > _LATE_MS:
             about = "" if backlog.is_exact else "about "
-            waits = f"{about}{backlog.count:,} events wait, the oldest for {how_long(backlog.oldest_age_ms)}"
+            waits = f"{about}{backlog.count:,} events wait, the oldest for {format_duration(backlog.oldest_age_ms)}"
             return f"{waits}. {self.seen.silent}" if self.seen.silent else waits
         return ""
 
@@ -131,7 +132,7 @@ def _silent(connection: Connection, tables: OutboxTables) -> str:
     relays = read_status(connection, tables).relays
     silent = [relay for relay in relays if relay.is_live and relay.shards and relay.seen_age_ms > _SILENT_MS]
     return ", ".join(
-        f"{len(relay.shards)} shards belong to the relay {relay.host}, last seen {how_long(relay.seen_age_ms)} ago: "
+        f"{len(relay.shards)} shards belong to the relay {relay.host}, last seen {format_duration(relay.seen_age_ms)} ago: "
         "others take them when its lease ends"
         for relay in silent
     )

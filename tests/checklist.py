@@ -52,7 +52,7 @@ PRODUCERS = Section(
             (C + "test_avro.py::test_a_schema_that_the_registry_refuses",
              R + "tools/test_check.py::test_a_change_that_breaks_names_the_line_and_the_consumers",
              R + "tools/test_commands.py::test_what_is_refused_is_explained",
-             L + "test_demo.py::test_the_schema_evolves_in_the_middle_and_a_third_version_is_refused"),
+             L + "test_demo.py::test_twice_with_every_field_and_a_schema_that_evolves_and_is_refused"),
             ("22_avro_evolution.py",), "schemas.md#a-type-changes"),
         Row(54, "acks 0, 1, all", "answered", "0 does not wait, 1 is written, all (default) is on the disk; a count is "
             "refused, there is no quorum to count",
@@ -523,7 +523,7 @@ DEMOS = Section(
              N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed"),
             ("15_offsets_in_a_database.py", "25_bank_transfer.py"), "outbox.md#the-inbox"),
         Row(179, "a bank transfer", "answered",
-            "over databases: debit and event, event and credit, one transaction each. Inside the log: `eventbus demo` "
+            "over databases: debit and event, event and credit, one transaction each. Inside the log: `make demo` "
             "kills a bank in the middle of transfers and audits it",
             (L + "test_demo.py::test_the_bank_is_killed_in_the_middle_of_a_transfer_and_nothing_is_lost_or_doubled",
              N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",

@@ -116,6 +116,7 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
     ours = {*dependencies, *PACKAGES, *sys.stdlib_module_names}
     optional = {  # modules that are imported where their extra is installed
         "eventbus/backends/kafka": {"confluent_kafka"},
+        "eventbus/cli/drawing.py": {"rich"},
         "eventbus/connect/sql_": {"sqlalchemy"},
         "eventbus/records/columnar.py": {"numpy"},
         "eventbus/records/starts.py": {"numpy"},
@@ -145,11 +146,11 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
 def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert set(extras) == {
-        "kafka", "avro", "protobuf", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "reload", "otel",
-        "object-store", "uvloop", "demo", "test", "docs", "dev", "bench", "fuzz", "all"
+        "kafka", "avro", "protobuf", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "cli", "reload",
+        "otel", "object-store", "uvloop", "demo", "test", "docs", "dev", "bench", "fuzz", "all"
     }  # fmt: skip
     assert extras["all"] == [
-        "eventbus-log[kafka,avro,protobuf,registry,sql,spark,delta,iceberg,object-store,console,web,reload,otel]"
+        "eventbus-log[kafka,avro,protobuf,registry,sql,spark,delta,iceberg,object-store,console,web,cli,reload,otel]"
     ]
 
 

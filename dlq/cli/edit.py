@@ -15,11 +15,10 @@ from dlq.cli.new_content import add_content, bytes_of, changes_anything, changes
 from dlq.cli.payloads import show_payload
 from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
 from dlq.cli.registry import add_registry, registry_of
-from dlq.cli.screen import Screen
 from dlq.selection import Selection
 from dlq.targets import REASONS
 from eventbus.cli.confirm import confirmed
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import ConfigError
 
@@ -81,10 +80,9 @@ def edit(args: argparse.Namespace) -> int:
             for reason in plan.left_out.keys() - {"no-payload"}:  # which the new content may be instead
                 raise ConfigError(f"dead letter {id} cannot be sent: {as_options(REASONS[reason])}")
             if not out.json:
-                screen = Screen(out)
-                screen.heading(f"{id}{where_to(plan)}")
+                out.heading(f"{id}{where_to(plan)}")
                 for line in await _changes(letter, before, registry, value, headers, key):
-                    screen.line(line)
+                    out.block(one_line(line))
                 for note in reach_notes(plan):
                     out.note(note)
             if not args.yes and not confirmed(out, f"Send it{also_to(plan)}?"):

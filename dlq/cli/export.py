@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from dlq.cli.choosing import UNDONE, add_letters, say_what_is_there, selection_of, topics_of, with_letters
 from dlq.cli.letter_json import letter_as_json
-from dlq.cli.words import count_of
 from dlq.payloads import source_records
 from dlq.selection import LetterId
 from eventbus.cli.output import Output, one_line, text_or_base64
 from eventbus.cli.parser import Subcommands
+from eventbus.format import format_count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator
@@ -66,7 +66,7 @@ def export(args: argparse.Namespace) -> int:
                     else:
                         out.data(fields)
                 count += len(some)
-        out.note(f"{count_of(count, 'letter')} exported")
+        out.note(f"{format_count(count, 'letter')} exported")
         if not count:
             await say_what_is_there(letters, selection, out)
 

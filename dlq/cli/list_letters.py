@@ -12,12 +12,11 @@ import msgspec
 
 from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, selection_of, topics_of, with_letters
 from dlq.cli.letter_json import letter_as_json
-from dlq.cli.screen import Screen
-from dlq.cli.words import age, count_of, how_long
 from dlq.selection import Selection, looks_dead
 from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
+from eventbus.format import format_age, format_count, format_duration
 
 if TYPE_CHECKING:
     from dlq.dead_letters import Case, DeadLetters, DeadLetterTopic
@@ -91,13 +90,13 @@ def case_as_json(case: Case) -> dict[str, Any]:
 
 def show_cases(cases: Sequence[Case], out: Output) -> None:
     """The grouped view, a table for each topic."""
-    screen, now_ms = Screen(out), round(time.time() * 1000)
+    now_ms = round(time.time() * 1000)
     columns = _columns(cases, now_ms, wide=not out.rich)
     by_topic = groupby(sorted(cases, key=lambda case: case.topic), lambda case: case.topic)
     for number, (topic, group) in enumerate(by_topic):
         if number:
-            screen.line()
-        screen.table([*columns], [[read(case) for read in columns.values()] for case in group], title=topic)
+            out.line()
+        out.table([*columns], [[read(case) for read in columns.values()] for case in group], title=topic)
 
 
 def _columns(cases: Sequence[Case], now_ms: int, *, wide: bool) -> dict[str, Callable[[Case], Any]]:
@@ -119,8 +118,8 @@ def _columns(cases: Sequence[Case], now_ms: int, *, wide: bool) -> dict[str, Cal
         **(names if wide else {}),
         **({"count": lambda case: case.count} if wide else {}),
         **amounts,
-        "oldest": lambda case: age(case.first_ms, now_ms),
-        "newest": lambda case: age(case.last_ms, now_ms),
+        "oldest": lambda case: format_age(case.first_ms, now_ms),
+        "newest": lambda case: format_age(case.last_ms, now_ms),
         **({} if wide else {"what": what_of}),
     }
 
@@ -134,9 +133,9 @@ def what_of(case: Case | DeadLetter) -> str:
 
 def _say_more(count: int, shown: Sequence[Case], cases: Sequence[Case], out: Output) -> None:
     if count < len(shown):
-        out.note(f"{count_of(len(shown) - count, 'more case')}: --limit {len(shown)}")
+        out.note(f"{format_count(len(shown) - count, 'more case')}: --limit {len(shown)}")
     if len(shown) < len(cases):
-        out.note(f"{count_of(len(cases) - len(shown), 'more case')}, all dealt with: --status all")
+        out.note(f"{format_count(len(cases) - len(shown), 'more case')}, all dealt with: --status all")
     first = shown[0]
     where = "" if looks_dead(first.topic) else f"{first.topic} "  # whose name does not tell, it is said each time
     out.note(f"one of them: eventbus dlq show {where + first.case if first.case else first.sample_ids[0]}")
@@ -155,12 +154,12 @@ async def _show_letters(letters: DeadLetters, selection: Selection, out: Output)
     now_ms = round(time.time() * 1000)
     columns = ("letter", "failed", "status", "tries", "key", "what")
     rows = [
-        (one.id, age(one.last_failed_ms or one.timestamp_ms, now_ms), statuses.get(one.id, "open"),
+        (one.id, format_age(one.last_failed_ms or one.timestamp_ms, now_ms), statuses.get(one.id, "open"),
          one.attempts, _short(one.key), _error_of(one))
         for one in found[:most]
     ]  # fmt: skip
     if rows:
-        Screen(out).table(columns, rows)
+        out.table(columns, rows)
     else:
         out.note(NOTHING_CHOSEN if chooses(selection) else "there are no dead letters that wait for somebody")
     if len(found) > most:
@@ -198,9 +197,9 @@ def _show_topics(topics: Sequence[DeadLetterTopic], selection: Selection, hidden
         return
     now_ms = round(time.time() * 1000)
     rows = topic_rows(topics, now_ms)
-    Screen(out).table(TOPIC_COLUMNS, rows)
+    out.table(TOPIC_COLUMNS, rows)
     if hidden:
-        out.note(f"{count_of(hidden, 'case')}, all dealt with: --status all")
+        out.note(f"{format_count(hidden, 'case')}, all dealt with: --status all")
     elif chooses(selection):
         out.note(NOTHING_CHOSEN)
     else:
@@ -221,7 +220,7 @@ async def note_waiting(letters: DeadLetters, topic: str | None, group: str | Non
         if topic not in (None, one.topic, f"dlq.{one.group}") or group not in (None, one.group):
             continue
         due_ms = None if one.next_due_ms is None else one.next_due_ms - now_ms
-        due = "" if due_ms is None else f", the first {'is due' if due_ms <= 0 else f'in {how_long(due_ms)}'}"
+        due = "" if due_ms is None else f", the first {'is due' if due_ms <= 0 else f'in {format_duration(due_ms)}'}"
         note = "" if one.has_members else ". The group has no members, so they wait until its service runs"
         waits = "record waits" if one.count == 1 else "records wait"
         out.note(f"{one.count:,} {waits} for the next try of group {one.group} in {one.topic}{due}{note}")
@@ -233,6 +232,6 @@ TOPIC_COLUMNS = ("topic", "letters", "open", "parked", "done", "cases", "oldest 
 def topic_rows(topics: Iterable[DeadLetterTopic], now_ms: int) -> list[tuple[Any, ...]]:
     return [
         (one.name, one.count, one.statuses.get("open", 0), one.statuses.get("parked", 0), done_of(one.statuses),
-         one.cases, age(one.oldest_open_ms, now_ms), age(one.newest_ms, now_ms), ", ".join(one.groups))
+         one.cases, format_age(one.oldest_open_ms, now_ms), format_age(one.newest_ms, now_ms), ", ".join(one.groups))
         for one in topics
     ]  # fmt: skip

@@ -17,10 +17,10 @@ from dlq.cli.choosing import (
     who,
     with_letters,
 )
-from dlq.cli.words import count_of
 from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.format import format_count
 
 if TYPE_CHECKING:
     from dlq.dead_letters import DeadLetters
@@ -68,13 +68,15 @@ def mark_letters(args: argparse.Namespace) -> int:
             out.answer({args.action: 0}, f"0 letters {_MARKS[args.action].done}")
             await say_what_is_there(letters, selection, out)
             return 0
-        if count > 1 and not (args.yes or confirmed(out, f"{args.action.capitalize()} {count_of(count, 'letter')}?")):
+        if count > 1 and not (
+            args.yes or confirmed(out, f"{args.action.capitalize()} {format_count(count, 'letter')}?")
+        ):
             return 1
         marked = await getattr(letters, args.action)(selection, note=args.note, by=who(args))
-        out.answer({args.action: marked}, f"{count_of(marked, 'letter')} {_MARKS[args.action].done}")
+        out.answer({args.action: marked}, f"{format_count(marked, 'letter')} {_MARKS[args.action].done}")
         named = len(selection.ids or ())
         if marked < named:
-            others = count_of(named - marked, "other letter")
+            others = format_count(named - marked, "other letter")
             out.note(f"{others} of those named: not there, or of another status; `eventbus dlq show ID` tells")
         return 0
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,15 +18,15 @@ from dlq.cli.choosing import (
     with_letters,
 )
 from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
-from dlq.cli.screen import Screen
-from dlq.cli.words import count_of
 from dlq.targets import REASONS
 from eventbus.cli.app import EXIT_INTERRUPTED
 from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.cli.progress import progress_bars
 from eventbus.cli.shell import until_signal
 from eventbus.errors import ConfigError
+from eventbus.format import format_count
 
 if TYPE_CHECKING:
     from dlq.dead_letters import DeadLetters
@@ -103,10 +101,11 @@ def redrive(args: argparse.Namespace) -> int:
                 await say_what_is_there(letters, selection, out)
             if args.dry_run or not plan.redriven:
                 return 0
-            if not args.yes and not confirmed(out, f"Redrive {count_of(plan.redriven, 'letter')}{also_to(plan)}?"):
+            if not args.yes and not confirmed(out, f"Redrive {format_count(plan.redriven, 'letter')}{also_to(plan)}?"):
                 return 1
-        with _progress(out) as on_progress:
-            async with start(rate=args.rate, on_progress=on_progress) as run:
+        with progress_bars(out) as bars:
+            bar = bars.bar("redriving")
+            async with start(rate=args.rate, on_progress=lambda done: bar.update(done.seen, done.total)) as run:
                 async with until_signal():
                     await run.wait()
                 run.cancel()  # after Ctrl-C; it changes nothing where the end was waited for
@@ -139,43 +138,14 @@ def _finish(done: Redriven, out: Output) -> int:
 def _show(done: Redriven, out: Output) -> None:
     """What it has done, or would do."""
     if len(done.topics) > 1:
-        Screen(out).table(("to", "letters"), sorted(done.topics.items()))
+        out.table(("to", "letters"), sorted(done.topics.items()))
     how_fast = "" if done.dry_run else f" in {done.seconds:.1f} s, {done.per_second:,.0f} a second"
     what = "would be redriven" if done.dry_run else "redriven"
-    out.line(f"{count_of(done.redriven, 'letter')} {what}{where_to(done)}{how_fast if done.redriven else ''}")
+    out.line(f"{format_count(done.redriven, 'letter')} {what}{where_to(done)}{how_fast if done.redriven else ''}")
     for note in reach_notes(done):
         out.note(note)
     for reason, count in sorted(done.left_out.items()):
         samples = ", ".join(done.samples.get(reason, ()))
-        out.note(f"left out, {count_of(count, 'letter')}: {as_options(REASONS.get(reason, reason))} ({samples})")
+        out.note(f"left out, {format_count(count, 'letter')}: {as_options(REASONS.get(reason, reason))} ({samples})")
     for letter, error in done.errors.items():
         out.note(f"  {letter}: {one_line(error)}")
-
-
-# while it runs --------------------------------------------------------------------------------------------------------
-
-_LINE_SECONDS = 5.0
-
-
-@contextmanager
-def _progress(out: Output) -> Generator[Callable[[Redriven], None]]:
-    """A bar on a terminal, a line now and then elsewhere."""
-    if not out.rich or not out.stderr.isatty():
-        yield _Lines(out)
-        return
-    from eventbus.cli.bars import Bars
-
-    with Bars(out.stderr) as bars:
-        bar = bars.add("redriving")
-        yield lambda done: bar.update(done.seen, done.total)
-
-
-class _Lines:
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._said_at = 0.0
-
-    def __call__(self, done: Redriven) -> None:
-        if not self._out.json and done.seconds - self._said_at >= _LINE_SECONDS:
-            self._said_at = done.seconds
-            self._out.note(f"{done.seen:,} of {done.total:,}, {done.per_second:,.0f} a second")

@@ -13,12 +13,11 @@ from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, selection_of, 
 from dlq.cli.letter_json import letter_as_json
 from dlq.cli.payloads import show_payload
 from dlq.cli.registry import add_registry, registry_of
-from dlq.cli.screen import Screen
-from dlq.cli.words import age, count_of, how_long, size_of, when
-from eventbus.cli.output import Output, text_or_base64
+from eventbus.cli.output import Output, one_line, text_or_base64
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError, PayloadGone
+from eventbus.format import format_age, format_count, format_duration, format_size, format_time
 
 if TYPE_CHECKING:
     from dlq.cli.registry import Registry
@@ -39,7 +38,7 @@ def add(actions: Subcommands) -> None:
     parser = actions.add_parser("show", help="all that one letter says: error, stack, headers, payload", epilog=_EPILOG)
     add_letters(parser, None)
     parser.add_argument("--payload", action="store_true", help="the payload alone, byte for byte into a pipe")
-    parser.add_argument("--full", action="store_true", help="also what is too long for a screen")
+    parser.add_argument("--full", action="store_true", help="also what is too long for a out")
     add_registry(parser)
     parser.set_defaults(run=show)
 
@@ -72,12 +71,11 @@ def show(args: argparse.Namespace) -> int:
                     {**letter_as_json(letter, status), **text_or_base64("value", payload), **extra, "history": history}
                 )
                 return
-            screen = Screen(out)
-            _show_story(letter, status, alike, screen)
-            _show_history(steps, screen)
-            _show_stack(letter, screen)
-            _show_headers(letter, screen)
-            _show_body(payload, gone, decoded, registry, args.full, screen)
+            _show_story(letter, status, alike, out)
+            _show_history(steps, out)
+            _show_stack(letter, out)
+            _show_headers(letter, out)
+            _show_body(payload, gone, decoded, registry, args.full, out)
         if any(name == CLAIM_CHECK for name, _ in letter.headers):
             out.note("the payload is in the store of a claim check: what is shown is its name there")
         if status in UNDONE:
@@ -113,25 +111,25 @@ def _write_payload(payload: bytes | None, out: Output) -> None:
 # the parts of the page ------------------------------------------------------------------------------------------------
 
 
-def _show_story(letter: DeadLetter, status: str, alike: int, screen: Screen) -> None:
-    screen.heading(letter.id)
-    screen.field("status", status)
-    screen.field("case", f"{letter.case}, {count_of(alike, 'letter')}")
+def _show_story(letter: DeadLetter, status: str, alike: int, out: Output) -> None:
+    out.heading(letter.id)
+    out.field("status", status)
+    out.field("case", f"{letter.case}, {format_count(alike, 'letter')}")
     by = f", service {letter.service}" if letter.service else ""
     group = f", group {letter.group}" if letter.group else ""
-    screen.field("handler", f"{letter.handler or '?'}{group}{by}" if letter.handler or letter.group else "")
+    out.field("handler", f"{letter.handler or '?'}{group}{by}" if letter.handler or letter.group else "")
     written = "" if letter.family in ("eventbus", "unknown") else letter.family
-    screen.field("written by", written)
-    screen.field("source", _source(letter))
-    screen.field("key", _key(letter))
+    out.field("written by", written)
+    out.field("source", _source(letter))
+    out.field("key", _key(letter))
     failed_ms = letter.timestamp_ms if letter.last_failed_ms is None else letter.last_failed_ms
-    screen.field("failed", f"{when(failed_ms)}, {age(failed_ms, round(time.time() * 1000))} ago")
-    screen.field("tries", _tries(letter))
-    screen.field("reason", letter.reason)
+    out.field("failed", f"{format_time(failed_ms)}, {format_age(failed_ms, round(time.time() * 1000))} ago")
+    out.field("tries", _tries(letter))
+    out.field("reason", letter.reason)
     last = f", last as {letter.former_id}" if letter.former_id else ""
-    screen.field("redriven", f"{count_of(letter.hops, 'time')} before{last}" if letter.hops else "")
-    screen.field("error", ": ".join(one for one in (letter.error_class, letter.message) if one))
-    screen.field("at", letter.top_frame)
+    out.field("redriven", f"{format_count(letter.hops, 'time')} before{last}" if letter.hops else "")
+    out.field("error", ": ".join(one for one in (letter.error_class, letter.message) if one))
+    out.field("at", letter.top_frame)
 
 
 def _source(letter: DeadLetter) -> str:
@@ -147,54 +145,56 @@ def _key(letter: DeadLetter) -> str:
 
 def _tries(letter: DeadLetter) -> str:
     first, last = letter.first_failed_ms, letter.last_failed_ms
-    calls = count_of(letter.attempts, "call") if letter.attempts else ""
+    calls = format_count(letter.attempts, "call") if letter.attempts else ""
     earlier = (
-        "" if first is None or last is None or first >= last else f"the first failed {how_long(last - first)} earlier"
+        ""
+        if first is None or last is None or first >= last
+        else f"the first failed {format_duration(last - first)} earlier"
     )
     return ", ".join(one for one in (calls, earlier) if one)
 
 
-def _show_history(steps: tuple[Step, ...], screen: Screen) -> None:
+def _show_history(steps: tuple[Step, ...], out: Output) -> None:
     for step in steps:
         to = f" to {step.to}" if step.to else ""
         by = f" by {step.by}" if step.by else ""
         note = f": {step.note}" if step.note else ""
-        screen.field(step.status, f"{when(step.at_ms)}{to}{by}{note}")
+        out.field(step.status, f"{format_time(step.at_ms)}{to}{by}{note}")
 
 
-def _show_stack(letter: DeadLetter, screen: Screen) -> None:
+def _show_stack(letter: DeadLetter, out: Output) -> None:
     if letter.stack:
-        screen.line()
-        screen.heading("stack")
-        screen.text(letter.stack.rstrip("\n"))
+        out.line()
+        out.heading("stack")
+        out.block(letter.stack.rstrip("\n"))
 
 
-def _show_headers(letter: DeadLetter, screen: Screen) -> None:
+def _show_headers(letter: DeadLetter, out: Output) -> None:
     if not letter.headers:
         return
-    screen.line()
-    screen.heading("headers")
+    out.line()
+    out.heading("headers")
     width = min(max(len(name) for name, _ in letter.headers), 30)
     for name, value in letter.headers:
         shown = show_payload(value, most=500)
-        more = f" ... and {count_of(shown.left_out, 'character')} more" if shown.left_out else ""
-        screen.line(f"{name.ljust(width)}  {shown.text}{more}")
+        more = f" ... and {format_count(shown.left_out, 'character')} more" if shown.left_out else ""
+        out.block(one_line(f"{name.ljust(width)}  {shown.text}{more}"))
 
 
 def _show_body(
-    payload: bytes | None, gone: str, decoded: bytes | None, registry: Registry, full: bool, screen: Screen
+    payload: bytes | None, gone: str, decoded: bytes | None, registry: Registry, full: bool, out: Output
 ) -> None:
-    screen.line()
+    out.line()
     if gone:
-        screen.heading("payload")
-        screen.line(gone)
+        out.heading("payload")
+        out.block(one_line(gone))
         return
     shown = show_payload(payload if decoded is None else decoded, full=full)
     kind = shown.kind if decoded is None else "through its schema"
-    screen.heading(f"payload, {kind}" + (f", {size_of(len(payload))}" if payload else ""))
+    out.heading(f"payload, {kind}" + (f", {format_size(len(payload))}" if payload else ""))
     if shown.text:
-        screen.text(shown.text)
+        out.block(shown.text)
     if shown.left_out:
-        screen.line(f"... and {shown.left_out:,} more: --full, or --payload into a file")
+        out.block(one_line(f"... and {shown.left_out:,} more: --full, or --payload into a file"))
     if decoded is None and registry.advice and "schema" in shown.kind:
-        screen.line(registry.advice)
+        out.block(one_line(registry.advice))

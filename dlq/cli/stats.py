@@ -10,8 +10,6 @@ import msgspec
 
 from dlq.cli.choosing import with_letters
 from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, note_waiting, topic_rows
-from dlq.cli.screen import Screen
-from dlq.cli.words import plot
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, add_topic, positive, topic_of
 
@@ -23,6 +21,9 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _HOURS = 24
+_BARS = ".▁▂▃▄▅▆▇█"
+_ASCII_BARS = ".-~=+ox#@"
+"""For terminals that have no block characters."""
 
 
 def add(actions: Subcommands) -> None:
@@ -51,21 +52,31 @@ def stats(args: argparse.Namespace) -> int:
         elif not topics:
             no_topics(bus.url, out)
         else:
-            screen = Screen(out)
-            screen.table(TOPIC_COLUMNS, topic_rows(topics, now_ms))
-            _show_rates(topics, rates, args.hours, screen)
+            out.table(TOPIC_COLUMNS, topic_rows(topics, now_ms))
+            _show_rates(topics, rates, args.hours, out)
         await note_waiting(letters, topic, None, out)
 
     return with_letters(args, work, topics={topic} if topic else set())
 
 
-def _show_rates(topics: Sequence[DeadLetterTopic], rates: Mapping[str, list[int]], hours: int, screen: Screen) -> None:
+def _show_rates(topics: Sequence[DeadLetterTopic], rates: Mapping[str, list[int]], hours: int, out: Output) -> None:
     """The hour that runs is the last one."""
     rows = [
-        (one.name, sum(counts), max(counts), counts[-1], plot(counts, screen.encoding))
+        (one.name, sum(counts), max(counts), counts[-1], plot(counts, getattr(out.stdout, "encoding", None)))
         for one in topics
         if sum(counts := rates[one.name])
     ]
     if rows:
-        screen.line()
-        screen.table(("topic", "letters", "most", "this hour", f"each of the last {hours} hours"), rows)
+        out.line()
+        out.table(("topic", "letters", "most", "this hour", f"each of the last {hours} hours"), rows)
+
+
+def plot(counts: Sequence[int], encoding: str | None) -> str:
+    """One character for each count: the highest one is full, and one that is not 0 is never empty."""
+    bars = _BARS
+    try:
+        bars.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        bars = _ASCII_BARS
+    most = max(counts, default=0) or 1
+    return "".join(bars[-(-count * (len(bars) - 1) // most)] for count in counts)

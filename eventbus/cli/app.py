@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "eventbus.commands"
 
 COMMANDS = {
-    "demo": "eventbus.demo",
     "run": "eventbus.cli.run",
     "shell": "eventbus.cli.interactive",
     "serve": "eventbus.cli.serve",
@@ -57,7 +57,6 @@ EXIT_INTERRUPTED = 130
 
 EPILOG = """\
 start here:
-  eventbus demo                          the whole story on 336,776 real flights
   eventbus topics create orders --partitions 3
   eventbus produce orders                one record per line of stdin
   eventbus consume orders --from-beginning
@@ -69,9 +68,13 @@ Kafka's own command lines are understood as they are, behind `eventbus`:
 
 def run(argv: list[str]) -> int:
     """Run the command line ``argv`` (without the program's name) and return the exit code."""
-    debug = "--debug" in argv
+    return guarded(partial(_dispatch, argv), debug="--debug" in argv)
+
+
+def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
+    """Run a command and return its exit code; print what a user needs of what it raises."""
     try:
-        return _dispatch(argv)
+        return command()
     except SystemExit as exit:  # argparse, after printing --help
         return exit.code if isinstance(exit.code, int) else EXIT_FAILURE
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.cli.output import Output
@@ -14,6 +13,7 @@ from eventbus.coordinator.codec import (
     partition_for_group,
 )
 from eventbus.coordinator.consumer_protocol import decode_assignment, decode_subscription
+from eventbus.format import format_duration, format_time
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -121,21 +121,18 @@ def show_events(out: Output, events: list[Event]) -> None:
         out.data([_as_json(event) for event in events])
         return
     rows = [
-        (_moment(event.at_ms), event.generation_id, event.members, event.moved, _duration(event.since_ms), event.cause)
+        (
+            format_time(event.at_ms),
+            event.generation_id,
+            event.members,
+            event.moved,
+            None if event.since_ms is None else format_duration(event.since_ms),
+            event.cause,
+        )
         for event in events
     ]
     out.table(["at", "generation", "members", "moved", "after", "cause"], rows)
 
 
 def _as_json(event: Event) -> dict[str, Any]:
-    return {**event._asdict(), "at": _moment(event.at_ms)}
-
-
-def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def _duration(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return f"{ms} ms" if ms < 10_000 else f"{ms / 1_000:.0f} s" if ms < 600_000 else f"{ms / 60_000:.0f} min"
+    return {**event._asdict(), "at": format_time(event.at_ms)}

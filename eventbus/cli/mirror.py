@@ -192,7 +192,7 @@ async def _shown(work: Mirror, out: Output, follow: bool) -> AsyncGenerator[None
 
     async with anyio.create_task_group() as tasks:
         if not out.json:
-            tasks.start_soon(_bar if out.rich and out.stderr.isatty() else _lines, work.progress, out, follow)
+            tasks.start_soon(_bar if out.draws_on(out.stderr) else _lines, work.progress, out, follow)
         try:
             yield
         finally:
@@ -216,10 +216,10 @@ async def _lines(progress: Progress, out: Output, follow: bool) -> None:
 async def _bar(progress: Progress, out: Output, follow: bool) -> None:
     import anyio
 
-    from eventbus.cli.bars import Bars
+    from eventbus.cli.drawing import drawn_bars
 
-    with Bars(out.stderr) as bars:
-        bar = bars.add("following" if follow else "copying", completed=progress.copied)
+    with drawn_bars(out.stderr) as bars:
+        bar = bars.bar("following" if follow else "copying", completed=progress.copied)
         while True:
             bar.update(progress.copied, progress.copied + progress.lag)
             await anyio.sleep(_LOOK_SECONDS)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 import msgspec
@@ -43,8 +45,12 @@ class Output:
 
     @property
     def rich(self) -> bool:
-        """Whether colours and boxes are welcome: a terminal, and no JSON asked for."""
-        return not self.json and self.stdout.isatty()
+        """Whether tables are drawn: a terminal, rich is installed, and no JSON was requested."""
+        return self.draws_on(self.stdout)
+
+    def draws_on(self, stream: TextIO) -> bool:
+        """Whether ``stream`` gets drawings: a terminal, rich is installed, and no JSON was requested."""
+        return not self.json and stream.isatty() and find_spec("rich") is not None
 
     def line(self, text: str = "") -> None:
         """A line of the answer."""
@@ -79,25 +85,40 @@ class Output:
             keys = [column.lower().replace("-", "_").replace(" ", "_") for column in columns]
             self.data([dict(zip(keys, row, strict=True)) for row in listed])
         elif self.rich:
-            self._drawn_table(columns, listed, title, dense)
+            from eventbus.cli.drawing import draw_table
+
+            if title:
+                self.heading(title)
+            texts = [
+                [f"{cell:,}" if type(cell) is int and not dense else _text(cell) for cell in row] for row in listed
+            ]
+            draw_table(self.stdout, columns, texts, numeric_columns(columns, listed), dense=dense)
         else:
             if title:
                 self.line(f"{title}:")
             for text in plain_columns(columns, listed):
                 self.line(text)
 
-    def _drawn_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None, dense: bool
-    ) -> None:
-        from eventbus.cli.tables import table_lines
-        from eventbus.cli.terminal import Terminal
+    def heading(self, text: str) -> None:
+        """A line of its own, in bold on a terminal."""
+        self._labelled(one_line(text), "bold", "")
 
-        terminal = Terminal.of(self.stdout)
-        texts = [[f"{cell:,}" if type(cell) is int and not dense else _text(cell) for cell in row] for row in rows]
-        lines = table_lines(terminal, columns, texts, numeric_columns(columns, rows), dense=dense)
-        around = [] if dense else [""]
-        named = [terminal.bold(one_line(title))] if title else []
-        print(*around, *named, *lines, *around, sep="\n", file=self.stdout)
+    def field(self, name: str, value: str) -> None:
+        """An indented line ``name  value``; nothing for an empty value."""
+        if value:
+            self._labelled(f"  {name:<10}", "dim", one_line(value))
+
+    def _labelled(self, label: str, style: str, rest: str) -> None:
+        if self.rich:
+            from eventbus.cli.drawing import draw_line
+
+            draw_line(self.stdout, label, style, rest)
+        else:
+            self.line(label + rest)
+
+    def block(self, text: str) -> None:
+        """Indent several lines, so that none of another program's text begins where ours does."""
+        self.line(textwrap.indent(text.replace("\r\n", "\n"), "  ", lambda _: True))
 
 
 def plain_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

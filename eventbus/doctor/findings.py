@@ -8,8 +8,8 @@ from itertools import combinations
 from typing import Final
 
 from eventbus.doctor.facts import Facts, HandlerFacts
-from eventbus.doctor.promises import duration
 from eventbus.doctor.report import Finding, Severity
+from eventbus.format import format_setting
 from eventbus.suggest import nearest
 from eventbus.topic_patterns import matches
 
@@ -174,7 +174,7 @@ def windows(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "warning", "long-window", one.name,
                 f"commit_interval_ms={one.commit_interval_ms:,}: a crash repeats the work of "
-                f"{duration(one.commit_interval_ms)}; 100 is the default and costs next to nothing",
+                f"{format_setting(one.commit_interval_ms)}; 100 is the default and costs next to nothing",
             )  # fmt: skip
         if one.delivery == "exactly-once" and one.publishes is None and not one.takes_transaction:
             yield Finding(

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from eventbus.doctor.facts import Facts, HandlerFacts, RetryFacts
-
-
-def duration(ms: float) -> str:
-    """Format a duration as in text: 100 ms, 5 s, 10 min."""
-    if ms < 1_000:
-        return f"{ms:g} ms"
-    for unit, size in (("h", 3_600_000), ("min", 60_000)):
-        if ms >= size and ms % size == 0:
-            return f"{ms / size:g} {unit}"
-    return f"{ms / 1_000:g} s"
+from eventbus.format import format_setting
 
 
 def delivery(one: HandlerFacts) -> str:
@@ -62,7 +53,7 @@ def duplicates(one: HandlerFacts) -> str:
             "none in the log, for readers of committed records; what it does elsewhere (databases, mails, requests) "
             f"again for up to {one.transaction_records:,} records of each partition"
         )
-    since = f"finished in the last {duration(one.commit_interval_ms)}"
+    since = f"finished in the last {format_setting(one.commit_interval_ms)}"
     if one.commit_every is not None:
         since += f", at most {one.commit_every:,} records"
     if one.is_ordered and one.ack == "auto":
@@ -103,7 +94,7 @@ def _ladder(retry: RetryFacts) -> list[str]:
     if retry.decides_by_function:
         steps.append(f"then when its function of delays says, in {retry.retry_topic}")
     elif retry.delays_ms is not None:
-        steps.append(f"then after {', '.join(map(duration, retry.delays_ms))} in {retry.retry_topic}")
+        steps.append(f"then after {', '.join(map(format_setting, retry.delays_ms))} in {retry.retry_topic}")
     return steps or ["no further try"]
 
 
@@ -132,13 +123,13 @@ def crash(one: HandlerFacts) -> dict[str, str]:
 
 
 def rebalance(one: HandlerFacts) -> str:
-    drain = duration(one.drain_timeout_ms)
+    drain = format_setting(one.drain_timeout_ms)
     wait = f"a partition that moves is finished first: the record in flight has {drain} to end, then "
     fate = "lost, the rest of its slice is given back" if one.delivery == "at-most-once" else "handled again"
     wait += f"it is cancelled and {fate}" if one.is_async else f"it is not waited for, and {fate}"
     rest = "the others go on" if one.cooperative else "the others stop for that time"
     if one.group_instance_id is not None:
-        return f"{wait}; {rest}; a restart within {duration(one.session_timeout_ms)} moves none (static member)"
+        return f"{wait}; {rest}; a restart within {format_setting(one.session_timeout_ms)} moves none (static member)"
     return f"{wait}; {rest}"
 
 
@@ -146,13 +137,12 @@ def commits(one: HandlerFacts) -> str:
     if one.tx:
         return "with each call, in the database; to the log only for show"
     if one.delivery == "exactly-once":
-        return f"with each transaction, within {duration(one.transaction_timeout_ms)}"
+        return f"with each transaction, within {format_setting(one.transaction_timeout_ms)}"
     if one.delivery == "at-most-once":
         return f"before each slice of {one.commit_every or 500:,} records"
     every = f", or as soon as {one.commit_every:,} records are finished" if one.commit_every is not None else ""
-    return (
-        f"every {duration(one.commit_interval_ms)}{every}; the finished beginning of each partition, never past a gap"
-    )
+    every = f"every {format_setting(one.commit_interval_ms)}{every}"
+    return f"{every}; the finished beginning of each partition, never past a gap"
 
 
 def durability(facts: Facts) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, positive
+from eventbus.format import format_duration
 from outbox.cli.choosing import add_choice, choice_of, key_text
 from outbox.cli.database import Opened, add_database, with_outbox
 
@@ -68,12 +69,10 @@ def list_refused(args: argparse.Namespace) -> int:
 
 
 def _show_table(events: list[Refused], now_ms: int, out: Output) -> None:
-    from outbox.status import how_long
-
     columns = ("event", "topic", "key", "refused", "behind", "bytes", "reason")
     rows = [
         (
-            one.id, one.topic, key_text(one.key), f"{how_long(now_ms - one.failed_at_ms)} ago",
+            one.id, one.topic, key_text(one.key), f"{format_duration(now_ms - one.failed_at_ms)} ago",
             None if one.is_behind else one.behind, one.value_bytes, _short(one.reason),
         )
         for one in events
@@ -93,8 +92,6 @@ def _as_json(one: Refused) -> dict[str, Any]:
 
 
 async def _show_one(one: Refused, quarantine: Quarantine, now_ms: int, out: Output) -> None:
-    from outbox.status import how_long
-
     content = await quarantine.content(one.id)
     if out.json:
         out.data(_as_json(one) | _content_as_json(content))
@@ -102,9 +99,9 @@ async def _show_one(one: Refused, quarantine: Quarantine, now_ms: int, out: Outp
     refused = (
         "waits for an earlier event with its key"
         if one.is_behind
-        else f"refused {how_long(now_ms - one.failed_at_ms)} ago"
+        else f"refused {format_duration(now_ms - one.failed_at_ms)} ago"
     )
-    out.line(f"event {one.id} ({one.event_id}), {refused}, written {how_long(now_ms - one.written_at_ms)} ago")
+    out.line(f"event {one.id} ({one.event_id}), {refused}, written {format_duration(now_ms - one.written_at_ms)} ago")
     fields = {
         "topic": one.topic if one.partition is None else f"{one.topic}, partition {one.partition}",
         "key": key_text(one.key),

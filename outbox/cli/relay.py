@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.backends.masking import shown_url
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, printable
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import open_bus
 from eventbus.errors import StoppedBySignal
+from eventbus.format import format_duration
 from outbox.cli.database import Opened, add_database, with_outbox
 
 if TYPE_CHECKING:
-    from eventbus.cli.bars import Bars
+    from eventbus.cli.progress import Bars
     from outbox.relay.relay import Relay
     from outbox.status import Backlog
 
@@ -194,52 +195,51 @@ class Reporter:
 
 def line_of(going: Going) -> str:
     """``12,345/s, 678,900 waiting (about 55 s), the oldest for 12 s, 1,234,567 published``."""
-    from outbox.status import how_long
-
     parts = [f"{going.rate:,.0f}/s"]
     if going.waiting:
         about = "about " if going.is_reckoned else ""
-        left = "" if going.left_seconds is None else f" (for {how_long(round(going.left_seconds * 1000))})"
+        left = "" if going.left_seconds is None else f" (for {format_duration(round(going.left_seconds * 1000))})"
         parts.append(f"{about}{going.waiting:,} waiting{left}")
         if going.oldest_age_ms is not None:
-            parts.append(f"the oldest for {how_long(going.oldest_age_ms)}")
+            parts.append(f"the oldest for {format_duration(going.oldest_age_ms)}")
     else:
         parts.append("nothing waits")
     return ", ".join((*parts, f"{going.published:,} published"))
 
 
 class Backlogged:
-    """A progress bar on stderr for a large backlog. Lines are printed above it."""
+    """A bar on stderr while a large backlog is worked off; lines go above it."""
 
     def __init__(self, out: Output, bars: Bars) -> None:
         self._out = out
         self._bars = bars
         self._began = 0
-        self.bar = bars.add("published", is_shown=False)
+        self.is_shown = False
+        self._bar = bars.bar("published", is_shown=False)
 
     def move(self, published: int, waiting: int) -> None:
-        """Update the numbers of published and waiting events."""
-        shown = self.bar.is_shown
-        if not shown and waiting >= _LARGE:
+        """Show how many events are published and how many wait."""
+        if not self.is_shown and waiting >= _LARGE:
             self._began = published
+        self.is_shown = waiting > 0 and (self.is_shown or waiting >= _LARGE)
+        self._bar.show(self.is_shown)
         done = published - self._began
-        self.bar.update(done, done + waiting)
-        self.bar.show(waiting > 0 and (shown or waiting >= _LARGE))
+        self._bar.update(done, done + waiting)
 
     def line(self, text: str) -> None:
-        if self._out.stdout.isatty():  # on the same terminal, a line printed directly would be mixed with the bar
-            self._bars.say(text)
+        if self._out.stdout.isatty():  # the same terminal: what is printed beside the bar would end up within it
+            self._bars.say(printable(text))
         else:
             self._out.line(text)
 
 
 @contextmanager
 def bar_on(out: Output) -> Generator[Backlogged | None]:
-    """Yield a progress bar, or None if stderr is not a terminal."""
-    if out.json or not out.stderr.isatty():
+    """None where no bar can be drawn."""
+    if not out.draws_on(out.stderr):
         yield None
         return
-    from eventbus.cli.bars import Bars
+    from eventbus.cli.drawing import drawn_bars
 
-    with Bars(out.stderr) as bars:
+    with drawn_bars(out.stderr) as bars:
         yield Backlogged(out, bars)

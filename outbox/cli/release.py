@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.cli.progress import progress_bars
 from eventbus.errors import ConfigError
 from outbox.cli.choosing import add_choice, choice_of
 from outbox.cli.database import Opened, add_database, with_outbox
@@ -76,8 +75,8 @@ def release(args: argparse.Namespace) -> int:
         if count and asks and not confirmed(out, f"{args.action.capitalize()} {_events(count)}?"):
             return 1
         change = quarantine.retry if args.action == "retry" else quarantine.drop
-        with _progress(count, out) as progress:
-            done = await change(choice, progress)
+        with progress_bars(out) as bars:
+            done = await change(choice, bars.bar("events", count).update)
         if done.refused:
             notifier = Notifier(channel_of(tables.name, tables.schema))
             notifier.notify(opened.database.plain)
@@ -114,15 +113,3 @@ def _events(count: int) -> str:
 
 def _go(count: int) -> str:
     return "goes" if count == 1 else "go"
-
-
-@contextmanager
-def _progress(total: int, out: Output) -> Generator[Callable[[int], object]]:
-    """Show a progress bar on a terminal if many events are affected."""
-    if not out.stderr.isatty() or total < 1_000:
-        yield lambda _: None
-        return
-    from eventbus.cli.bars import Bars
-
-    with Bars(out.stderr) as bars:
-        yield bars.add("events", total).update

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.format import format_duration
 from outbox.cli.database import Opened, add_database, with_outbox
 
 if TYPE_CHECKING:
@@ -110,15 +111,13 @@ def show(found: OutboxStatus, rates: Rates, place: str, out: Output) -> None:
 
 
 def _sums(found: OutboxStatus) -> Iterable[str]:
-    from outbox.status import how_long
-
     if found.oldest_age_ms is None:
         yield "nothing waits"
     else:
-        yield f"{found.waiting:,} waiting, the oldest for {how_long(found.oldest_age_ms)}"
+        yield f"{found.waiting:,} waiting, the oldest for {format_duration(found.oldest_age_ms)}"
     if found.next_due_in_ms is not None:
         due = found.next_due_in_ms
-        yield f"{found.later:,} later, the first {f'in {how_long(due)}' if due > 0 else f'due since {how_long(-due)}'}"
+        yield f"{found.later:,} later, the first {'in' if due > 0 else 'due since'} {format_duration(abs(due))}"
     if found.failed:
         yield f"{found.failed:,} refused by the log, {found.behind:,} behind them"
     if found.archived is not None:
@@ -129,9 +128,7 @@ def _sums(found: OutboxStatus) -> Iterable[str]:
 
 
 def _age(ms: int | None) -> str:
-    from outbox.status import how_long
-
-    return "-" if ms is None else how_long(ms)
+    return "-" if ms is None else format_duration(ms)
 
 
 _TOPIC_COLUMNS: dict[str, Callable[[TopicStatus], Any]] = {

@@ -6,8 +6,8 @@ import argparse
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, positive
+from eventbus.format import format_count, format_duration, format_size
 from spark_sinks.cli.choosing import in_our_words
-from spark_sinks.cli.words import count_of, how_large, how_long
 
 _EPILOG = """\
   eventbus spark compact ./warehouse/orders                        days before today (UTC)
@@ -43,9 +43,9 @@ def compact(args: argparse.Namespace) -> int:
     text = f"nothing to do{before}: no partition has {args.min_files} files or more"
     if done.files_before:
         text = (
-            f"{count_of(done.files_before, 'file')}{before} made {done.files_after:,}, "
-            f"{how_large(done.size_bytes_before)} made {how_large(done.size_bytes_after)}, "
-            f"in {how_long(report.seconds)}"
+            f"{format_count(done.files_before, 'file')}{before} made {done.files_after:,}, "
+            f"{format_size(done.size_bytes_before)} made {format_size(done.size_bytes_after)}, "
+            f"in {format_duration(report.seconds * 1_000)}"
         )
     out.answer(fields, text)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from eventbus.cli.app import EXIT_INTERRUPTED
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.cli.progress import progress_steps
 from eventbus.errors import ConfigError
-from spark_sinks.cli.bars import Move, bars
+from eventbus.format import format_count
 from spark_sinks.cli.choosing import TABLES, add_place, add_values, in_our_words, named_object, place_of, values_of
-from spark_sinks.cli.words import count_of, share
 
 if TYPE_CHECKING:
     from spark_sinks.landing import LandReport
@@ -117,10 +118,10 @@ def run_land(args: argparse.Namespace) -> int:
         "stage": args.stage,
     }
     stop = threading.Event()
-    with in_our_words(), until_signal(stop, out), bars(out, "starting Spark") as move:
+    with in_our_words(), until_signal(stop, out), progress_steps(out, "starting Spark") as report:
         from spark_sinks.landing import are_several, land, land_many
 
-        options |= {**values._asdict(), "stop": stop, "progress": _Progress(out, move, follows=every is not None)}
+        options |= {**values._asdict(), "stop": stop, "progress": _Progress(out, report, follows=every is not None)}
         if are_several(place.topic):
             listed = [*land_many(place.url, place.topic, place.table, **options).values()]
         else:
@@ -173,18 +174,27 @@ def show(reports: Sequence[LandReport], out: Output) -> None:
             )
         if each.rejected:
             out.note(
-                f"{count_of(each.rejected, 'record')} of {each.topic} could not be decoded and "
+                f"{format_count(each.rejected, 'record')} of {each.topic} could not be decoded and "
                 f"{'is' if each.rejected == 1 else 'are'} in the quarantine: mend the schema, then "
                 f"eventbus spark replay-quarantine {each.topic} {each.table}"
             )
 
 
+def share(text: str) -> float:
+    """An argparse type: ``1%`` or ``0.01``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
+    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 1% or 0.01, up to 100% or 1")
+    return value
+
+
 class _Progress:
     """Called by the engine after each batch; beside JSON a line of it for each batch that follows."""
 
-    def __init__(self, out: Output, move: Move, *, follows: bool) -> None:
+    def __init__(self, out: Output, report: Callable[[str, int, int, str], None], *, follows: bool) -> None:
         self._out = out
-        self._move = move
+        self._report = report
         self._follows = follows
 
     def __call__(self, now: LandProgress) -> None:
@@ -196,7 +206,7 @@ class _Progress:
         if now.rejected:
             remark += f", {now.rejected:,} refused"
         done = now.rows + now.rejected
-        self._move(now.topic, done, done + now.lag if self._follows else now.total, remark)
+        self._report(now.topic, done, done + now.lag if self._follows else now.total, remark)
 
 
 @contextmanager

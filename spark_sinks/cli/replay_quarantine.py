@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
-from spark_sinks.cli.bars import bars
+from eventbus.cli.progress import progress_steps
+from eventbus.format import format_count
 from spark_sinks.cli.choosing import add_place, add_values, in_our_words, place_of, values_of
-from spark_sinks.cli.words import count_of
 
 if TYPE_CHECKING:
     from spark_sinks.upkeep.replay import ReplayReport
@@ -36,12 +36,12 @@ def add(actions: Subcommands) -> None:
 def replay(args: argparse.Namespace) -> int:
     place, out = place_of(args), Output.of(args)
     arguments = values_of(args)
-    with in_our_words(), bars(out, "looking") as move:
+    with in_our_words(), progress_steps(out, "looking") as report_progress:
         from spark_sinks.upkeep.replay import replay_quarantine
 
         report = replay_quarantine(
             *place, **arguments._asdict(), event_time=args.event_time, dry_run=args.dry_run,
-            progress=lambda done: move("replaying", done, done, ""),
+            progress=lambda done: report_progress("replaying", done, done, ""),
         )  # fmt: skip
     show(report, out, dry_run=args.dry_run)
     return 1 if report.left else 0
@@ -57,7 +57,7 @@ def show(report: ReplayReport, out: Output, *, dry_run: bool) -> None:
         return
     would = "would be landed" if dry_run else "landed"
     out.line(
-        f"{report.landed:,} of {count_of(report.waiting, 'record')} {would}, {report.left:,} stay in the quarantine"
+        f"{report.landed:,} of {format_count(report.waiting, 'record')} {would}, {report.left:,} stay in the quarantine"
     )
     if report.reasons:
         rows = [(many, where, one_line(why)) for why, (many, where) in report.reasons.items()]

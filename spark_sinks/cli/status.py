@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
-from spark_sinks.cli.bars import pairs
+from eventbus.format import format_age, format_count, format_duration, format_size
 from spark_sinks.cli.choosing import add_place, in_our_words, places_of
-from spark_sinks.cli.words import count_of, how_large, how_long
 
 if TYPE_CHECKING:
     from spark_sinks.upkeep.status import TableStatus
@@ -61,7 +60,8 @@ def show(found: TableStatus, out: Output, *, columns: bool) -> None:
         out.data(found)
         return
     out.line(f"{found.topic} of {found.log} in {found.table}")
-    pairs(out, _fields(found))
+    for name, value in _fields(found).items():
+        out.field(name, value)
     out.line()
     rows = [(each.partition, each.started, each.landed, each.log_end, each.lag) for each in found.partitions]
     out.table(("partition", "from", "landed to", "log end", "behind"), rows)
@@ -71,8 +71,8 @@ def show(found: TableStatus, out: Output, *, columns: bool) -> None:
     for each in found.partitions:
         if each.lost:
             out.note(
-                f"{found.topic}-{each.partition}: retention removed {count_of(each.lost, 'offset')} before they were "
-                f"landed (up to {each.log_start:,}): a landing stops there, unless it is told to --skip-lost"
+                f"{found.topic}-{each.partition}: retention removed {format_count(each.lost, 'offset')} before they "
+                f"were landed (up to {each.log_start:,}): a landing stops there, unless it is told to --skip-lost"
             )
         if each.landed > each.log_end:
             out.note(
@@ -82,13 +82,15 @@ def show(found: TableStatus, out: Output, *, columns: bool) -> None:
 
 
 def _fields(found: TableStatus) -> dict[str, str]:
-    ago = how_long(max(0, found.now_ms - found.committed_at_ms) / 1000)
+    ago = format_age(found.committed_at_ms, found.now_ms)
     behind = "nothing, it is caught up"
     if found.lag:
-        since = f", the oldest for {how_long(found.lag_seconds)}" if found.lag_seconds is not None else ""
-        behind = f"{count_of(found.lag, 'offset')}{since}"
+        since = (
+            f", the oldest for {format_duration(found.lag_seconds * 1_000)}" if found.lag_seconds is not None else ""
+        )
+        behind = f"{format_count(found.lag, 'offset')}{since}"
     refused = f"{found.rejected:,} in all, {found.quarantined:,} in the quarantine" if found.rejected else ""
-    files = f"{found.files:,}, {how_large(found.size_bytes or 0)}" if found.files is not None else ""
+    files = f"{found.files:,}, {format_size(found.size_bytes or 0)}" if found.files is not None else ""
     kind = "the newest of each " + ", ".join(found.upsert) if found.upsert else ""
     return {
         "rows": f"{found.rows:,} landed{', through a transform' if found.transformed else ''}",

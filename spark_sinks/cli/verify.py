@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from spark_sinks.cli.bars import bars
+from eventbus.cli.progress import progress_steps
+from eventbus.format import format_duration
 from spark_sinks.cli.choosing import add_place, add_values, in_our_words, places_of, values_of
-from spark_sinks.cli.words import how_long
 
 if TYPE_CHECKING:
     from spark_sinks.upkeep.report import VerifyReport
@@ -41,10 +41,10 @@ def verify(args: argparse.Namespace) -> int:
 
     is_good = True
     for place in places:
-        with in_our_words(), bars(out, "looking") as move:
+        with in_our_words(), progress_steps(out, "looking") as report_progress:
             report = check(
                 *place, values=args.values, **arguments._asdict(),
-                progress=lambda now: move(now.doing, now.done, now.total, ""),
+                progress=lambda now: report_progress(now.doing, now.done, now.total, ""),
             )  # fmt: skip
         show(report, out)
         is_good &= report.ok
@@ -77,6 +77,8 @@ def show(report: VerifyReport, out: Output) -> None:
         out.line(f"! {problem}")
     if report.ok:
         offsets = sum(each.end - each.start for each in report.partitions)
-        out.line(f"good: {'; '.join(report.checked)} ({offsets:,} offsets in {how_long(report.seconds)})")
+        out.line(
+            f"good: {'; '.join(report.checked)} ({offsets:,} offsets in {format_duration(report.seconds * 1_000)})"
+        )
     else:
         out.line(f"{len(report.problems)} {'problem' if len(report.problems) == 1 else 'problems'}")

@@ -6,7 +6,7 @@ import argparse
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from spark_sinks.cli.words import how_large, how_long
+from eventbus.format import format_duration, format_size
 
 
 def add(actions: Subcommands) -> None:
@@ -26,6 +26,7 @@ def warmup(args: argparse.Namespace) -> int:
 
     done = run()
     out.answer(
-        done._asdict(), f"{done.path} ({how_large(done.size_bytes)}, {done.java}) made in {how_long(done.seconds)}"
+        done._asdict(),
+        f"{done.path} ({format_size(done.size_bytes)}, {done.java}) made in {format_duration(done.seconds * 1_000)}",
     )
     return 0

@@ -103,19 +103,15 @@ class ConsoleTarget:
             return
         names, rows = _first_rows(files)
         title = f"{title}, {total:,} rows" + (f", the first {len(rows)}" if total > len(rows) else "")
-        if self._file.isatty():
-            self._table(title, names, rows)
+        from eventbus.cli.output import Output
+
+        out = Output(stdout=self._file)
+        if out.rich:
+            out.table(names, rows, title=title)
+            self._say("")
         else:
             lines = [title, *("\t".join(each) for each in (names, *rows))]
             self._say("\n".join(lines))
-
-    def _table(self, title: str, names: list[str], rows: list[list[str]]) -> None:
-        from eventbus.cli.tables import table_lines
-        from eventbus.cli.terminal import Terminal
-
-        terminal = Terminal.of(self._file)
-        lines = table_lines(terminal, names, rows, [False] * len(names))
-        self._say("\n".join((terminal.bold(title), *lines, "")))
 
     def _say(self, text: str) -> None:
         print(text, file=self._file, flush=True)

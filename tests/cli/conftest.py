@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,12 +76,14 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
     """
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*args: str, own_interpreter: bool = False, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        *args: str, own_interpreter: bool = False, program: Sequence[str] = ("-m", "eventbus"), **options: Any
+    ) -> subprocess.Popen[bytes]:
         python = sys.executable if own_interpreter or "preexec_fn" in options else warm.python()
         environ = {name: value for name, value in os.environ.items() if name != "EVENTBUS_URL"}
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
-            [python, "-m", "eventbus", *args],
+            [python, *program, *args],
             cwd=tmp_path,
             env=environ | {"PYTHONUNBUFFERED": "1"},
             start_new_session=True,

@@ -9,7 +9,7 @@ import pytest
 
 from eventbus.doctor import HandlerReport, examine
 from eventbus.doctor.facts import Facts, HandlerFacts, RetryFacts
-from eventbus.doctor.promises import durability, duration
+from eventbus.doctor.promises import durability
 from eventbus.doctor.text import lines_of
 
 
@@ -131,12 +131,6 @@ def test_rebalances() -> None:
 )
 def test_what_an_acknowledged_record_survives(changes: dict[str, Any], expected: str) -> None:
     assert expected in durability(msgspec.structs.replace(Facts(url="x"), **changes))
-
-
-def test_durations() -> None:
-    assert [duration(ms) for ms in (5, 999, 1_000, 1_500, 60_000, 90_000, 7_200_000)] == [
-        "5 ms", "999 ms", "1 s", "1.5 s", "1 min", "90 s", "2 h",
-    ]  # fmt: skip
 
 
 def test_lines_are_no_wider_than_a_page() -> None:

@@ -1,4 +1,4 @@
-"""``eventbus demo`` tells the same story on every log: its tables, its accounts, its verdict."""
+"""``make demo`` tells the same story on every log: its tables, its accounts, its verdict."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-from eventbus.backends.masking import shown_url
-from eventbus.cli.app import run
 from eventbus.demo import command
 from eventbus.demo.names import Places, places_of
 from eventbus.demo.report import next_commands
+
+from eventbus.backends.masking import shown_url
+from eventbus.cli.app import run
 from eventbus.testing import RealKafka
-from tests.cli.test_demo import a_bank, a_board
+from tests.cli.test_demo import skip_bank_and_board
 from tests.clients.serving import Served
 
 pytestmark = pytest.mark.system
@@ -33,7 +33,7 @@ class Demo(NamedTuple):
 
     def __call__(self, url: str | None, *options: str) -> str:
         named = () if url is None else ("--url", url)
-        code = run(["demo", "--quick", "--dir", str(self.folder / "demo"), *named, *options])
+        code = command.main(["--quick", "--dir", str(self.folder / "demo"), *named, *options])
         printed = self.capsys.readouterr()
         assert code == 0, printed.out + printed.err
         return printed.out
@@ -52,11 +52,12 @@ def story(out: str) -> list[str]:
     How many transactions were under way when the service was killed is chance: several partitions have one each. The
     names of cases follow from that of the group, which is another one in a log that others use.
     """
-    tables, _, rest = out.partition("what took how long")
+    tables, _, rest = out.partition("STEP ")
     verdict = rest[rest.index("CONSERVED") :].partition("try next")[0]
     verdict = verdict.replace("was cancelled in the middle", "was killed in the middle")
     tables = tables.replace("dlq.demo-", "dlq.")
-    tables = re.sub(r"^[0-9a-f]{10}(?=  post )|(?<=  )\d+s(?=  |$)", "...", tables, flags=re.M)
+    tables = re.sub(r"^[0-9a-f]{10}(?= +post )|[\d.]+ m?s\b", "...", tables, flags=re.M)
+    tables = re.sub(" +", " ", tables)
     lines = [*tables.splitlines(), *re.sub(r"The [\d,]+ record", "The N record", verdict).splitlines()]
     return [line for line in lines if line]
 
@@ -68,7 +69,7 @@ def on_its_own_log(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(command, "QUICK_FLIGHTS", FLIGHTS)
         patch.delenv("EVENTBUS_URL", raising=False)
-        assert run(["demo", "--quick", "--dir", str(tmp_path_factory.mktemp("demo"))]) == 0
+        assert command.main(["--quick", "--dir", str(tmp_path_factory.mktemp("demo"))]) == 0
     told = story(printed.getvalue())
     assert any(line.startswith("EQUAL") for line in told)
     return told
@@ -94,8 +95,7 @@ def test_in_a_directory_that_others_use(demo: Demo, on_its_own_log: list[str]) -
 def test_again_and_anew(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flights; tests/cli/test_demo.py runs the bank and the board again."""
     monkeypatch.setattr(command, "QUICK_FLIGHTS", 500)
-    monkeypatch.setattr(command, "run_bank", lambda *_: a_bank())
-    monkeypatch.setattr(command, "run_board", lambda *_: a_board())
+    skip_bank_and_board(monkeypatch)
     for options, published in (((), 500), ((), 0), (("--fresh",), 500)):
         told = json.loads(demo(f"file://{demo.folder}/shared", "--json", *options))
         assert (told["published"], told["delays_doubled"], told["equal"]) == (published, 0, True)
@@ -121,7 +121,7 @@ def test_the_warehouse_of_a_kafka(demo: Demo, real: RealKafka, monkeypatch: pyte
     """Spark reads a mirror of the cluster's topic; the second run copies and lands nothing."""
     monkeypatch.setattr(command, "FLIGHTS", FLIGHTS)
     for landed in (FLIGHTS, 0):
-        assert run(["demo", "--json", "--dir", str(demo.folder / "demo"), "--url", real.url]) == 0
+        assert command.main(["--json", "--dir", str(demo.folder / "demo"), "--url", real.url]) == 0
         answer: Any = json.loads(demo.capsys.readouterr().out)
         assert (answer["equal"], answer["flights"], answer["landed"]) == (True, FLIGHTS, landed)
 

@@ -24,7 +24,7 @@ def test_the_cases_of_each_topic_the_largest_first(shop: Dlq) -> None:
         ["bill", "ValueError"],
         ["ship", "ValueError"],
     ]
-    assert rows[0].split()[-6:] == ["3", "3", "0", "0", "3h", "1h"]
+    assert rows[0].split()[-8:] == ["3", "3", "0", "0", "3", "h", "60", "min"]
     assert f"eventbus dlq show {rows[0].split()[0]}" in shown.err
 
 
@@ -61,7 +61,7 @@ def test_filters(shop: Dlq, args: tuple[str, ...], count: int) -> None:
 def test_single_letters(shop: Dlq) -> None:
     shown = shop("list", "--letters", "--error", "KeyError")
     assert shown.lines[0].split() == ["LETTER", "FAILED", "STATUS", "TRIES", "KEY", "WHAT"]
-    assert shown.lines[1].split(maxsplit=5) == [f"{TOPIC}/1/1", "5h", "open", "5", "k", "KeyError: 'customer'"]
+    assert shown.lines[1].split(maxsplit=6) == [f"{TOPIC}/1/1", "5", "h", "open", "5", "k", "KeyError: 'customer'"]
     assert "--limit 4" in shop("list", "--letters", "--limit", "1").err
 
 
@@ -90,9 +90,9 @@ def test_counts_ages_and_how_many_an_hour(shop: Dlq) -> None:
     shown = shop("stats")
     assert shown.code == 0, shown.err
     table, plots = shown.out.split("\n\n")
-    assert [line.split()[:7] for line in table.splitlines()[1:]] == [
-        [TOPIC, "5", "5", "0", "0", "3", "5h"],
-        ["ship-dlq", "9", "9", "0", "0", "1", "4d"],
+    assert [line.split()[:8] for line in table.splitlines()[1:]] == [
+        [TOPIC, "5", "5", "0", "0", "3", "5", "h"],
+        ["ship-dlq", "9", "9", "0", "0", "1", "4", "days"],
     ]
     rows = [line.split() for line in plots.splitlines()[1:]]
     assert [row[:2] for row in rows] == [[TOPIC, "5"], ["ship-dlq", "8"]] and rows[1][2] == "8"

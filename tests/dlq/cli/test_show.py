@@ -22,12 +22,12 @@ def test_a_page(shop: Dlq) -> None:
     assert fields["status"] == "open" and fields["case"] == f"{case}, 3 letters"
     assert fields["handler"] == "bill, group billing, service shop"
     assert fields["source"] == "orders/0/10" and fields["key"] == "k" and fields["reason"] == "exhausted"
-    assert fields["tries"] == "5 calls, the first failed 10m earlier" and fields["failed"].endswith("UTC, 3h ago")
+    assert fields["tries"] == "5 calls, the first failed 10 min earlier" and fields["failed"].endswith("UTC, 3 h ago")
     assert fields["error"] == "ValueError: price is negative" and fields["at"].startswith("conftest.py:failed:")
     rest = shown.out.partition("\n\n")[2]
     assert rest.startswith("stack\n  Traceback (most recent call last):\n    File ")
     assert "\n\nheaders\n  tenant  acme\n\n" in rest
-    assert rest.endswith('payload, JSON, 12 bytes\n  {\n    "cents": -5\n  }\n')
+    assert rest.endswith('payload, JSON, 12 B\n  {\n    "cents": -5\n  }\n')
     assert f"eventbus dlq redrive {ID}" in shown.err
 
 
@@ -68,12 +68,12 @@ def test_a_letter_that_is_not_there(shop: Dlq) -> None:
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
-        (b'{"a":[1,2]}', "JSON, 11 bytes", '  {\n    "a": [\n      1,\n      2\n    ]\n  }\n'),
-        (b"two\nlines", "text, 9 bytes", "  two\n  lines\n"),
+        (b'{"a":[1,2]}', "JSON, 11 B", '  {\n    "a": [\n      1,\n      2\n    ]\n  }\n'),
+        (b"two\nlines", "text, 9 B", "  two\n  lines\n"),
         (None, "null", "  null\n"),
         (b"", "empty", ""),
-        (b'\0\0\0\0\7{"a":1}', "JSON, schema 7, 12 bytes", '  {\n    "a": 1\n  }\n'),
-        (b"\x80\x81", "bytes, 2 bytes", f"  00000000  80 81{'':18}  {'':23}  |..|\n"),
+        (b'\0\0\0\0\7{"a":1}', "JSON, schema 7, 12 B", '  {\n    "a": 1\n  }\n'),
+        (b"\x80\x81", "bytes, 2 B", f"  00000000  80 81{'':18}  {'':23}  |..|\n"),
     ],
 )
 def test_payloads(dlq: Dlq, value: bytes | None, kind: str, text: str) -> None:
@@ -108,7 +108,7 @@ def test_a_payload_that_stands_where_it_came_from(dlq: Dlq) -> None:
         letter(0, ValueError("x"), value=b"y" * 5_000, key=None, max_bytes=3_000),
         letter(8, ValueError("x"), value=b"y" * 5_000, key=None, max_bytes=3_000),
     )
-    assert dlq("show", here).out.endswith("payload, text, 15 bytes\n  the whole order\n")
+    assert dlq("show", here).out.endswith("payload, text, 15 B\n  the whole order\n")
     shown = dlq("show", gone)
     assert shown.code == 0 and "no longer holds offset 8" in shown.out
     raw = dlq("show", gone, "--payload")
@@ -149,7 +149,7 @@ def test_a_payload_is_read_by_the_schema_it_names(dlq: Dlq, framed: bytes) -> No
     [id, odd] = write(
         letter(0, ValueError("x"), value=framed), letter(1, ValueError("x"), value=framed[:4] + b"\x63" + framed[5:])
     )
-    expected = f'through its schema, {len(framed)} bytes\n  {{\n    "sku": "A-1",\n    "cents": -5\n  }}\n'
+    expected = f'through its schema, {len(framed)} B\n  {{\n    "sku": "A-1",\n    "cents": -5\n  }}\n'
     assert pages(dlq("show", id)) == pages(dlq("show", id, "--schema", "log")) == expected
     assert dlq("show", id, "--json").json["decoded"] == {"sku": "A-1", "cents": -5}
     assert "it cannot be read: schema id 99" in pages(dlq("show", odd))

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlq.cli.payloads import MOST_CHARACTERS, hex_lines, show_payload
-from dlq.cli.words import age, count_of, how_long, plot, size_of, when
+from dlq.cli.stats import plot
 
 PAYLOADS = st.one_of(
     st.binary(),
@@ -43,37 +43,6 @@ def test_json_in_lines_is_the_same_json(value: list[object]) -> None:
 def test_hexadecimal_holds_every_byte(data: bytes) -> None:
     assert b"".join(bytes.fromhex(line[10:58]) for line in hex_lines(data)) == data
     assert all(len(line) <= 78 and line.isascii() and line.isprintable() for line in hex_lines(data))
-
-
-@given(st.integers())
-def test_any_number_is_a_time(time_ms: int) -> None:
-    assert when(time_ms) and age(time_ms, 0) and how_long(time_ms)
-
-
-@pytest.mark.parametrize(
-    ("duration_ms", "text"),
-    [
-        (-5, "0s"),
-        (999, "0s"),
-        (1_000, "1s"),
-        (59_999, "59s"),
-        (60_000, "1m"),
-        (7_199_999, "1h"),
-        (400 * 86_400_000, "400d"),
-    ],
-)
-def test_durations(duration_ms: int, text: str) -> None:
-    assert how_long(duration_ms) == text
-
-
-def test_times_and_amounts() -> None:
-    assert when(0) == "1970-01-01 00:00:00.000 UTC" and when(None) == "?" and when(10**18) == f"{10**18} ms"
-    assert (count_of(1, "letter"), count_of(0, "letter"), count_of(1234, "child", "children")) == (
-        "1 letter", "0 letters", "1,234 children",
-    )  # fmt: skip
-    assert (size_of(1), size_of(10_239), size_of(20_480), size_of(5_000_000)) == (
-        "1 byte", "10,239 bytes", "20.0 KiB", "4.8 MiB",
-    )  # fmt: skip
 
 
 @given(st.lists(st.integers(0, 10**9)))

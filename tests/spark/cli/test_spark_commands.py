@@ -15,7 +15,6 @@ import pytest
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import Record
 from spark_sinks.cli.choosing import as_options
-from spark_sinks.cli.words import how_large, how_long
 from spark_sinks.landing import LandOptions, LandReport
 from spark_sinks.running import LandProgress
 from tests.spark.conftest import TestLog
@@ -312,11 +311,6 @@ def test_warmup_says_what_it_made(spark_command: Any, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("spark_sinks.session.warmup.warmup", lambda: Warmup("/cache/x", 3 << 20, 61.0, "Java 25"))
     assert spark_command("warmup").out == "/cache/x (3.0 MiB, Java 25) made in 61 s\n"
-
-
-def test_durations_and_sizes() -> None:
-    assert [how_long(each) for each in (0.04, 12, 300, 9_000, 400_000)] == ["0.0 s", "12 s", "5 min", "2 h", "5 days"]
-    assert [how_large(each) for each in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
 
 
 def test_the_command_line_is_quick_and_needs_no_library() -> None:

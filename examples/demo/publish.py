@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from demo.flights import FLIGHTS, Flight, Row, as_read, read_rows
+from eventbus.cli.progress import Bar
 from eventbus.client.partitioner import make_partitioner
-from eventbus.demo.display import Bar
-from eventbus.demo.flights import FLIGHTS, Flight, Row, as_read, read_rows
 from eventbus.errors import BufferExhausted, ConfigError, SerializationError
 from eventbus.types import TopicPartition
 

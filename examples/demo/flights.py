@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -78,12 +78,12 @@ class Flight(FirstFlight, frozen=True, gc=False):
 
 
 def as_read(flight: FirstFlight) -> Flight:
-    """Return the flight as a reader of the second release decodes it."""
+    """Return the flight as a reader of the second release gets it."""
     return flight if isinstance(flight, Flight) else Flight(**msgspec.structs.asdict(flight))
 
 
 class GateFlight(Flight, frozen=True, gc=False, kw_only=True):
-    """A third release that is refused: the existing flights have no gate."""
+    """A third release that is refused: the flights in the log have no gate."""
 
     __avro__ = _AS_FLIGHT
 
@@ -91,7 +91,7 @@ class GateFlight(Flight, frozen=True, gc=False, kw_only=True):
 
 
 class Delay(msgspec.Struct, frozen=True, gc=False):
-    """A record of ``delays``: one for every flight."""
+    """The event in ``delays``: one for every flight."""
 
     carrier: str
     month: int
@@ -110,17 +110,6 @@ class Group(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.carrier} {self.month:>2}"
-
-
-class AirportHour(NamedTuple):
-    """The key by which Spark's stream counts."""
-
-    airport: str
-    hour: datetime
-    """The beginning of the hour of scheduled departure, in UTC."""
-
-    def __str__(self) -> str:
-        return f"{self.airport} {self.hour:%Y-%m-%d %H}h"
 
 
 class Departures(msgspec.Struct):
@@ -147,7 +136,6 @@ class Departures(msgspec.Struct):
 
 
 Table = dict[Group, Departures]
-Hours = dict[AirportHour, Departures]
 
 
 class Row(NamedTuple):
@@ -242,17 +230,6 @@ def table_from_csv(path: Path, limit: int) -> Table:
     return table
 
 
-def hours_from_csv(path: Path) -> Hours:
-    """Return the table by airport and hour, of the whole file, which Spark's stream must equal."""
-    lines = read_lines(path)
-    names = next(lines)
-    airport, hour, delay = (names.index(name) for name in ("origin", "time_hour", "dep_delay"))
-    hours: Hours = {}
-    for cells in lines:
-        hours.setdefault(AirportHour(cells[airport], _time(cells[hour])), Departures()).add(_number(cells[delay]))
-    return hours
-
-
 def add_delay(table: Table, delay: Delay) -> None:
     """Count one record of ``delays``."""
     table.setdefault(Group(delay.carrier, delay.month), Departures()).add(delay.dep_delay)
@@ -269,11 +246,8 @@ def by_carrier(table: Table) -> dict[str, Departures]:
     return result
 
 
-K = TypeVar("K", Group, AirportHour)
-
-
-def differences(expected: Mapping[K, Departures], found: Mapping[K, Departures]) -> list[str]:
-    """Return a line for each group in which two tables differ; none if they are equal."""
+def differences(expected: Table, found: Table) -> list[str]:
+    """One line for each group in which two tables differ; none when they are equal."""
     return [
         f"{group}: expected {_shown(expected.get(group))}, found {_shown(found.get(group))}"
         for group in sorted(expected.keys() | found.keys())
