@@ -8,16 +8,18 @@ import re
 import socket
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dlq.selection import STATUSES, LetterId, Selection
+from eventbus.cli.confirm import interruptible
 from eventbus.cli.output import Output, printable
 from eventbus.cli.parser import UsageError, positive
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 from eventbus.cli.window import point_in_time
 from eventbus.errors import ConfigError
 
@@ -115,22 +117,19 @@ def chooses(selection: Selection) -> bool:
     return selection != empty
 
 
-def with_letters(
-    args: argparse.Namespace, work: Callable[[DeadLetters, EventBus], Awaitable[int | None]], *, topics: Collection[str]
-) -> int:
-    """Open the log and its dead letters, do the work; its answer is the exit code.
+@asynccontextmanager
+async def open_letters(
+    args: argparse.Namespace, *, topics: Collection[str]
+) -> AsyncGenerator[tuple[DeadLetters, EventBus]]:
+    """Open the log and its dead letters.
 
     ``topics``: those that are named; a topic may hold dead letters whatever its name looks like.
     """
+    from dlq.dead_letters import DeadLetters
+    from dlq.index_file import cache_folder
 
-    async def main() -> int:
-        from dlq.dead_letters import DeadLetters
-        from dlq.index_file import cache_folder
-
-        async with open_bus(args) as bus:
-            return await work(DeadLetters(bus, topics=sorted(topics) or None, cache=cache_folder()), bus) or 0
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        yield DeadLetters(bus, topics=sorted(topics) or None, cache=cache_folder()), bus
 
 
 def topics_of(selection: Selection) -> set[str]:
@@ -179,6 +178,7 @@ def who(args: argparse.Namespace) -> str:
 def read_file(path: str, option: str) -> bytes:
     """A file's bytes, or all of stdin for ``-``. Raises UsageError."""
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        with interruptible():
+            return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"{option} {path}: {error.strerror or error}") from None

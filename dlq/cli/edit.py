@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from msgspec import UNSET, UnsetType
 
-from dlq.cli.choosing import UNDONE, add_who, letter_id, who, with_letters
+from dlq.cli.choosing import UNDONE, add_who, letter_id, open_letters, who
 from dlq.cli.new_content import add_content, bytes_of, changes_anything, changes_value, new_headers, new_value
 from dlq.cli.payloads import show_payload
 from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dlq.dead_letters import DeadLetters
     from dlq.letters import DeadLetter
     from dlq.redrive import Redriven
-    from eventbus import EventBus
     from eventbus.types import Headers
 
 _MOST_LINES = 60
@@ -51,7 +50,7 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=edit)
 
 
-def edit(args: argparse.Namespace) -> int:
+async def edit(args: argparse.Namespace) -> int:
     out, id = Output.of(args), letter_id(args.letter, args)
     if not changes_anything(args):
         raise UsageError(
@@ -60,8 +59,7 @@ def edit(args: argparse.Namespace) -> int:
         )
     if out.json and not args.yes:
         raise UsageError(f"{args.program}: with --json nobody is asked: say --yes")
-
-    async def work(letters: DeadLetters, bus: EventBus) -> int:
+    async with open_letters(args, topics={id.topic}) as (letters, bus):
         if args.to is not None:
             await bus.admin.describe_topics([args.to])  # a wrong name fails here, with the nearest one
         letter = await letters.get(str(id))
@@ -96,8 +94,6 @@ def edit(args: argparse.Namespace) -> int:
         where = f"{sent.topic}/{sent.partition}/{sent.offset}"
         out.answer({"letter": str(id), "sent": where}, f"sent as {where}; {id} is edited")
         return 0
-
-    return with_letters(args, work, topics={id.topic})
 
 
 class TargetOptions(TypedDict):

@@ -7,7 +7,7 @@ import csv
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dlq.cli.choosing import UNDONE, add_letters, say_what_is_there, selection_of, topics_of, with_letters
+from dlq.cli.choosing import UNDONE, add_letters, open_letters, say_what_is_there, selection_of, topics_of
 from dlq.cli.letter_json import letter_as_json
 from dlq.payloads import source_records
 from dlq.selection import LetterId
@@ -18,9 +18,7 @@ from eventbus.format import format_count
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator
 
-    from dlq.dead_letters import DeadLetters
     from dlq.letters import DeadLetter
-    from eventbus import EventBus
 
 _BATCH = 500
 _COLUMNS = (
@@ -45,10 +43,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=export)
 
 
-def export(args: argparse.Namespace) -> int:
+async def export(args: argparse.Namespace) -> None:
     selection, out = selection_of(args), Output.of(args)
-
-    async def work(letters: DeadLetters, bus: EventBus) -> None:
+    async with open_letters(args, topics=topics_of(selection)) as (letters, bus):
         count = 0
         lines = csv.writer(out.stdout, lineterminator="\n")
         if args.format == "csv":
@@ -69,8 +66,6 @@ def export(args: argparse.Namespace) -> int:
         out.note(f"{format_count(count, 'letter')} exported")
         if not count:
             await say_what_is_there(letters, selection, out)
-
-    return with_letters(args, work, topics=topics_of(selection))
 
 
 async def _batches(letters: AsyncIterable[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, selection_of, topics_of, with_letters
+from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, open_letters, selection_of, topics_of
 from dlq.cli.letter_json import letter_as_json
 from dlq.selection import Selection, looks_dead
 from eventbus.backends.masking import shown_url
@@ -21,7 +21,6 @@ from eventbus.format import format_age, format_count, format_duration
 if TYPE_CHECKING:
     from dlq.dead_letters import Case, DeadLetters, DeadLetterTopic
     from dlq.letters import DeadLetter
-    from eventbus import EventBus
 
 _MOST_LETTERS = 50
 _MOST_OF_KEY = 16
@@ -47,10 +46,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=list_letters)
 
 
-def list_letters(args: argparse.Namespace) -> int:
+async def list_letters(args: argparse.Namespace) -> None:
     selection, out = selection_of(args), Output.of(args)
-
-    async def work(letters: DeadLetters, bus: EventBus) -> None:
+    async with open_letters(args, topics=topics_of(selection)) as (letters, bus):
         if args.letters:
             await _show_letters(letters, selection, out)
             return
@@ -68,8 +66,6 @@ def list_letters(args: argparse.Namespace) -> int:
         else:
             _show_topics(await letters.topics(), selection, len(cases), bus.url, out)
         await note_waiting(letters, selection.topic, selection.group, out)
-
-    return with_letters(args, work, topics=topics_of(selection))
 
 
 # cases ----------------------------------------------------------------------------------------------------------------

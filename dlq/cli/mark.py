@@ -11,11 +11,11 @@ from dlq.cli.choosing import (
     add_letters,
     add_who,
     chooses,
+    open_letters,
     say_what_is_there,
     selection_of,
     topics_of,
     who,
-    with_letters,
 )
 from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
@@ -23,8 +23,7 @@ from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.format import format_count
 
 if TYPE_CHECKING:
-    from dlq.dead_letters import DeadLetters
-    from eventbus import EventBus
+    pass
 
 
 class _Mark(NamedTuple):
@@ -55,14 +54,13 @@ def add(actions: Subcommands) -> None:
         parser.set_defaults(run=mark_letters, action=name)
 
 
-def mark_letters(args: argparse.Namespace) -> int:
+async def mark_letters(args: argparse.Namespace) -> int:
     selection, out = selection_of(args), Output.of(args)
     if not chooses(selection) and not args.all:
         raise UsageError(
             f"{args.program}: which letters? Name some, a case, a topic, or a filter; --all for all there are"
         )
-
-    async def work(letters: DeadLetters, bus: EventBus) -> int:
+    async with open_letters(args, topics=topics_of(selection)) as (letters, _):
         count = sum(case.count for case in await letters.groups(selection=selection))
         if not count:
             out.answer({args.action: 0}, f"0 letters {_MARKS[args.action].done}")
@@ -79,5 +77,3 @@ def mark_letters(args: argparse.Namespace) -> int:
             others = format_count(named - marked, "other letter")
             out.note(f"{others} of those named: not there, or of another status; `eventbus dlq show ID` tells")
         return 0
-
-    return with_letters(args, work, topics=topics_of(selection))

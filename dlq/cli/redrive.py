@@ -11,11 +11,11 @@ from dlq.cli.choosing import (
     add_letters,
     add_who,
     chooses,
+    open_letters,
     say_what_is_there,
     selection_of,
     topics_of,
     who,
-    with_letters,
 )
 from dlq.cli.reach import add_targets, also_to, as_options, reach_notes, where_to
 from dlq.targets import REASONS
@@ -75,7 +75,7 @@ def _rate(text: str) -> float:
     return rate
 
 
-def redrive(args: argparse.Namespace) -> int:
+async def redrive(args: argparse.Namespace) -> int:
     selection, out = selection_of(args), Output.of(args)
     if not chooses(selection) and not args.all:
         raise UsageError(
@@ -113,13 +113,11 @@ def redrive(args: argparse.Namespace) -> int:
             await say_what_is_there(letters, selection, out)
         return _finish(run.done, out)
 
-    async def work(letters: DeadLetters, bus: EventBus) -> int:
+    async with open_letters(args, topics=topics_of(selection)) as (letters, bus):
         try:
             return await send(letters, bus)
         except ConfigError as error:
             raise ConfigError(as_options(str(error))) from None
-
-    return with_letters(args, work, topics=topics_of(selection))
 
 
 def _finish(done: Redriven, out: Output) -> int:

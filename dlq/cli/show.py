@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, selection_of, topics_of, with_letters
+from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, open_letters, selection_of, topics_of
 from dlq.cli.letter_json import letter_as_json
 from dlq.cli.payloads import show_payload
 from dlq.cli.registry import add_registry, registry_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dlq.letters import DeadLetter
     from dlq.selection import Selection
     from dlq.state import Step
-    from eventbus import EventBus
 
 _EPILOG = """\
   eventbus dlq show dlq.billing/0/17
@@ -43,12 +42,11 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=show)
 
 
-def show(args: argparse.Namespace) -> int:
+async def show(args: argparse.Namespace) -> None:
     selection, out = selection_of(args), Output.of(args)
     if selection.ids is not None and len(selection.ids) > 1:
         raise UsageError(f"{args.program}: one letter at a time; several, one a line: eventbus dlq list --letters")
-
-    async def work(letters: DeadLetters, bus: EventBus) -> None:
+    async with open_letters(args, topics=topics_of(selection)) as (letters, bus):
         letter, alike = await _chosen(letters, selection)
         payload, gone = letter.value, ""
         try:
@@ -80,8 +78,6 @@ def show(args: argparse.Namespace) -> int:
             out.note("the payload is in the store of a claim check: what is shown is its name there")
         if status in UNDONE:
             out.note(f"send it back: eventbus dlq redrive {letter.id}")
-
-    return with_letters(args, work, topics=topics_of(selection))
 
 
 async def _chosen(letters: DeadLetters, selection: Selection) -> tuple[DeadLetter, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlq.cli.choosing import with_letters
+from dlq.cli.choosing import open_letters
 from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, note_waiting, topic_rows
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, add_topic, positive, topic_of
@@ -16,8 +16,7 @@ from eventbus.cli.parser import Subcommands, add_topic, positive, topic_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dlq.dead_letters import DeadLetters, DeadLetterTopic
-    from eventbus import EventBus
+    from dlq.dead_letters import DeadLetterTopic
 
 _HOUR_MS = 3_600_000
 _HOURS = 24
@@ -38,10 +37,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=stats)
 
 
-def stats(args: argparse.Namespace) -> int:
+async def stats(args: argparse.Namespace) -> None:
     topic, out = topic_of(args), Output.of(args)
-
-    async def work(letters: DeadLetters, bus: EventBus) -> None:
+    async with open_letters(args, topics={topic} if topic else set()) as (letters, bus):
         now_ms = round(time.time() * 1000)
         since_ms = (now_ms // _HOUR_MS - args.hours + 1) * _HOUR_MS
         rates = await letters.rates(since_ms, _HOUR_MS, args.hours)
@@ -55,8 +53,6 @@ def stats(args: argparse.Namespace) -> int:
             out.table(TOPIC_COLUMNS, topic_rows(topics, now_ms))
             _show_rates(topics, rates, args.hours, out)
         await note_waiting(letters, topic, None, out)
-
-    return with_letters(args, work, topics={topic} if topic else set())
 
 
 def _show_rates(topics: Sequence[DeadLetterTopic], rates: Mapping[str, list[int]], hours: int, out: Output) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 from eventbus.coordinator.acls import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,
@@ -194,7 +194,7 @@ def _check_operations(args: argparse.Namespace, acls: Sequence[Acl]) -> None:
 # the commands --------------------------------------------------------------------------------------------------------
 
 
-def add_acls(args: argparse.Namespace) -> int:
+async def add_acls(args: argparse.Namespace) -> None:
     out = Output.of(args)
     if args.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise UsageError(f"{args.program}: --resource-pattern-type is literal or prefixed when something is added")
@@ -204,17 +204,14 @@ def add_acls(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.program}: whom? Give an --allow-principal or --deny-principal, as User:alice")
     _check_operations(args, acls)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            for error in await bus.admin.security.create_acls(acls):
-                if error is not None:
-                    raise error
-        _show(out, acls)
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        for error in await bus.admin.security.create_acls(acls):
+            if error is not None:
+                raise error
+    _show(out, acls)
 
 
-def remove_acls(args: argparse.Namespace) -> int:
+async def remove_acls(args: argparse.Namespace) -> int:
     out = Output.of(args)
     filters: list[AclFilter] = []
     for (kind, name), acls in _rules(args):
@@ -225,28 +222,25 @@ def remove_acls(args: argparse.Namespace) -> int:
             AclFilter(kind, name, pattern, acl.principal, acl.host, acl.operation, acl.permission) for acl in acls
         ]
 
-    async def main() -> int:
-        async with open_bus(args) as bus:
-            door = bus.admin.security
-            doomed = await _found(door, filters)
-            if not doomed:
-                out.note("no ACL is meant: nothing is removed")
-                return 0
-            if not args.force:
-                for acl in doomed:
-                    out.note(f"  {' '.join(_row(acl))}")
-                if not confirmed(out, f"Remove these {len(doomed)}?", flag="--force"):
-                    return 1
-            for result in await door.delete_acls(filters):
-                if not isinstance(result, list):
-                    raise result
-        _show(out, doomed)
-        return 0
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        door = bus.admin.security
+        doomed = await _found(door, filters)
+        if not doomed:
+            out.note("no ACL is meant: nothing is removed")
+            return 0
+        if not args.force:
+            for acl in doomed:
+                out.note(f"  {' '.join(_row(acl))}")
+            if not confirmed(out, f"Remove these {len(doomed)}?", flag="--force"):
+                return 1
+        for result in await door.delete_acls(filters):
+            if not isinstance(result, list):
+                raise result
+    _show(out, doomed)
+    return 0
 
 
-def list_acls(args: argparse.Namespace) -> int:
+async def list_acls(args: argparse.Namespace) -> None:
     out = Output.of(args)
     pattern = args.resource_pattern_type
     filters = [
@@ -254,12 +248,9 @@ def list_acls(args: argparse.Namespace) -> int:
         for kind, name in _resources(args)
     ] or [AclFilter()]
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            found = await _found(bus.admin.security, filters)
-        _show(out, [acl for acl in found if not args.principal or acl.principal in args.principal])
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        found = await _found(bus.admin.security, filters)
+    _show(out, [acl for acl in found if not args.principal or acl.principal in args.principal])
 
 
 async def _found(door: SecurityDoor, filters: Iterable[AclFilter]) -> list[Acl]:

@@ -2,15 +2,16 @@
 
 Only the module of the command that was asked for is imported. Commands of other distributions, and of the packages
 above this one, come through the entry-point group ``eventbus.commands``: each entry is a function that is given the
-subparsers action, adds a parser and sets ``run`` (a function of the parsed arguments that returns the exit code).
+subparsers action, adds a parser and sets ``run`` (a function, or a coroutine function, of the parsed arguments that
+returns the exit code; None is 0).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -110,10 +111,17 @@ def _dispatch(argv: list[str]) -> int:
         _complain(f"warning: {note}")
     if args.run is None:
         raise UsageError(f"{args.program}: which one?\n  see: {args.program} --help")
-    if name == "run":
-        return args.run(args) or 0  # a service decides itself what it logs, and where
-    with _logging_to_stderr(args.debug):
-        return args.run(args) or 0
+    with nullcontext() if name == "run" else _logging_to_stderr(args.debug):  # a service configures its own logs
+        result: int | Coroutine[Any, Any, int | None] | None = args.run(args)
+        if isinstance(result, Coroutine):
+            from eventbus.cli.shell import run_async
+
+            return run_async(partial(_awaited, result))
+        return result or 0
+
+
+async def _awaited(command: Coroutine[Any, Any, int | None]) -> int | None:
+    return await command
 
 
 def command_of(argv: list[str]) -> str | None:

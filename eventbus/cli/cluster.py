@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, bootstrap_url, natural
-from eventbus.cli.shell import open_log, run_async
+from eventbus.cli.shell import open_log
 
 if TYPE_CHECKING:
     from eventbus.protocol.messages import DescribeClusterResponse
@@ -46,34 +45,25 @@ def unregister_broker(args: argparse.Namespace) -> int:
     )
 
 
-def show_id(args: argparse.Namespace) -> int:
+async def show_id(args: argparse.Namespace) -> None:
+    cluster = await _describe(args)
+    Output.of(args).answer({"cluster_id": cluster.cluster_id}, f"Cluster ID: {cluster.cluster_id}")
+
+
+async def list_endpoints(args: argparse.Namespace) -> None:
     out = Output.of(args)
-
-    def tell(cluster: DescribeClusterResponse) -> None:
-        out.answer({"cluster_id": cluster.cluster_id}, f"Cluster ID: {cluster.cluster_id}")
-
-    return _describe(args, tell)
-
-
-def list_endpoints(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-
-    def tell(cluster: DescribeClusterResponse) -> None:
-        rows = [(one.broker_id, one.host, one.port, one.rack, "broker") for one in cluster.brokers if one.port]
-        if not rows:
-            out.note("a log in this process has no endpoints: `eventbus serve` gives it some")
-        out.table(["id", "host", "port", "rack", "endpoint_type"], rows)
-
-    return _describe(args, tell)
+    rows = [
+        (one.broker_id, one.host, one.port, one.rack, "broker") for one in (await _describe(args)).brokers if one.port
+    ]
+    if not rows:
+        out.note("a log in this process has no endpoints: `eventbus serve` gives it some")
+    out.table(["id", "host", "port", "rack", "endpoint_type"], rows)
 
 
-def _describe(args: argparse.Namespace, tell: Callable[[DescribeClusterResponse], None]) -> int:
-    async def main() -> None:
-        from eventbus.cli.ask import ask
-        from eventbus.protocol import messages as m
+async def _describe(args: argparse.Namespace) -> DescribeClusterResponse:
+    from eventbus.cli.ask import ask
+    from eventbus.protocol import messages as m
 
-        bus, backend = open_log(args)
-        async with bus:
-            tell(await ask(backend, m.DescribeClusterRequest()))
-
-    return run_async(main)
+    bus, backend = open_log(args)
+    async with bus:
+        return await ask(backend, m.DescribeClusterRequest())

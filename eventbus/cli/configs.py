@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, read_properties
-from eventbus.cli.shell import open_log, run_async
+from eventbus.cli.shell import open_log
 
 if TYPE_CHECKING:
     from eventbus.backends.base import Backend
@@ -107,20 +107,17 @@ def entities_of(args: argparse.Namespace, *, named: bool) -> list[Entity]:
 # describe -------------------------------------------------------------------------------------------------------------
 
 
-def describe_configs(args: argparse.Namespace) -> int:
+async def describe_configs(args: argparse.Namespace) -> None:
     entities, out = entities_of(args, named=False), Output.of(args)
 
-    async def main() -> None:
-        bus, backend = open_log(args)
-        async with bus:
-            if entities[0].type in QUOTA_ENTITIES:
-                from eventbus.cli.user_configs import describe_users
+    bus, backend = open_log(args)
+    async with bus:
+        if entities[0].type in QUOTA_ENTITIES:
+            from eventbus.cli.user_configs import describe_users
 
-                await describe_users(backend, entities, out)
-            else:
-                await _describe_resource(backend, entities[0], args.all, out)
-
-    return run_async(main)
+            await describe_users(backend, entities, out)
+        else:
+            await _describe_resource(backend, entities[0], args.all, out)
 
 
 async def _describe_resource(backend: Backend, entity: Entity, all: bool, out: Output) -> None:
@@ -172,7 +169,7 @@ def _as_json(config: Any) -> dict[str, Any]:
 # alter ----------------------------------------------------------------------------------------------------------------
 
 
-def alter_configs(args: argparse.Namespace) -> int:
+async def alter_configs(args: argparse.Namespace) -> None:
     entities, out = entities_of(args, named=True), Output.of(args)
     added = {} if args.add_config_file is None else read_properties(args.add_config_file)
     for text in args.add_config:
@@ -181,23 +178,20 @@ def alter_configs(args: argparse.Namespace) -> int:
     if not added and not deleted:
         raise UsageError(f"{args.program}: nothing to change: give --add-config, --add-config-file or --delete-config")
 
-    async def main() -> None:
-        bus, backend = open_log(args)
-        async with bus:
-            if entities[0].type in QUOTA_ENTITIES:
-                from eventbus.cli.user_configs import alter_users
+    bus, backend = open_log(args)
+    async with bus:
+        if entities[0].type in QUOTA_ENTITIES:
+            from eventbus.cli.user_configs import alter_users
 
-                await alter_users(backend, entities, added, deleted)
-            else:
-                await _alter_resource(backend, entities[0], added, deleted)
-        shown = " and ".join(entity.describe() for entity in entities)
-        answer = [{"entity_type": entity.type, "entity_name": entity.name or None} for entity in entities]
-        # Not the values: a password may be among them.
-        out.answer(
-            {"entities": answer, "set": sorted(added), "deleted": deleted}, f"Completed updating config for {shown}."
-        )
-
-    return run_async(main)
+            await alter_users(backend, entities, added, deleted)
+        else:
+            await _alter_resource(backend, entities[0], added, deleted)
+    shown = " and ".join(entity.describe() for entity in entities)
+    answer = [{"entity_type": entity.type, "entity_name": entity.name or None} for entity in entities]
+    # Not the values: a password may be among them.
+    out.answer(
+        {"entities": answer, "set": sorted(added), "deleted": deleted}, f"Completed updating config for {shown}."
+    )
 
 
 async def _alter_resource(backend: Backend, entity: Entity, added: Mapping[str, str], deleted: Sequence[str]) -> None:

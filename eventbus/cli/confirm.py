@@ -1,4 +1,4 @@
-"""The question before a command changes something that cannot be changed back."""
+"""Reads of stdin that Ctrl-C ends, among them the question before a change that cannot be undone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def confirmed(out: Output, question: str, *, flag: str = "--yes") -> bool:
     """Ask on stderr and return whether the answer is yes; the end of stdin is a no. ``flag`` skips the question."""
     # The handler comes before the question: while an event loop runs, its own handler only cancels the task, which
     # notices when the line has been read. A Ctrl-C that answers the question at once would wait for Enter.
-    with _interruptible():
+    with interruptible():
         print(printable(f"{question} (y/n) "), end="", file=out.stderr, flush=True)
         answer = sys.stdin.readline()
     if answer.strip().lower() in ("y", "yes"):
@@ -25,8 +25,8 @@ def confirmed(out: Output, question: str, *, flag: str = "--yes") -> bool:
 
 
 @contextmanager
-def _interruptible() -> Generator[None]:
-    """Let SIGINT raise KeyboardInterrupt in this block, also inside an event loop."""
+def interruptible() -> Generator[None]:
+    """Let SIGINT raise KeyboardInterrupt in this block, for a read of stdin inside an event loop."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -237,46 +237,40 @@ def _offset_topic(args: argparse.Namespace) -> OffsetTopic:
     return OffsetTopic(args.topic)
 
 
-def run_offsets_list(args: argparse.Namespace) -> int:
+async def run_offsets_list(args: argparse.Namespace) -> int:
     bus, topic = open_bus(args), _offset_topic(args)
 
-    async def main() -> int:
-        async with bus:
-            stored = list((await topic.read(bus)).values())
-        chosen = [one for one in stored if args.connector in (None, one.connector)]
-        Output.of(args).table(
-            ["connector", "partition", "offset"],
-            [(one.connector, _json(one.partition), _json(one.offset)) for one in chosen],
-        )
-        return 0
-
-    return run_async(main)
+    async with bus:
+        stored = list((await topic.read(bus)).values())
+    chosen = [one for one in stored if args.connector in (None, one.connector)]
+    Output.of(args).table(
+        ["connector", "partition", "offset"],
+        [(one.connector, _json(one.partition), _json(one.offset)) for one in chosen],
+    )
+    return 0
 
 
-def run_offsets_reset(args: argparse.Namespace) -> int:
+async def run_offsets_reset(args: argparse.Namespace) -> int:
     from eventbus.connect.offsets import entry
     from eventbus.connect.source_run import transactional_id
     from eventbus.suggest import nearest
 
     bus, topic = open_bus(args), _offset_topic(args)
 
-    async def main() -> int:
-        async with bus, bus.transaction(transactional_id(args.connector)) as transaction:  # one that runs is fenced
-            stored = (await topic.read(bus)).values()
-            mine = [one for one in stored if one.connector == args.connector]
-            for one in mine:
-                key, value = entry(one.connector, one.partition, None)
-                await transaction.send(topic.topic, value, key=key)
-        if not mine:
-            hint = nearest(args.connector, {one.connector for one in stored})
-            raise ConfigError(f"topic {args.topic!r} holds no offsets of a connector {args.connector!r}{hint}")
-        Output.of(args).answer(
-            {"connector": args.connector, "forgotten": len(mine)},
-            f"{args.connector} begins again: {len(mine)} offset(s) forgotten",
-        )
-        return 0
-
-    return run_async(main)
+    async with bus, bus.transaction(transactional_id(args.connector)) as transaction:  # one that runs is fenced
+        stored = (await topic.read(bus)).values()
+        mine = [one for one in stored if one.connector == args.connector]
+        for one in mine:
+            key, value = entry(one.connector, one.partition, None)
+            await transaction.send(topic.topic, value, key=key)
+    if not mine:
+        hint = nearest(args.connector, {one.connector for one in stored})
+        raise ConfigError(f"topic {args.topic!r} holds no offsets of a connector {args.connector!r}{hint}")
+    Output.of(args).answer(
+        {"connector": args.connector, "forgotten": len(mine)},
+        f"{args.connector} begins again: {len(mine)} offset(s) forgotten",
+    )
+    return 0
 
 
 def _json(value: object) -> str:

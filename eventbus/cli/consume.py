@@ -30,7 +30,7 @@ from eventbus.cli.parser import (
 )
 from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import AsJson, add_schema, avro_of, parts_of
-from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, until_signal
 from eventbus.cli.topics import matching
 from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -103,7 +103,7 @@ def _offset(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is not earliest, latest or an offset of at least 0") from None
 
 
-def consume(args: argparse.Namespace) -> int:
+async def consume(args: argparse.Namespace) -> int:
     topic, out = topic_of(args), Output.of(args)
     if (topic is None) == (args.include is None):
         raise UsageError(f"{args.program}: which topic? Give its name, or --include PATTERN, one of the two")
@@ -128,7 +128,7 @@ def consume(args: argparse.Namespace) -> int:
         file or (None if keys is None and values is None else AsJson(keys, values)),
     )  # fmt: skip
 
-    async def main() -> int:
+    with contextlib.nullcontext() if file is None else contextlib.closing(file):
         bus = open_bus(args, properties=properties)
         bus.include(*parts_of(keys, values))
         if args.claims is not None:
@@ -146,9 +146,6 @@ def consume(args: argparse.Namespace) -> int:
             out.line("shutdown_complete")  # what Kafka's system tests wait for
         out.note(f"Processed a total of {printing.count:,} message{'' if printing.count == 1 else 's'}")
         return 0
-
-    with contextlib.nullcontext() if file is None else contextlib.closing(file):
-        return run_async(main)
 
 
 def _claims_in(path: str) -> ClaimCheck:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.offsets import EARLIEST, LATEST, parse_time
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 from eventbus.durations import read_duration
 from eventbus.errors import NonEmptyGroup
 from eventbus.types import IsolationLevel, TopicPartition
@@ -110,42 +110,39 @@ def parse_duration(text: str) -> int:
     return round(found)
 
 
-def reset_offsets(args: argparse.Namespace) -> int:
+async def reset_offsets(args: argparse.Namespace) -> None:
     groups, out = groups_of(args), Output.of(args)
     _check_reset(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            names = groups or sorted(listing.group for listing in await bus.admin.list_groups())
-            plan: Plan = {}
-            committed: Plan = {}
+    async with open_bus(args) as bus:
+        names = groups or sorted(listing.group for listing in await bus.admin.list_groups())
+        plan: Plan = {}
+        committed: Plan = {}
+        if args.from_file is not None:
+            plan = read_plan(args.from_file, names)
+        for group in [*plan] if args.from_file is not None else names:
+            offsets = await bus.admin.group_offsets(group)
+            committed[group] = {partition: offset.offset for partition, offset in offsets.items()}
             if args.from_file is not None:
-                plan = read_plan(args.from_file, names)
-            for group in [*plan] if args.from_file is not None else names:
-                offsets = await bus.admin.group_offsets(group)
-                committed[group] = {partition: offset.offset for partition, offset in offsets.items()}
-                if args.from_file is not None:
-                    plan[group] = await _within(bus, plan[group], out)
-                else:
-                    plan[group] = await _planned(bus, args, group, committed[group], out)
-            if args.execute:
-                for group in plan:
-                    await refuse_members(bus, group)
-                for group, target in plan.items():
-                    await bus.admin.alter_group_offsets(group, target)
-        if not args.execute:
-            out.note("nothing is changed yet: add --execute to do this")
-        if args.export:
-            write_plan(plan)
-            return
-        rows = [
-            (group, *partition, committed[group].get(partition), offset)
-            for group, target in plan.items()
-            for partition, offset in target.items()
-        ]
-        out.table(["group", "topic", "partition", "current-offset", "new-offset"], rows)
-
-    return run_async(main)
+                plan[group] = await _within(bus, plan[group], out)
+            else:
+                plan[group] = await _planned(bus, args, group, committed[group], out)
+        if args.execute:
+            for group in plan:
+                await refuse_members(bus, group)
+            for group, target in plan.items():
+                await bus.admin.alter_group_offsets(group, target)
+    if not args.execute:
+        out.note("nothing is changed yet: add --execute to do this")
+    if args.export:
+        write_plan(plan)
+        return
+    rows = [
+        (group, *partition, committed[group].get(partition), offset)
+        for group, target in plan.items()
+        for partition, offset in target.items()
+    ]
+    out.table(["group", "topic", "partition", "current-offset", "new-offset"], rows)
 
 
 def _check_reset(args: argparse.Namespace) -> None:

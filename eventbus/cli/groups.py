@@ -11,7 +11,7 @@ from eventbus.cli.group_reset import add_group, add_reset, add_topics, groups_of
 from eventbus.cli.offsets import LATEST
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 from eventbus.errors import GroupIdNotFound
 from eventbus.suggest import nearest
 from eventbus.types import IsolationLevel, TopicPartition
@@ -91,31 +91,26 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 # list -----------------------------------------------------------------------------------------------------------------
 
 
-def list_groups(args: argparse.Namespace) -> int:
+async def list_groups(args: argparse.Namespace) -> None:
     out = Output.of(args)
     wanted = {_plain(state) for state in (args.state or "").split(",") if state}
     types = {_plain(one) for one in (args.type or "").split(",") if one}
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            listed = sorted(await bus.admin.list_groups())
-        shown = [
-            group
-            for group in listed
-            if (not wanted or _plain(group.state) in wanted)
-            and (not types or group.group_type in types)
-            and args.protocol in (None, group.protocol_type)
-        ]
-        if (
-            args.state is None and args.type is None and not out.json and not out.rich
-        ):  # as Kafka's tool: one name per line
-            for group in shown:
-                out.line(group.group)
-        else:
-            columns = ["group", "protocol type", "state", *(["type"] if args.type is not None else [])]
-            out.table(columns, [group[: len(columns)] for group in shown])
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        listed = sorted(await bus.admin.list_groups())
+    shown = [
+        group
+        for group in listed
+        if (not wanted or _plain(group.state) in wanted)
+        and (not types or group.group_type in types)
+        and args.protocol in (None, group.protocol_type)
+    ]
+    if args.state is None and args.type is None and not out.json and not out.rich:  # as Kafka's tool: one name per line
+        for group in shown:
+            out.line(group.group)
+    else:
+        columns = ["group", "protocol type", "state", *(["type"] if args.type is not None else [])]
+        out.table(columns, [group[: len(columns)] for group in shown])
 
 
 def _plain(state: str) -> str:
@@ -140,30 +135,27 @@ class _Position(NamedTuple):
         return None if self.current is None or self.end is None else max(self.end - self.current, 0)
 
 
-def describe_groups(args: argparse.Namespace) -> int:
+async def describe_groups(args: argparse.Namespace) -> None:
     groups, out = groups_of(args), Output.of(args)
     parts = [name for name in ("state", "members", "offsets") if getattr(args, name)] or ["state", "members", "offsets"]
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            names = [listing.group for listing in sorted(await bus.admin.list_groups())]
-            if groups:
-                names = [_known(group, names) for group in groups]
-            described = [(one, await _positions(bus, one)) for one in await bus.admin.describe_groups(names)]
-        if out.json:
-            out.data([_as_json(one, positions, parts) for one, positions in described])
-            return
-        if not described:
-            out.note(
-                "there are no groups yet: a handler's group, or one of `eventbus consume TOPIC --group NAME`, is there "
-                "once it has read"
-            )
-        for number, (one, positions) in enumerate(described):
-            if number:
-                out.line()
-            _show(out, one, positions, parts)
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        names = [listing.group for listing in sorted(await bus.admin.list_groups())]
+        if groups:
+            names = [_known(group, names) for group in groups]
+        described = [(one, await _positions(bus, one)) for one in await bus.admin.describe_groups(names)]
+    if out.json:
+        out.data([_as_json(one, positions, parts) for one, positions in described])
+        return
+    if not described:
+        out.note(
+            "there are no groups yet: a handler's group, or one of `eventbus consume TOPIC --group NAME`, is there "
+            "once it has read"
+        )
+    for number, (one, positions) in enumerate(described):
+        if number:
+            out.line()
+        _show(out, one, positions, parts)
 
 
 def _known(group: str, names: Sequence[str]) -> str:
@@ -275,59 +267,50 @@ def _as_json(group: GroupDescription, positions: Sequence[_Position], parts: Seq
 # events ---------------------------------------------------------------------------------------------------------------
 
 
-def show_group_events(args: argparse.Namespace) -> int:
+async def show_group_events(args: argparse.Namespace) -> None:
     from eventbus.cli.group_events import events_of, show_events
 
     [group], out = groups_of(args, several=False), Output.of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            _known(group, [listing.group for listing in await bus.admin.list_groups()])
-            events = await events_of(bus, group)
-        if not events and not out.json:
-            out.note(f"group {group!r} never had members: its offsets were set by an administrator, or by hand")
-        show_events(out, events)
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        _known(group, [listing.group for listing in await bus.admin.list_groups()])
+        events = await events_of(bus, group)
+    if not events and not out.json:
+        out.note(f"group {group!r} never had members: its offsets were set by an administrator, or by hand")
+    show_events(out, events)
 
 
 # delete ---------------------------------------------------------------------------------------------------------------
 
 
-def delete_groups(args: argparse.Namespace) -> int:
+async def delete_groups(args: argparse.Namespace) -> None:
     if args.topic:
-        return delete_offsets(args)
+        return await delete_offsets(args)
     groups, out = groups_of(args), Output.of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            names = [listing.group for listing in await bus.admin.list_groups()]
-            for group in [_known(group, names) for group in groups] or sorted(names):
-                await refuse_members(bus, group)
-                await bus.admin.delete_group(group)
-                out.answer({"group": group, "deleted": True}, f"Deleted group {group}.")
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        names = [listing.group for listing in await bus.admin.list_groups()]
+        for group in [_known(group, names) for group in groups] or sorted(names):
+            await refuse_members(bus, group)
+            await bus.admin.delete_group(group)
+            out.answer({"group": group, "deleted": True}, f"Deleted group {group}.")
 
 
-def delete_offsets(args: argparse.Namespace) -> int:
+async def delete_offsets(args: argparse.Namespace) -> None:
     groups, out = groups_of(args), Output.of(args)
     if not args.topic:
         raise UsageError(f"{args.program}: which offsets? Give --topic, as orders or orders:0,2; repeatable")
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            names = [listing.group for listing in await bus.admin.list_groups()]
-            for group in [_known(group, names) for group in groups] or sorted(names):
-                partitions = await partitions_of(bus, args.topic)
-                await bus.admin.delete_group_offsets(group, partitions)
-                shown = ", ".join(map(str, partitions))
-                out.answer(
-                    {"group": group, "deleted_offsets": [{"topic": t, "partition": p} for t, p in partitions]},
-                    f"Forgot the offsets of group {group} in {shown}.",
-                )
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        names = [listing.group for listing in await bus.admin.list_groups()]
+        for group in [_known(group, names) for group in groups] or sorted(names):
+            partitions = await partitions_of(bus, args.topic)
+            await bus.admin.delete_group_offsets(group, partitions)
+            shown = ", ".join(map(str, partitions))
+            out.answer(
+                {"group": group, "deleted_offsets": [{"topic": t, "partition": p} for t, p in partitions]},
+                f"Forgot the offsets of group {group} in {shown}.",
+            )
 
 
 def validate_regex(args: argparse.Namespace) -> int:

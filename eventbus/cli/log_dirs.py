@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from eventbus.cli.shell import open_log, run_async
+from eventbus.cli.shell import open_log
 from eventbus.error_codes import KAFKA_ERRORS
 
 if TYPE_CHECKING:
@@ -26,27 +26,24 @@ def register(subcommands: Subcommands) -> None:
     describe.set_defaults(run=describe_log_dirs)
 
 
-def describe_log_dirs(args: argparse.Namespace) -> int:
+async def describe_log_dirs(args: argparse.Namespace) -> None:
     out = Output.of(args)
     wanted = {name.strip() for name in (args.topic_list or "").split(",") if name.strip()}
     brokers = [text.strip() for text in (args.brokers or "").split(",") if text.strip()]
 
-    async def main() -> None:
-        from eventbus.cli.ask import ask
-        from eventbus.protocol import messages as m
+    from eventbus.cli.ask import ask
+    from eventbus.protocol import messages as m
 
-        bus, backend = open_log(args)
-        async with bus:
-            cluster: m.DescribeClusterResponse = await ask(backend, m.DescribeClusterRequest())
-            answer: m.DescribeLogDirsResponse = await ask(backend, m.DescribeLogDirsRequest(topics=None))
-        ids = [broker.broker_id for broker in cluster.brokers]
-        shown = [_as_json(ids[0] if ids else 1, answer, wanted)]
-        if not out.json:
-            out.line("Querying brokers for log directories information")
-            out.line(f"Received log directory information from brokers {','.join(map(str, ids))}")
-        out.data({"version": 1, "brokers": [one for one in shown if not brokers or str(one["broker"]) in brokers]})
-
-    return run_async(main)
+    bus, backend = open_log(args)
+    async with bus:
+        cluster: m.DescribeClusterResponse = await ask(backend, m.DescribeClusterRequest())
+        answer: m.DescribeLogDirsResponse = await ask(backend, m.DescribeLogDirsRequest(topics=None))
+    ids = [broker.broker_id for broker in cluster.brokers]
+    shown = [_as_json(ids[0] if ids else 1, answer, wanted)]
+    if not out.json:
+        out.line("Querying brokers for log directories information")
+        out.line(f"Received log directory information from brokers {','.join(map(str, ids))}")
+    out.data({"version": 1, "brokers": [one for one in shown if not brokers or str(one["broker"]) in brokers]})
 
 
 def _as_json(broker: int, answer: DescribeLogDirsResponse, wanted: set[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, add_topic, topic_of
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 from eventbus.cli.topics import matching
 from eventbus.types import OffsetAndTimestamp, TopicPartition
 
@@ -81,22 +81,19 @@ def _partitions(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of partition numbers, as in 0,2") from None
 
 
-def show_offsets(args: argparse.Namespace) -> int:
+async def show_offsets(args: argparse.Namespace) -> None:
     topic, out = topic_of(args), Output.of(args)
     if args.time is not None and args.group is not None:
         raise UsageError("eventbus offsets: --time and --group answer different questions: give one")
     if args.topic_partitions is not None and (topic is not None or args.partitions is not None):
         raise UsageError("eventbus offsets: --topic-partitions says which topics and partitions: give it alone")
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            partitions = await _chosen(bus, topic, args)
-            if args.time is None:
-                await _show_range(bus, partitions, args.group, out)
-            else:
-                await _show_at(bus, partitions, _here(args.time), out)
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        partitions = await _chosen(bus, topic, args)
+        if args.time is None:
+            await _show_range(bus, partitions, args.group, out)
+        else:
+            await _show_at(bus, partitions, _here(args.time), out)
 
 
 def _here(when: int) -> int:

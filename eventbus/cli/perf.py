@@ -14,7 +14,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, add_topic, natural, positive, required_topic
 from eventbus.cli.perf_consume import MIB, add_consume, add_interval
 from eventbus.cli.properties import properties_of
-from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import RecordMetadata
 
@@ -121,7 +121,7 @@ def percentile(ms: Sequence[float]) -> list[float]:
     return [ordered[min(int(part * len(ordered)), len(ordered) - 1)] for part in _PERCENTILES]
 
 
-def run_produce(args: argparse.Namespace) -> int:
+async def run_produce(args: argparse.Namespace) -> int:
     topic, out = required_topic(args), Output.of(args)
     if args.throughput == 0 or args.throughput < -1:
         raise UsageError(f"{args.program}: --throughput {args.throughput}: records per second, or -1 for no limit")
@@ -129,25 +129,22 @@ def run_produce(args: argparse.Namespace) -> int:
     properties = _properties(args)
     config = own_keywords(properties)
 
-    async def main() -> int:
-        latencies = Latencies()
-        async with open_bus(args, properties=properties) as bus:
-            stored_before = await _topic_bytes(bus, topic, create=args.url.startswith("memory:"))
-            async with until_signal() as scope:
-                async with bus.new_producer(**config) as producer:
-                    sending = _Sending(producer, topic, payloads, args, latencies, out)
-                    await sending.run("transactional_id" in config)
-                stored_bytes = await _topic_bytes(bus, topic) - stored_before
-        if scope.cancel_called:
-            out.note(f"interrupted after {len(latencies.all_ms):,} records")
-            return 130
-        if latencies.first_error is not None:
-            out.note(f"{latencies.failed:,} records were not stored, the others were")
-            raise latencies.first_error
-        _tell_produced(out, sending, stored_bytes, args.print_metrics)
-        return 0
-
-    return run_async(main)
+    latencies = Latencies()
+    async with open_bus(args, properties=properties) as bus:
+        stored_before = await _topic_bytes(bus, topic, create=args.url.startswith("memory:"))
+        async with until_signal() as scope:
+            async with bus.new_producer(**config) as producer:
+                sending = _Sending(producer, topic, payloads, args, latencies, out)
+                await sending.run("transactional_id" in config)
+            stored_bytes = await _topic_bytes(bus, topic) - stored_before
+    if scope.cancel_called:
+        out.note(f"interrupted after {len(latencies.all_ms):,} records")
+        return 130
+    if latencies.first_error is not None:
+        out.note(f"{latencies.failed:,} records were not stored, the others were")
+        raise latencies.first_error
+    _tell_produced(out, sending, stored_bytes, args.print_metrics)
+    return 0
 
 
 def _properties(args: argparse.Namespace) -> dict[str, str]:

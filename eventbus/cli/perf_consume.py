@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, add_topic, natural, positive, topic_of
 from eventbus.cli.properties import properties_of
-from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, until_signal
 from eventbus.cli.topics import matching
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
@@ -64,7 +64,7 @@ _COLUMNS = (
 _DETAILED_COLUMNS = _COLUMNS.replace("start.time, end.time", "time, threadId")
 
 
-def run_consume(args: argparse.Namespace) -> int:
+async def run_consume(args: argparse.Namespace) -> int:
     topic, out = topic_of(args), Output.of(args)
     if (topic is None) == (args.include is None):
         raise UsageError(f"{args.program}: which topic? Give its name, or --include PATTERN, one of the two")
@@ -76,26 +76,23 @@ def run_consume(args: argparse.Namespace) -> int:
     config |= {"max_partition_fetch_bytes": args.fetch_size} if args.fetch_size else {}
     group: str | None = args.group or config.pop("group_id", None)
 
-    async def main() -> int:
-        async with open_bus(args, properties=properties) as bus, until_signal() as scope:
-            names = matching(topic or args.include, await bus.admin.list_topics(internal=True))
-            ends = await _ends(bus, names)
-            start = "latest" if args.from_latest else "earliest"
-            reading = _Reading(ends, args, group, out)
-            topics = () if group is None else tuple(names)
-            async with bus.new_consumer(*topics, group=group, start=start, **config) as consumer:
-                if group is None:
-                    await consumer.assign(ends)
-                else:
-                    await consumer.assigned()
-                reading.assigned()
-                await reading.run(consumer)
-        reading.tell(args.hide_header)
-        if scope.cancel_called:
-            return 130
-        return 1 if reading.gave_up else 0
-
-    return run_async(main)
+    async with open_bus(args, properties=properties) as bus, until_signal() as scope:
+        names = matching(topic or args.include, await bus.admin.list_topics(internal=True))
+        ends = await _ends(bus, names)
+        start = "latest" if args.from_latest else "earliest"
+        reading = _Reading(ends, args, group, out)
+        topics = () if group is None else tuple(names)
+        async with bus.new_consumer(*topics, group=group, start=start, **config) as consumer:
+            if group is None:
+                await consumer.assign(ends)
+            else:
+                await consumer.assigned()
+            reading.assigned()
+            await reading.run(consumer)
+    reading.tell(args.hide_header)
+    if scope.cancel_called:
+        return 130
+    return 1 if reading.gave_up else 0
 
 
 def java_date(format: str, at: datetime) -> str:

@@ -24,7 +24,7 @@ from eventbus.cli.parser import (
 )
 from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import FromJson, add_schema, avro_of, parts_of
-from eventbus.cli.shell import open_bus, own_keywords, run_async, until_signal
+from eventbus.cli.shell import open_bus, own_keywords, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import Headers
 
@@ -239,7 +239,7 @@ class _Tally:
         return next((error for error in errors if error is not None), None)
 
 
-def produce(args: argparse.Namespace) -> int:
+async def produce(args: argparse.Namespace) -> int:
     topic, out = required_topic(args), Output.of(args)
     fixed = tuple((name, value.encode()) for name, value in key_values(args.header, "--header").items())
     reading = {} if args.reader_config is None else read_properties(args.reader_config)
@@ -252,7 +252,7 @@ def produce(args: argparse.Namespace) -> int:
     if keys is not None or values is not None:
         parser.in_avro = FromJson(topic, keys, values)
 
-    async def main() -> int:
+    with nullcontext() if file is None else closing(file):
         tally = _Tally()
         bus = open_bus(args, properties=properties)
         bus.include(*parts_of(keys, values))
@@ -280,9 +280,6 @@ def produce(args: argparse.Namespace) -> int:
         else:
             out.note(f"interrupted after {summary}" if scope.cancel_called else summary)
         return 130 if scope.cancel_called else 0
-
-    with nullcontext() if file is None else closing(file):
-        return run_async(main)
 
 
 async def _piped(

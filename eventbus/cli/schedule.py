@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, UsageError, positive
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 
 if TYPE_CHECKING:
     from eventbus import EventBus
@@ -89,24 +89,21 @@ def _described(topic: str, one: Pending) -> dict[str, Any]:
     }
 
 
-def list_scheduled(args: argparse.Namespace) -> int:
+async def list_scheduled(args: argparse.Namespace) -> None:
     out = Output.of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            found = [_described(topic, one) for topic, one in await _waiting(bus, args)]
-        found = [one for one in found if args.topic in (None, one["topic"]) and (one.get("error") or not args.dead)]
-        out.table(
-            ["id", "due", "topic", "service", "what"],
-            [
-                (one["id"], one["due"], one["topic"], one["service"], _what(one))
-                for one in found[: args.limit or len(found)]
-            ],
-        )
-        if args.limit is not None and len(found) > args.limit:
-            out.note(f"{len(found) - args.limit:,} more")
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        found = [_described(topic, one) for topic, one in await _waiting(bus, args)]
+    found = [one for one in found if args.topic in (None, one["topic"]) and (one.get("error") or not args.dead)]
+    out.table(
+        ["id", "due", "topic", "service", "what"],
+        [
+            (one["id"], one["due"], one["topic"], one["service"], _what(one))
+            for one in found[: args.limit or len(found)]
+        ],
+    )
+    if args.limit is not None and len(found) > args.limit:
+        out.note(f"{len(found) - args.limit:,} more")
 
 
 def _what(one: dict[str, Any]) -> str:
@@ -115,21 +112,18 @@ def _what(one: dict[str, Any]) -> str:
     return one.get("every", "record")
 
 
-def show_scheduled(args: argparse.Namespace) -> int:
+async def show_scheduled(args: argparse.Namespace) -> None:
     out = Output.of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            topic, one = await _chosen(bus, args)
-        described = _described(topic, one)
-        if out.json:
-            out.data(described)
-            return
-        for name, value in described.items():
-            if value not in (None, "", []):
-                out.line(f"{name.replace('_', '-'):10} {value}")
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        topic, one = await _chosen(bus, args)
+    described = _described(topic, one)
+    if out.json:
+        out.data(described)
+        return
+    for name, value in described.items():
+        if value not in (None, "", []):
+            out.line(f"{name.replace('_', '-'):10} {value}")
 
 
 async def _chosen(bus: EventBus, args: argparse.Namespace) -> tuple[str, Pending]:
@@ -141,22 +135,19 @@ async def _chosen(bus: EventBus, args: argparse.Namespace) -> tuple[str, Pending
     return found[0]
 
 
-def cancel_scheduled(args: argparse.Namespace) -> int:
+async def cancel_scheduled(args: argparse.Namespace) -> int:
     out = Output.of(args)
 
-    async def main() -> int:
-        from eventbus.client.scheduling.cancelling import ask, ask_to_cancel
+    from eventbus.client.scheduling.cancelling import ask, ask_to_cancel
 
-        async with open_bus(args) as bus:
-            topic, one = await _chosen(bus, args)
-            [described] = await bus.admin.describe_topics([topic])
-            if args.url.startswith("kafka:"):
-                cancelled = await ask_to_cancel(bus, topic, len(described.partitions), one.id, args.timeout)
-            else:  # nobody else has the log open: whoever delivers next reads this first
-                await ask(bus, topic, len(described.partitions), one.id)
-                cancelled = True
-        words = "is cancelled" if cancelled else "was delivered meanwhile"
-        out.answer({"id": one.id, "cancelled": cancelled}, f"{one.id} {words}")
-        return 0 if cancelled else 1
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        topic, one = await _chosen(bus, args)
+        [described] = await bus.admin.describe_topics([topic])
+        if args.url.startswith("kafka:"):
+            cancelled = await ask_to_cancel(bus, topic, len(described.partitions), one.id, args.timeout)
+        else:  # nobody else has the log open: whoever delivers next reads this first
+            await ask(bus, topic, len(described.partitions), one.id)
+            cancelled = True
+    words = "is cancelled" if cancelled else "was delivered meanwhile"
+    out.answer({"id": one.id, "cancelled": cancelled}, f"{one.id} {words}")
+    return 0 if cancelled else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import add_topic, positive, required_topic
-from eventbus.cli.shell import open_bus, run_async, until_signal
+from eventbus.cli.shell import open_bus, until_signal
 from eventbus.types import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -98,31 +98,28 @@ class Tally:
         )
 
 
-def show_skew(args: argparse.Namespace) -> int:
+async def show_skew(args: argparse.Namespace) -> int:
     topic, out = required_topic(args), Output.of(args)
 
-    async def main() -> int:
-        async with open_bus(args) as bus, until_signal() as scope:
-            tally = await _count(bus, topic)
-        if scope.cancel_called:
-            return 130
-        heaviest = [(key.decode(errors="replace"), number, count) for key, number, count in tally.heaviest(args.top)]
-        if out.json:
-            out.data(
-                {
-                    "topic": topic,
-                    "records": tally.total,
-                    "without_key": tally.keyless,
-                    "partitions": [share._asdict() for share in tally.shares()],
-                    "keys": [{"key": key, "partition": number, "records": count} for key, number, count in heaviest],
-                    "verdict": tally.verdict(),
-                }
-            )
-            return 0
-        _show(out, tally, heaviest)
+    async with open_bus(args) as bus, until_signal() as scope:
+        tally = await _count(bus, topic)
+    if scope.cancel_called:
+        return 130
+    heaviest = [(key.decode(errors="replace"), number, count) for key, number, count in tally.heaviest(args.top)]
+    if out.json:
+        out.data(
+            {
+                "topic": topic,
+                "records": tally.total,
+                "without_key": tally.keyless,
+                "partitions": [share._asdict() for share in tally.shares()],
+                "keys": [{"key": key, "partition": number, "records": count} for key, number, count in heaviest],
+                "verdict": tally.verdict(),
+            }
+        )
         return 0
-
-    return run_async(main)
+    _show(out, tally, heaviest)
+    return 0
 
 
 def _show(out: Output, tally: Tally, heaviest: Sequence[tuple[str, int, int]]) -> None:

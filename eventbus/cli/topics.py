@@ -21,7 +21,7 @@ from eventbus.cli.parser import (
     required_topic,
     topic_of,
 )
-from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.shell import open_bus
 from eventbus.cli.skew import add_skew
 from eventbus.errors import KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
@@ -126,36 +126,33 @@ def matching(pattern: str | None, names: Sequence[str], *, required: bool = True
     return found
 
 
-def list_topics(args: argparse.Namespace) -> int:
+async def list_topics(args: argparse.Namespace) -> None:
     pattern: str | None = args.topic
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            topics = {topic.name: topic for topic in await bus.admin.describe_topics()}
-        chosen = [topics[name] for name in matching(pattern, list(topics), required=False)]
-        shown = [topic for topic in chosen if not (args.exclude_internal and topic.is_internal)]
-        out = Output.of(args)
-        if not out.json and not out.rich:  # as Kafka's tool: one name per line
-            for topic in shown:
-                out.line(topic.name)
-        else:
-            out.table(
-                ["topic", "partitions", "records", "bytes"],
-                [
-                    (
-                        topic.name,
-                        len(topic.partitions),
-                        sum(part.log_end_offset - part.log_start_offset for part in topic.partitions),
-                        sum(part.size_bytes for part in topic.partitions),
-                    )
-                    for topic in shown
-                ],
-            )
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        topics = {topic.name: topic for topic in await bus.admin.describe_topics()}
+    chosen = [topics[name] for name in matching(pattern, list(topics), required=False)]
+    shown = [topic for topic in chosen if not (args.exclude_internal and topic.is_internal)]
+    out = Output.of(args)
+    if not out.json and not out.rich:  # as Kafka's tool: one name per line
+        for topic in shown:
+            out.line(topic.name)
+    else:
+        out.table(
+            ["topic", "partitions", "records", "bytes"],
+            [
+                (
+                    topic.name,
+                    len(topic.partitions),
+                    sum(part.log_end_offset - part.log_start_offset for part in topic.partitions),
+                    sum(part.size_bytes for part in topic.partitions),
+                )
+                for topic in shown
+            ],
+        )
 
 
-def create_topic(args: argparse.Namespace) -> int:
+async def create_topic(args: argparse.Namespace) -> None:
     name, out = required_topic(args), Output.of(args)
     configs = key_values(args.config, "--config")
     assigned: tuple[tuple[int, ...], ...] = args.replica_assignment or ()
@@ -164,53 +161,47 @@ def create_topic(args: argparse.Namespace) -> int:
             f"{args.program}: --replica-assignment says how many partitions and copies there are: give it alone"
         )
 
-    async def main() -> None:
-        from eventbus.broker import TopicSpec
+    from eventbus.broker import TopicSpec
 
-        spec = TopicSpec(name, args.partitions or -1, args.replication_factor or -1, dict(configs), assigned)
-        async with open_bus(args, create=True) as bus:
-            outcome = (await bus.admin.create_topics([spec]))[name]
-        created = not (args.if_not_exists and isinstance(outcome, TopicAlreadyExists))
-        if created and isinstance(outcome, KafkaError):
-            raise outcome
-        if created and ("." in name or "_" in name):
-            out.note(
-                f"warning: {name!r} holds a period or an underscore: names that differ only in these collide in "
-                "Kafka's metric names, so use one of the two throughout"
-            )
-        if args.url.startswith("memory:"):
-            out.note("warning: memory:// is forgotten when this command ends")
-        out.answer(
-            {"topic": name, "created": created},
-            f"Created topic {name}." if created else f"Topic {name} exists already; left as it is.",
+    spec = TopicSpec(name, args.partitions or -1, args.replication_factor or -1, dict(configs), assigned)
+    async with open_bus(args, create=True) as bus:
+        outcome = (await bus.admin.create_topics([spec]))[name]
+    created = not (args.if_not_exists and isinstance(outcome, TopicAlreadyExists))
+    if created and isinstance(outcome, KafkaError):
+        raise outcome
+    if created and ("." in name or "_" in name):
+        out.note(
+            f"warning: {name!r} holds a period or an underscore: names that differ only in these collide in "
+            "Kafka's metric names, so use one of the two throughout"
         )
+    if args.url.startswith("memory:"):
+        out.note("warning: memory:// is forgotten when this command ends")
+    out.answer(
+        {"topic": name, "created": created},
+        f"Created topic {name}." if created else f"Topic {name} exists already; left as it is.",
+    )
 
-    return run_async(main)
 
-
-def describe_topics(args: argparse.Namespace) -> int:
+async def describe_topics(args: argparse.Namespace) -> None:
     name, out = topic_of(args), Output.of(args)
     filters = [flag for flag in _ONLY if getattr(args, flag.replace("-", "_"))]
     if len(filters) > 1:
         raise UsageError(f"{args.program}: --{filters[0]} and --{filters[1]}: give one of the two")
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            topics = {topic.name: topic for topic in await bus.admin.describe_topics()}
-        if args.topic_id is not None:
-            topics = {name: topic for name, topic in topics.items() if topic.topic_id == args.topic_id}
-            if not topics and not args.if_exists:
-                raise UnknownTopicOrPartition(f"there is no topic of the id {args.topic_id!r}")
-        chosen = [topics[one] for one in matching(name, list(topics), required=not args.if_exists)]
-        shown = [topic for topic in chosen if not (args.exclude_internal and topic.is_internal)]
-        if out.json:
-            out.data([_as_json(topic) for topic in shown])
-            return
-        for topic in shown:
-            for line in _filtered_lines(topic, filters[0]) if filters else kafka_lines(topic):
-                out.line(line)
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        topics = {topic.name: topic for topic in await bus.admin.describe_topics()}
+    if args.topic_id is not None:
+        topics = {name: topic for name, topic in topics.items() if topic.topic_id == args.topic_id}
+        if not topics and not args.if_exists:
+            raise UnknownTopicOrPartition(f"there is no topic of the id {args.topic_id!r}")
+    chosen = [topics[one] for one in matching(name, list(topics), required=not args.if_exists)]
+    shown = [topic for topic in chosen if not (args.exclude_internal and topic.is_internal)]
+    if out.json:
+        out.data([_as_json(topic) for topic in shown])
+        return
+    for topic in shown:
+        for line in _filtered_lines(topic, filters[0]) if filters else kafka_lines(topic):
+            out.line(line)
 
 
 _ONLY = {
@@ -288,27 +279,24 @@ def _as_json(topic: TopicDescription) -> dict[str, Any]:
     }
 
 
-def alter_topic(args: argparse.Namespace) -> int:
+async def alter_topic(args: argparse.Namespace) -> None:
     name, out = required_topic(args), Output.of(args)
     configs = key_values(args.config, "--config")
     deleted: list[str] = args.delete_config or []
     if args.partitions is None and not configs and not deleted:
         raise UsageError("eventbus topics alter: nothing to change: give --partitions, --config or --delete-config")
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            names = matching(name, await bus.admin.list_topics(internal=True), required=not args.if_exists)
-            for one in names:
-                if args.partitions is not None:
-                    await _grow(bus, one, args.partitions, out)
-                if configs or deleted:
-                    await bus.admin.alter_configs(one, configs, deleted)
-                out.answer(
-                    {"topic": one, "partitions": args.partitions, "set": configs, "deleted": deleted},
-                    f"Altered topic {one}.",
-                )
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        names = matching(name, await bus.admin.list_topics(internal=True), required=not args.if_exists)
+        for one in names:
+            if args.partitions is not None:
+                await _grow(bus, one, args.partitions, out)
+            if configs or deleted:
+                await bus.admin.alter_configs(one, configs, deleted)
+            out.answer(
+                {"topic": one, "partitions": args.partitions, "set": configs, "deleted": deleted},
+                f"Altered topic {one}.",
+            )
 
 
 async def _grow(bus: EventBus, topic: str, total_count: int, out: Output) -> None:
@@ -337,48 +325,42 @@ async def _has_keys(bus: EventBus, topic: str) -> bool:
     return any(record.key is not None for record in records)
 
 
-def delete_topic(args: argparse.Namespace) -> int:
+async def delete_topic(args: argparse.Namespace) -> None:
     name, out = required_topic(args), Output.of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            names = matching(name, await bus.admin.list_topics(internal=True), required=not args.if_exists)
-            for one in names:
-                await bus.admin.delete_topics([one])
-                out.answer({"topic": one, "deleted": True}, f"Deleted topic {one}.")
-        if not names:
-            out.answer({"topic": name, "deleted": False}, f"There is no topic {name}.")
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        names = matching(name, await bus.admin.list_topics(internal=True), required=not args.if_exists)
+        for one in names:
+            await bus.admin.delete_topics([one])
+            out.answer({"topic": one, "deleted": True}, f"Deleted topic {one}.")
+    if not names:
+        out.answer({"topic": name, "deleted": False}, f"There is no topic {name}.")
 
 
-def delete_records(args: argparse.Namespace) -> int:
+async def delete_records(args: argparse.Namespace) -> None:
     name, out = topic_of(args), Output.of(args)
     if (name is None) == (args.offset_json_file is None):
         raise UsageError(f"{args.program}: which topic? Give its name, or --offset-json-file, one of the two")
     if name is not None and args.before is None:
         raise UsageError("eventbus topics delete-records: say up to where: --before OFFSET, or --before -1 for all")
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            if name is None:
-                before = read_offsets_file(args.offset_json_file)
-            else:
-                [topic] = await bus.admin.describe_topics([name])
-                partitions = range(len(topic.partitions)) if args.partition is None else [args.partition]
-                before = {TopicPartition(name, number): args.before for number in partitions}
-            starts = await bus.admin.delete_records(before)
-        if name is not None:
-            out.table(["partition", "begins at"], [(one.partition, starts[one]) for one in before])
-        elif out.json:
-            out.data([{"topic": one.topic, "partition": one.partition, "begins_at": starts[one]} for one in before])
-        else:  # the lines of Kafka's tool
-            out.line("Executing records delete operation")
-            out.line("Records delete operation completed:")
-            for one in before:
-                out.line(f"partition: {one}\tlow_watermark: {starts[one]}")
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        if name is None:
+            before = read_offsets_file(args.offset_json_file)
+        else:
+            [topic] = await bus.admin.describe_topics([name])
+            partitions = range(len(topic.partitions)) if args.partition is None else [args.partition]
+            before = {TopicPartition(name, number): args.before for number in partitions}
+        starts = await bus.admin.delete_records(before)
+    if name is not None:
+        out.table(["partition", "begins at"], [(one.partition, starts[one]) for one in before])
+    elif out.json:
+        out.data([{"topic": one.topic, "partition": one.partition, "begins_at": starts[one]} for one in before])
+    else:  # the lines of Kafka's tool
+        out.line("Executing records delete operation")
+        out.line("Records delete operation completed:")
+        for one in before:
+            out.line(f"partition: {one}\tlow_watermark: {starts[one]}")
 
 
 class _OffsetOf(msgspec.Struct):

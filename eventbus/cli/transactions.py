@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural
-from eventbus.cli.shell import open_bus, open_log, run_async
+from eventbus.cli.shell import open_bus, open_log
 from eventbus.errors import InvalidTxnState
 from eventbus.types import TopicPartition
 
@@ -82,27 +82,24 @@ def _id_of(args: argparse.Namespace) -> str:
     return transactional_id
 
 
-def list_transactions(args: argparse.Namespace) -> int:
+async def list_transactions(args: argparse.Namespace) -> None:
     out = Output.of(args)
     wanted = {state.strip().lower() for state in (args.state or "").split(",") if state}
     pattern = _pattern(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            listed = [
-                one
-                for one in sorted(await bus.admin.list_transactions())
-                if (not wanted or one.state.lower() in wanted)
-                and (pattern is None or pattern.fullmatch(one.transactional_id))
-            ]
-            if args.duration_filter >= 0:
-                described = await bus.admin.describe_transactions([one.transactional_id for one in listed])
-                before_ms = round(time.time() * 1000) - args.duration_filter
-                old = {one.transactional_id for one in described if 0 <= one.start_ms < before_ms and _is_open(one)}
-                listed = [one for one in listed if one.transactional_id in old]
-        out.table(["transactional-id", "producer-id", "state"], listed)
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        listed = [
+            one
+            for one in sorted(await bus.admin.list_transactions())
+            if (not wanted or one.state.lower() in wanted)
+            and (pattern is None or pattern.fullmatch(one.transactional_id))
+        ]
+        if args.duration_filter >= 0:
+            described = await bus.admin.describe_transactions([one.transactional_id for one in listed])
+            before_ms = round(time.time() * 1000) - args.duration_filter
+            old = {one.transactional_id for one in described if 0 <= one.start_ms < before_ms and _is_open(one)}
+            listed = [one for one in listed if one.transactional_id in old]
+    out.table(["transactional-id", "producer-id", "state"], listed)
 
 
 def _pattern(args: argparse.Namespace) -> re.Pattern[str] | None:
@@ -118,62 +115,56 @@ def _is_open(one: TransactionDescription) -> bool:
     return not one.state.startswith(("Complete", "Empty", "Dead"))
 
 
-def describe_transaction(args: argparse.Namespace) -> int:
+async def describe_transaction(args: argparse.Namespace) -> None:
     transactional_id, out = _id_of(args), Output.of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            [one] = await bus.admin.describe_transactions([transactional_id])
-        is_open = one.start_ms >= 0
-        if out.json:
-            out.data(
-                {
-                    "transactional_id": one.transactional_id,
-                    "producer_id": one.producer_id,
-                    "producer_epoch": one.producer_epoch,
-                    "state": one.state,
-                    "timeout_ms": one.timeout_ms,
-                    "start_ms": one.start_ms if is_open else None,
-                    "partitions": [{"topic": topic, "partition": number} for topic, number in sorted(one.partitions)],
-                }
-            )
-            return
-        began = datetime.fromtimestamp(one.start_ms / 1000, UTC).isoformat(timespec="seconds") if is_open else None
-        open_ms = round(time.time() * 1000) - one.start_ms if is_open else None
-        out.table(
-            ["transactional-id", "producer-id", "epoch", "state", "timeout-ms", "began", "open-ms", "partitions"],
-            [
-                (
-                    one.transactional_id,
-                    one.producer_id,
-                    one.producer_epoch,
-                    one.state,
-                    one.timeout_ms,
-                    began,
-                    open_ms,
-                    ",".join(map(str, sorted(one.partitions))) or None,
-                )
-            ],
+    async with open_bus(args) as bus:
+        [one] = await bus.admin.describe_transactions([transactional_id])
+    is_open = one.start_ms >= 0
+    if out.json:
+        out.data(
+            {
+                "transactional_id": one.transactional_id,
+                "producer_id": one.producer_id,
+                "producer_epoch": one.producer_epoch,
+                "state": one.state,
+                "timeout_ms": one.timeout_ms,
+                "start_ms": one.start_ms if is_open else None,
+                "partitions": [{"topic": topic, "partition": number} for topic, number in sorted(one.partitions)],
+            }
         )
+        return
+    began = datetime.fromtimestamp(one.start_ms / 1000, UTC).isoformat(timespec="seconds") if is_open else None
+    open_ms = round(time.time() * 1000) - one.start_ms if is_open else None
+    out.table(
+        ["transactional-id", "producer-id", "epoch", "state", "timeout-ms", "began", "open-ms", "partitions"],
+        [
+            (
+                one.transactional_id,
+                one.producer_id,
+                one.producer_epoch,
+                one.state,
+                one.timeout_ms,
+                began,
+                open_ms,
+                ",".join(map(str, sorted(one.partitions))) or None,
+            )
+        ],
+    )
 
-    return run_async(main)
 
-
-def abort_transaction(args: argparse.Namespace) -> int:
+async def abort_transaction(args: argparse.Namespace) -> None:
     out = Output.of(args)
     if args.topic is not None:
-        return _abort_in_partition(args, out)
+        return await _abort_in_partition(args, out)
     transactional_id = _id_of(args)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            await bus.admin.abort_transaction(transactional_id)
-        out.answer(
-            {"transactional_id": transactional_id, "aborted": True},
-            f"Aborted the transaction of {transactional_id}; its producer is fenced.",
-        )
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        await bus.admin.abort_transaction(transactional_id)
+    out.answer(
+        {"transactional_id": transactional_id, "aborted": True},
+        f"Aborted the transaction of {transactional_id}; its producer is fenced.",
+    )
 
 
 # by partition, whatever the coordinator knows of it -------------------------------------------------------------------
@@ -183,74 +174,68 @@ def _moment(ms: int) -> str | None:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds") if ms >= 0 else None
 
 
-def describe_producers(args: argparse.Namespace) -> int:
+async def describe_producers(args: argparse.Namespace) -> None:
     out, partition = Output.of(args), TopicPartition(args.topic, args.partition)
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            found = (await bus.admin.describe_producers([partition]))[partition]
-        out.table(
-            ["producer-id", "producer-epoch", "coordinator-epoch", "last-sequence", "last-timestamp", "start-offset"],
-            [
-                (
-                    one.producer_id,
-                    one.producer_epoch,
-                    one.coordinator_epoch,
-                    one.last_sequence,
-                    _moment(one.last_timestamp_ms),
-                    one.transaction_start_offset if one.transaction_start_offset >= 0 else None,
-                )
-                for one in found
-            ],
-        )
-
-    return run_async(main)
+    async with open_bus(args) as bus:
+        found = (await bus.admin.describe_producers([partition]))[partition]
+    out.table(
+        ["producer-id", "producer-epoch", "coordinator-epoch", "last-sequence", "last-timestamp", "start-offset"],
+        [
+            (
+                one.producer_id,
+                one.producer_epoch,
+                one.coordinator_epoch,
+                one.last_sequence,
+                _moment(one.last_timestamp_ms),
+                one.transaction_start_offset if one.transaction_start_offset >= 0 else None,
+            )
+            for one in found
+        ],
+    )
 
 
-def find_hanging(args: argparse.Namespace) -> int:
+async def find_hanging(args: argparse.Namespace) -> None:
     """Transactions that are open in a partition for longer than any may be, and that no coordinator has there."""
     out = Output.of(args)
     if args.partition is not None and args.topic is None:
         raise UsageError(f"{args.program}: --partition {args.partition} of which topic? Give --topic")
 
-    async def main() -> None:
-        async with open_bus(args) as bus:
-            described = await bus.admin.describe_topics(None if args.topic is None else [args.topic])
-            partitions = [
-                TopicPartition(topic.name, part.partition)
-                for topic in described
-                for part in topic.partitions
-                if args.partition in (None, part.partition) and part.last_stable_offset < part.high_watermark
-            ]
-            found = await bus.admin.describe_producers(partitions)
-            ids = [one.transactional_id for one in await bus.admin.list_transactions()]
-            known = {
-                (one.producer_id, partition)
-                for one in await bus.admin.describe_transactions(ids)
-                if _is_open(one)
-                for partition in one.partitions
-            }
-        now_ms = round(time.time() * 1000)
-        limit_ms = now_ms - args.max_transaction_timeout * _MINUTE_MS
-        rows = [
-            (
-                *partition,
-                one.producer_id,
-                one.producer_epoch,
-                one.coordinator_epoch,
-                one.transaction_start_offset,
-                _moment(one.last_timestamp_ms),
-                (now_ms - one.last_timestamp_ms) // _MINUTE_MS,
-            )
-            for partition, producers in found.items()
-            for one in producers
-            if one.transaction_start_offset >= 0
-            and one.last_timestamp_ms <= limit_ms
-            and (one.producer_id, partition) not in known
+    async with open_bus(args) as bus:
+        described = await bus.admin.describe_topics(None if args.topic is None else [args.topic])
+        partitions = [
+            TopicPartition(topic.name, part.partition)
+            for topic in described
+            for part in topic.partitions
+            if args.partition in (None, part.partition) and part.last_stable_offset < part.high_watermark
         ]
-        out.table(_HANGING, rows)
-
-    return run_async(main)
+        found = await bus.admin.describe_producers(partitions)
+        ids = [one.transactional_id for one in await bus.admin.list_transactions()]
+        known = {
+            (one.producer_id, partition)
+            for one in await bus.admin.describe_transactions(ids)
+            if _is_open(one)
+            for partition in one.partitions
+        }
+    now_ms = round(time.time() * 1000)
+    limit_ms = now_ms - args.max_transaction_timeout * _MINUTE_MS
+    rows = [
+        (
+            *partition,
+            one.producer_id,
+            one.producer_epoch,
+            one.coordinator_epoch,
+            one.transaction_start_offset,
+            _moment(one.last_timestamp_ms),
+            (now_ms - one.last_timestamp_ms) // _MINUTE_MS,
+        )
+        for partition, producers in found.items()
+        for one in producers
+        if one.transaction_start_offset >= 0
+        and one.last_timestamp_ms <= limit_ms
+        and (one.producer_id, partition) not in known
+    ]
+    out.table(_HANGING, rows)
 
 
 _MINUTE_MS = 60_000
@@ -258,7 +243,7 @@ _HANGING = ["topic", "partition", "producer-id", "producer-epoch", "coordinator-
             "last-timestamp", "minutes"]  # fmt: skip
 
 
-def _abort_in_partition(args: argparse.Namespace, out: Output) -> int:
+async def _abort_in_partition(args: argparse.Namespace, out: Output) -> None:
     """Write an abort marker for one producer, as a coordinator would that knew of it."""
     told = (args.producer_id, args.producer_epoch, args.coordinator_epoch)
     if args.partition is None or (args.start_offset is None and None in told):
@@ -267,36 +252,33 @@ def _abort_in_partition(args: argparse.Namespace, out: Output) -> int:
         )
     partition = TopicPartition(args.topic, args.partition)
 
-    async def main() -> None:
-        from eventbus.cli.ask import ask, raise_error
-        from eventbus.protocol import messages as m
+    from eventbus.cli.ask import ask, raise_error
+    from eventbus.protocol import messages as m
 
-        bus, backend = open_log(args)
-        async with bus:
-            producer_id, producer_epoch, coordinator_epoch = told
-            if args.start_offset is not None:
-                found = (await bus.admin.describe_producers([partition]))[partition]
-                [one] = [one for one in found if one.transaction_start_offset == args.start_offset] or [None]
-                if one is None:
-                    raise InvalidTxnState(f"no transaction is open in {partition} since offset {args.start_offset}")
-                producer_id, producer_epoch = one.producer_id, one.producer_epoch
-                coordinator_epoch = max(one.coordinator_epoch, 0)
-            marker = m.WriteTxnMarkersRequest.WritableTxnMarker(
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                coordinator_epoch=coordinator_epoch,
-                transaction_result=False,
-                topics=[
-                    m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(
-                        name=partition.topic, partition_indexes=[partition.partition]
-                    )
-                ],
-            )
-            answer: m.WriteTxnMarkersResponse = await ask(backend, m.WriteTxnMarkersRequest(markers=[marker]))
-        raise_error(answer.markers[0].topics[0].partitions[0])
-        out.answer(
-            {"topic": partition.topic, "partition": partition.partition, "producer_id": producer_id, "aborted": True},
-            f"Aborted what producer {producer_id} had open in {partition}.",
+    bus, backend = open_log(args)
+    async with bus:
+        producer_id, producer_epoch, coordinator_epoch = told
+        if args.start_offset is not None:
+            found = (await bus.admin.describe_producers([partition]))[partition]
+            [one] = [one for one in found if one.transaction_start_offset == args.start_offset] or [None]
+            if one is None:
+                raise InvalidTxnState(f"no transaction is open in {partition} since offset {args.start_offset}")
+            producer_id, producer_epoch = one.producer_id, one.producer_epoch
+            coordinator_epoch = max(one.coordinator_epoch, 0)
+        marker = m.WriteTxnMarkersRequest.WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            transaction_result=False,
+            topics=[
+                m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(
+                    name=partition.topic, partition_indexes=[partition.partition]
+                )
+            ],
         )
-
-    return run_async(main)
+        answer: m.WriteTxnMarkersResponse = await ask(backend, m.WriteTxnMarkersRequest(markers=[marker]))
+    raise_error(answer.markers[0].topics[0].partitions[0])
+    out.answer(
+        {"topic": partition.topic, "partition": partition.partition, "producer_id": producer_id, "aborted": True},
+        f"Aborted what producer {producer_id} had open in {partition}.",
+    )

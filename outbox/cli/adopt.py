@@ -10,7 +10,7 @@ from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from eventbus.errors import ConfigError
-from outbox.cli.database import Opened, add_database, with_outbox
+from outbox.cli.database import add_database, open_outbox
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -36,10 +36,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=adopt)
 
 
-def adopt(args: argparse.Namespace) -> int:
+async def adopt(args: argparse.Namespace) -> int:
     out = Output.of(args)
-
-    async def work(opened: Opened) -> int:
+    async with open_outbox(args) as opened:
         tables = opened.outbox.tables
         waiting = await opened.database.run(_check, tables)
         question = f"Publish from {opened.place} from now on, beginning with {waiting:,} event(s) in its table?"
@@ -48,8 +47,6 @@ def adopt(args: argparse.Namespace) -> int:
         await opened.database.run(_adopt, tables)
         out.answer({"waiting": waiting}, f"outbox {tables.name!r} is adopted, {waiting:,} event(s) wait")
         return 0
-
-    return with_outbox(args, work)
 
 
 def _check(connection: Connection, tables: OutboxTables) -> int:

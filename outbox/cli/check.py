@@ -6,7 +6,7 @@ import argparse
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from outbox.cli.database import Opened, add_database, with_outbox
+from outbox.cli.database import add_database, open_outbox
 from outbox.cli.ddl import add_shape
 
 _EPILOG = """\
@@ -26,10 +26,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=check)
 
 
-def check(args: argparse.Namespace) -> int:
+async def check(args: argparse.Namespace) -> int:
     out = Output.of(args)
-
-    async def work(opened: Opened) -> int:
+    async with open_outbox(args) as opened:
         problems = await opened.database.run(opened.outbox.check)
         if out.json:
             out.data({"outbox": args.name, "problems": problems})
@@ -40,5 +39,3 @@ def check(args: argparse.Namespace) -> int:
             tables = opened.outbox.tables
             out.line(f"outbox {tables.name!r}: no problems ({len(tables.all)} tables, {tables.shard_count} shards)")
         return 1 if problems else 0
-
-    return with_outbox(args, work)

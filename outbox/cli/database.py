@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gaierror
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from eventbus.cli.parser import UsageError
-from eventbus.cli.shell import run_async
 from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,35 +63,30 @@ class Opened(NamedTuple):
     """The database's URL without the password."""
 
 
-def with_outbox(
-    args: argparse.Namespace, work: Callable[[Opened], Awaitable[int | None]], *, notify: bool = False
-) -> int:
-    """Open the database, find the outbox in it, and call ``work``, whose result is the exit code.
+@asynccontextmanager
+async def open_outbox(args: argparse.Namespace, *, notify: bool = False) -> AsyncGenerator[Opened]:
+    """Open the database and find the outbox in it.
 
     The number of shards, the columns and the presence of an archive are read from the database, unless an option of the
     command sets them.
     """
     url = url_of(args)
+    from outbox import Outbox
+    from outbox.database import Database
 
-    async def main() -> int:
-        from outbox import Outbox
-        from outbox.database import Database
-
-        with plain_errors(url, args.name):
-            engine = open_engine(url)
-            database = Database(engine)
-            try:
-                found = await database.run(_find, args.name, args.schema)
-                options: dict[str, Any] = {name: getattr(args, name, None) for name in ("shards", "columns")}
-                options = {name: value for name, value in options.items() if value is not None}
-                outbox = Outbox(engine, args.name, schema=args.schema, notify=notify, **found | options)
-                return await work(Opened(outbox, database, _shown(url))) or 0
-            finally:
-                closing: Any = engine.dispose()
-                if closing is not None:
-                    await closing
-
-    return run_async(main)
+    with plain_errors(url, args.name):
+        engine = open_engine(url)
+        database = Database(engine)
+        try:
+            found = await database.run(_find, args.name, args.schema)
+            options: dict[str, Any] = {name: getattr(args, name, None) for name in ("shards", "columns")}
+            options = {name: value for name, value in options.items() if value is not None}
+            outbox = Outbox(engine, args.name, schema=args.schema, notify=notify, **found | options)
+            yield Opened(outbox, database, _shown(url))
+        finally:
+            closing: Any = engine.dispose()
+            if closing is not None:
+                await closing
 
 
 def needs_sqlalchemy() -> None:

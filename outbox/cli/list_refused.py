@@ -11,7 +11,7 @@ from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, positive
 from eventbus.format import format_duration
 from outbox.cli.choosing import add_choice, choice_of, key_text
-from outbox.cli.database import Opened, add_database, with_outbox
+from outbox.cli.database import add_database, open_outbox
 
 if TYPE_CHECKING:
     from outbox.quarantine import Content, Quarantine, Refused
@@ -39,10 +39,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=list_refused)
 
 
-def list_refused(args: argparse.Namespace) -> int:
+async def list_refused(args: argparse.Namespace) -> int:
     choice, out = choice_of(args), Output.of(args)
-
-    async def work(opened: Opened) -> int:
+    async with open_outbox(args) as opened:
         from outbox.database import now_ms
         from outbox.quarantine import Quarantine
 
@@ -64,8 +63,6 @@ def list_refused(args: argparse.Namespace) -> int:
         if more and not out.json:
             out.note(f"and more: --limit {args.limit * 4}")
         return 1 if args.chosen and not shown else 0
-
-    return with_outbox(args, work)
 
 
 def _show_table(events: list[Refused], now_ms: int, out: Output) -> None:

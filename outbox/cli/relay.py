@@ -14,7 +14,7 @@ from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import open_bus
 from eventbus.errors import StoppedBySignal
 from eventbus.format import format_duration
-from outbox.cli.database import Opened, add_database, with_outbox
+from outbox.cli.database import Opened, add_database, open_outbox
 
 if TYPE_CHECKING:
     from eventbus.cli.progress import Bars
@@ -56,12 +56,11 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=relay)
 
 
-def relay(args: argparse.Namespace) -> int:
+async def relay(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.every <= 0:
         raise UsageError(f"{args.program}: --every takes seconds between two lines, more than 0")
-
-    async def work(opened: Opened) -> int:
+    async with open_outbox(args) as opened:
         part = opened.outbox.relay(
             opened.database.engine, delivery=args.delivery, batch_size=args.batch_size, on_poison=args.on_poison,
             create_tables=False,
@@ -93,8 +92,6 @@ def relay(args: argparse.Namespace) -> int:
         if not out.json:
             out.note(f"stopped; {published:,} {'event' if published == 1 else 'events'} published")
         return 0
-
-    return with_outbox(args, work)
 
 
 # how it goes ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.cli.progress import progress_bars
 from eventbus.errors import ConfigError
 from outbox.cli.choosing import add_choice, choice_of
-from outbox.cli.database import Opened, add_database, with_outbox
+from outbox.cli.database import add_database, open_outbox
 
 if TYPE_CHECKING:
     from outbox.quarantine import Choice, Quarantine
@@ -53,15 +53,14 @@ def add(actions: Subcommands) -> None:
         parser.set_defaults(run=release, action=name)
 
 
-def release(args: argparse.Namespace) -> int:
+async def release(args: argparse.Namespace) -> int:
     choice, out = choice_of(args), Output.of(args)
     if not (args.chosen or args.topic or args.reason or args.all):
         raise UsageError(
             f"{args.program}: which events? Name some as `eventbus outbox list` does, or a --topic, or a --reason; "
             "--all for all there are"
         )
-
-    async def work(opened: Opened) -> int:
+    async with open_outbox(args) as opened:
         from outbox.notify import Notifier
         from outbox.quarantine import Quarantine
         from outbox.table_names import channel_of
@@ -85,8 +84,6 @@ def release(args: argparse.Namespace) -> int:
         text = f"{_events(done.refused)} {_WAYS[args.action].done}{behind if done.behind else ''}"
         out.answer({"refused": done.refused, "behind": done.behind}, text)
         return 0
-
-    return with_outbox(args, work)
 
 
 async def _check_named(quarantine: Quarantine, choice: Choice, count: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.format import format_duration
-from outbox.cli.database import Opened, add_database, with_outbox
+from outbox.cli.database import add_database, open_outbox
 
 if TYPE_CHECKING:
     from outbox.status import OutboxStatus, RelayStatus, TopicStatus
@@ -35,12 +35,11 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=status)
 
 
-def status(args: argparse.Namespace) -> int:
+async def status(args: argparse.Namespace) -> None:
     out, watch = Output.of(args), args.watch
     if watch is not None and watch <= 0:
         raise UsageError(f"{args.program}: --watch takes seconds between two looks, more than 0")
-
-    async def work(opened: Opened) -> None:
+    async with open_outbox(args) as opened:
         from anyio import sleep
 
         from eventbus.cli.shell import until_signal
@@ -57,8 +56,6 @@ def status(args: argparse.Namespace) -> int:
                 show(found, rates, opened.place, out)
                 out.stdout.flush()
                 await sleep(watch)
-
-    return with_outbox(args, work)
 
 
 class Rates:

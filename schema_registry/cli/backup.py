@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError
-from schema_registry.cli.doors import Door, add_door, with_door
-from schema_registry.cli.sources import given_text
+from eventbus.cli.parser import Subcommands
+from schema_registry.cli.doors import add_door, open_door
+from schema_registry.cli.sources import given_text, write_text
 
 
 def add(actions: Subcommands) -> None:
@@ -26,40 +25,27 @@ def add(actions: Subcommands) -> None:
     restore.set_defaults(run=import_registry)
 
 
-def export_registry(args: argparse.Namespace) -> int:
+async def export_registry(args: argparse.Namespace) -> None:
     out = Output.of(args)
-    found: list[tuple[list[bytes], str]] = []
-
-    async def work(door: Door) -> None:
-        lines = await door.export_lines(prefix=args.prefix, deleted=not args.without_deleted)
-        found.append((lines, door.shown))
-
-    with_door(args, work)
-    [(lines, shown)] = found
+    async with open_door(args) as door:
+        lines, shown = await door.export_lines(prefix=args.prefix, deleted=not args.without_deleted), door.shown
     text = "".join(f"{line.decode()}\n" for line in lines)
     if args.file == "-":
         out.raw(text)
     else:
-        try:
-            Path(args.file).write_text(text, "utf-8")
-        except OSError as error:
-            raise UsageError(f"{args.program}: {args.file}: {error.strerror}") from None
+        write_text(args, args.file, text)
     out.note(f"{_counted(_schemas_in(lines))} of {shown}{'' if args.file == '-' else f' to {args.file}'}")
-    return 0
 
 
-def import_registry(args: argparse.Namespace) -> int:
+async def import_registry(args: argparse.Namespace) -> None:
     out = Output.of(args)
     lines = given_text(args, args.file).split("\n")  # splitlines() would cut a text at U+2028, too
-
-    async def work(door: Door) -> None:
+    async with open_door(args, create=True) as door:
         new = await door.import_lines(lines)
         there = _schemas_in(lines) - new
         text = f"{_counted(new)} {'is' if new == 1 else 'are'} new in {door.shown}"
         text += f", {there} {'was' if there == 1 else 'were'} there" if there else ""
         out.answer({"imported": new, "there": there}, text)
-
-    return with_door(args, work, create=True)
 
 
 def _schemas_in(lines: Iterable[bytes | str]) -> int:

@@ -11,7 +11,7 @@ from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import EventBusError
 from schema_registry.cli.doors import Door, add_door, with_door
-from schema_registry.cli.sources import Resolved, add_type, given_schema
+from schema_registry.cli.sources import Resolved, add_type, given_schema, write_text
 from schema_registry.tools.lock import FILE, LEVELS, Lock, read_lock, write_lock
 
 if TYPE_CHECKING:
@@ -174,10 +174,7 @@ def _show(out: Output, args: argparse.Namespace, report: Report) -> None:
     writers: list[tuple[str | None, Callable[[Report], str]]] = [(args.junit, junit_text), (args.sarif, sarif_text)]
     for file, text_of in writers:
         if file:
-            try:
-                Path(file).write_text(text_of(report), "utf-8")
-            except OSError as error:
-                raise UsageError(f"{args.program}: {file}: {error.strerror}") from None
+            write_text(args, file, text_of(report))
 
 
 def _plain(report: Report) -> dict[str, object]:

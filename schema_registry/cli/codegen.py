@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
-from schema_registry.cli.doors import Door, add_door, with_door
-from schema_registry.cli.sources import add_type, given_schema
+from schema_registry.cli.doors import Door, add_door, open_door
+from schema_registry.cli.sources import add_type, given_schema, is_file, write_text
 from serdes.registry import SchemaText
 
 
@@ -22,29 +21,18 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=codegen)
 
 
-def codegen(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    if args.source == "-" or args.source.endswith((".avsc", ".json")) or Path(args.source).is_file():
+async def codegen(args: argparse.Namespace) -> None:
+    out, text, what = Output.of(args), None, args.source
+    if is_file(args.source):
         text = given_schema(args, args.source)
-        if not text.references:
-            _write(args, out, source_of(args, text, []), args.source)
-            return 0
-
-        async def write(door: Door) -> None:
-            references: list[str] = []
+    references: list[str] = []
+    if text is None or text.references:
+        async with open_door(args) as door:
+            if text is None:
+                schema = await door.version(args.source, args.version)
+                text, what = schema.text(), f"{args.source} version {schema.version}"
             await _gather(door, text, references, 0)
-            _write(args, out, source_of(args, text, references), args.source)
-
-        return with_door(args, write)
-
-    async def work(door: Door) -> None:
-        schema = await door.version(args.source, args.version)
-        text = schema.text()
-        references: list[str] = []
-        await _gather(door, text, references, 0)
-        _write(args, out, source_of(args, text, references), f"{args.source} version {schema.version}")
-
-    return with_door(args, work)
+    _write(args, out, source_of(args, text, references), what)
 
 
 async def _gather(door: Door, text: SchemaText, found: list[str], depth: int) -> None:
@@ -75,8 +63,5 @@ def _write(args: argparse.Namespace, out: Output, source: str, what: str) -> Non
     if args.out is None:
         out.answer({"source": source}, source.rstrip("\n"))
         return
-    try:
-        Path(args.out).write_text(source, "utf-8")
-    except OSError as error:
-        raise UsageError(f"{args.program}: {args.out}: {error.strerror}") from None
+    write_text(args, args.out, source)
     out.note(f"{args.out}: the classes of {what}")

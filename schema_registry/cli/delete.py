@@ -7,7 +7,7 @@ import argparse
 from eventbus.cli.confirm import confirmed
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.doors import add_door, open_door
 
 _EPILOG = """\
 A deleted version is out of the way: nothing is checked against it, and lists leave it out. Its id still answers, so
@@ -25,10 +25,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=delete)
 
 
-def delete(args: argparse.Namespace) -> int:
+async def delete(args: argparse.Namespace) -> int:
     out = Output.of(args)
-
-    async def work(door: Door) -> int:
+    async with open_door(args) as door:
         if args.permanent and not args.force:
             what = f"version {args.version} of {args.subject}" if args.version else f"all versions of {args.subject}"
             question = f"Delete {what} for ever? Their records cannot be read then."
@@ -42,5 +41,3 @@ def delete(args: argparse.Namespace) -> int:
         text = f"{args.subject}: version {', '.join(map(str, versions))} {gone}"
         out.answer({"subject": args.subject, "versions": versions, "permanent": args.permanent}, text)
         return 0
-
-    return with_door(args, work)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
-from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.doors import Door, add_door, open_door
 from schema_registry.cli.sources import Resolved, add_type, given_schema
 from serdes.registry import SchemaText
 
@@ -28,17 +28,14 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=diff)
 
 
-def diff(args: argparse.Namespace) -> int:
+async def diff(args: argparse.Namespace) -> None:
     out = Output.of(args)
-
-    async def work(door: Door) -> None:
+    async with open_door(args) as door:
         (old_name, old_text), (new_name, new_text) = await _both(args, door)
         resolved = Resolved()
         for text in (old_text, new_text):
             await resolved.gather(door, text)
         _show(out, args, (old_name, resolved.parse(old_text, is_new=False)), (new_name, resolved.parse(new_text)))
-
-    return with_door(args, work)
 
 
 Named = tuple[str, SchemaText]

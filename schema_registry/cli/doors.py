@@ -58,16 +58,11 @@ def add_door(parser: argparse.ArgumentParser) -> None:
 
 
 def with_door(args: argparse.Namespace, work: Callable[[Door], Awaitable[int | None]], *, create: bool = False) -> int:
-    """Open the registry, do the work, close it; the work's answer is the exit code. ``create``: a new log, too."""
+    """Do ``work`` with an open registry, for commands that import programs, which may start an event loop."""
 
-    async def main() -> int:
+    async def main() -> int | None:
         async with open_door(args, create=create) as door:
-            try:
-                return await work(door) or 0
-            except SchemaRegistryError as error:
-                if isinstance(error, EventBusError):
-                    raise
-                raise RegistryFailed(f"{door.shown}: {error}") from error
+            return await work(door)
 
     return run_async(main)
 
@@ -84,6 +79,18 @@ def registry_url(args: argparse.Namespace) -> str | None:
 
 @asynccontextmanager
 async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncGenerator[Door]:
+    """Open the registry. ``create``: a new log, too. Raises RegistryFailed for what the registry refuses."""
+    async with _open_door(args, create=create) as door:
+        try:
+            yield door
+        except SchemaRegistryError as error:
+            if isinstance(error, EventBusError):
+                raise
+            raise RegistryFailed(f"{door.shown}: {error}") from error
+
+
+@asynccontextmanager
+async def _open_door(args: argparse.Namespace, *, create: bool) -> AsyncGenerator[Door]:
     url = registry_url(args)
     if url is None:
         try:

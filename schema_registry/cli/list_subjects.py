@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.doors import Door, add_door, open_door
 
 if TYPE_CHECKING:
     from schema_registry.entities import Schema
@@ -26,10 +26,9 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=list_schemas)
 
 
-def list_schemas(args: argparse.Namespace) -> int:
+async def list_schemas(args: argparse.Namespace) -> None:
     out = Output.of(args)
-
-    async def work(door: Door) -> None:
+    async with open_door(args) as door:
         if args.subject:
             numbers = await door.versions(args.subject, deleted=args.deleted)
             alive = set(await door.versions(args.subject)) if not args.deleted else await _alive(door, args.subject)
@@ -42,8 +41,6 @@ def list_schemas(args: argparse.Namespace) -> int:
         out.table(_SUBJECTS, rows)
         if not rows and not out.json:
             out.note(f"no subjects in {door.shown}; the first one: eventbus schema register orders-value order.avsc")
-
-    return with_door(args, work)
 
 
 async def _alive(door: Door, subject: str) -> set[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural
-from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.doors import add_door, open_door
 
 if TYPE_CHECKING:
     from schema_registry.entities import Schema
@@ -24,12 +24,11 @@ def add(actions: Subcommands) -> None:
     parser.set_defaults(run=show)
 
 
-def show(args: argparse.Namespace) -> int:
+async def show(args: argparse.Namespace) -> None:
     out = Output.of(args)
     if (args.subject is None) == (args.id is None):
         raise UsageError(f"{args.program}: which one? Give a subject (and version), or --id")
-
-    async def work(door: Door) -> None:
+    async with open_door(args) as door:
         if args.id is not None:
             schema, level = await door.by_id(args.id), None
         else:
@@ -41,8 +40,6 @@ def show(args: argparse.Namespace) -> int:
             out.data(schema)
         else:
             _print(out, schema, level)
-
-    return with_door(args, work)
 
 
 def _print(out: Output, schema: Schema, level: str | None) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eventbus.cli.confirm import interruptible
 from eventbus.cli.parser import UsageError
 from serdes.registry import Reference, SchemaText
 
@@ -51,7 +52,8 @@ def given_text(args: argparse.Namespace, source: str) -> str:
     """Return the text of a file or of stdin. Raises UsageError if it is empty or not text."""
     name = "stdin" if source == "-" else source
     try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+        with interruptible():
+            text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
         text = text.removeprefix("\ufeff")  # a byte order mark, which some editors write and none shows
     except OSError as error:
         raise UsageError(f"{args.program}: {name}: {error.strerror}") from None
@@ -123,3 +125,16 @@ class Resolved:
                 ) from None
 
         return parse(text, resolve, is_new=is_new)
+
+
+def write_text(args: argparse.Namespace, file: str, text: str) -> None:
+    """Write a file that an option names. Raises UsageError."""
+    try:
+        Path(file).write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{args.program}: {file}: {error.strerror}") from None
+
+
+def is_file(source: str) -> bool:
+    """Whether a word names a schema's file, or stdin, rather than a subject."""
+    return source == "-" or source.endswith((".avsc", ".json")) or Path(source).is_file()

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from eventbus.demo import command
-from eventbus.demo.names import Places, places_of
-from eventbus.demo.report import next_commands
 
+from demo import command
+from demo.command import next_commands
+from demo.places import Places, places_of
 from eventbus.backends.masking import shown_url
 from eventbus.cli.app import run
 from eventbus.testing import RealKafka
