@@ -94,12 +94,21 @@ def _dispatch(argv: list[str]) -> int:
     from eventbus.cli.kafka_scripts import translate
 
     argv = translate(argv, place_of_command(argv))
+    completes = "_ARGCOMPLETE" in os.environ
+    if completes:
+        from eventbus.cli.completion import words_before_cursor
+
+        argv = words_before_cursor()
     name = command_of(argv)
     parser = Parser(prog="eventbus", description="An event bus on a Kafka-format log.", epilog=EPILOG)
     parser.add_argument("--version", "-V", action="version", version=f"eventbus {__version__}")
     parser.set_defaults(run=None, json=False, debug=False, notes=[])
     subcommands = parser.add_subparsers(metavar="COMMAND", title="commands")
     _register(name, subcommands)
+    if completes:
+        from eventbus.cli.completion import print_completions
+
+        print_completions(parser, subcommands)
     if not argv:
         parser.print_help()
         return 0

@@ -53,18 +53,19 @@ class Parser(argparse.ArgumentParser):
     fill: Callable[[], object] | None = None
     """Adds what this parser is about, once it is asked: the list of all commands needs their names alone."""
 
-    def _filled(self) -> None:
+    def fill_now(self) -> None:
+        """Add what `fill` has put off."""
         if self.fill is not None:
             fill, self.fill = self.fill, None
             fill()
 
     def format_help(self) -> str:
-        self._filled()
+        self.fill_now()
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
         """What is left over is an error of the (sub)command that it was given to, with the nearest of its flags."""
-        self._filled()
+        self.fill_now()
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             from eventbus.suggest import nearest
