@@ -9,11 +9,9 @@ _LARGER = (("h", 3_600_000), ("min", 60_000))
 
 
 def format_duration(ms: float) -> str:
-    """``400 ms``, ``1.5 s``, ``90 s``, ``75 min``, ``5 h``, ``2 days``: two digits are enough for a reader."""
+    """``400 ms``, ``1 s``, ``90 s``, ``75 min``, ``5 h``, ``2 days``: of the unit that is full, none is rounded up."""
     if ms < 1_000:
         return f"{max(ms, 0):.0f} ms"
-    if ms < 10_000:
-        return f"{int(ms / 100) / 10:g} s"
     for unit, size_ms, limit_ms in (("s", 1_000, 120_000), ("min", 60_000, 7_200_000), ("h", 3_600_000, 172_800_000)):
         if ms < limit_ms:
             return f"{ms // size_ms:.0f} {unit}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventbus.format import format_duration
+from eventbus.format import format_count, format_duration
 from outbox.database import now_ms, now_sql
 from outbox.table_names import quoted
 
@@ -316,10 +316,7 @@ def remarks(status: OutboxStatus) -> list[str]:
         )
     if status.failed:
         behind = f", and {status.behind:,} wait behind them" if status.behind else ""
-        said.append(
-            f"the log refused {status.failed:,} {'event' if status.failed == 1 else 'events'}{behind}: "
-            "see `eventbus outbox list`"
-        )
+        said.append(f"the log refused {format_count(status.failed, 'event')}{behind}: see `eventbus outbox list`")
     writer, snapshot = status.stall.writer, status.stall.snapshot
     if writer is not None and writer.age_ms >= _LONG_MS:
         said.append(f"what {writer.who} has written waits for its commit since {format_duration(writer.age_ms)}")

@@ -14,7 +14,7 @@ from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, open_
 from dlq.cli.letter_json import letter_as_json
 from dlq.selection import Selection, looks_dead
 from eventbus.backends.masking import shown_url
-from eventbus.cli.output import Output, one_line
+from eventbus.cli.output import Output, first_line, key_text
 from eventbus.cli.parser import Subcommands
 from eventbus.format import format_age, format_count, format_duration
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_LETTERS = 50
 _MOST_OF_KEY = 16
-"""Characters, however they are spelled out."""
+"""Characters."""
 _DONE = ("resolved", "redriven", "edited")
 """What nobody has to do anything about."""
 _EPILOG = """\
@@ -151,7 +151,7 @@ async def _show_letters(letters: DeadLetters, selection: Selection, out: Output)
     columns = ("letter", "failed", "status", "tries", "key", "what")
     rows = [
         (one.id, format_age(one.last_failed_ms or one.timestamp_ms, now_ms), statuses.get(one.id, "open"),
-         one.attempts, _short(one.key), _error_of(one))
+         one.attempts, key_text(one.key, _MOST_OF_KEY), _error_of(one))
         for one in found[:most]
     ]  # fmt: skip
     if rows:
@@ -162,25 +162,9 @@ async def _show_letters(letters: DeadLetters, selection: Selection, out: Output)
         out.note(f"and more: --limit {most * 4}")
 
 
-def _short(data: bytes | None) -> str:
-    """A key within a line: its text, or hexadecimal."""
-    if data is None:
-        return "-"
-    try:
-        text = one_line(data.decode() if len(data) < _MOST_OF_KEY * 8 else data[:_MOST_OF_KEY].decode(errors="ignore"))
-    except UnicodeDecodeError:
-        text = f"0x{data[:_MOST_OF_KEY].hex()}"
-    return text if len(text) <= _MOST_OF_KEY else f"{text[: _MOST_OF_KEY - 3]}..."
-
-
 def _error_of(letter: DeadLetter) -> str:
     error = letter.error_class.rpartition(".")[2]
-    return ": ".join(one for one in (error, _first_line(letter.message)) if one) or letter.reason
-
-
-def _first_line(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= 200 else f"{line[:197]}..."
+    return ": ".join(one for one in (error, first_line(letter.message, 200)) if one) or letter.reason
 
 
 # topics ---------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import AsJson, add_schema, avro_of, parts_of
 from eventbus.cli.shell import open_bus, own_keywords, until_signal
 from eventbus.cli.topics import matching
+from eventbus.format import format_count
 from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ async def consume(args: argparse.Namespace) -> int:
             out.note(f"{file.tombstones:,} tombstones are not in {args.output}: an Avro file holds values only.")
         if args.enable_systest_events:
             out.line("shutdown_complete")  # what Kafka's system tests wait for
-        out.note(f"Processed a total of {printing.count:,} message{'' if printing.count == 1 else 's'}")
+        out.note(f"Processed a total of {format_count(printing.count, 'message')}")
         return 0
 
 

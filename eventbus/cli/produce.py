@@ -26,6 +26,7 @@ from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import FromJson, add_schema, avro_of, parts_of
 from eventbus.cli.shell import open_bus, own_keywords, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
+from eventbus.format import format_count
 from eventbus.types import Headers
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ async def produce(args: argparse.Namespace) -> int:
                             error.add_note(f"{stored:,} record(s) before that are stored: do not give them again")
                         raise
         stored = tally.stored
-        summary = f"{stored:,} record{'' if stored == 1 else 's'} to {topic}"
+        summary = f"{format_count(stored, 'record')} to {topic}"
         if tally.first_error is not None:
             out.note(f"{summary}, the others failed")
             raise tally.first_error

@@ -6,14 +6,12 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from eventbus.cli.output import one_line
 from eventbus.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from outbox.quarantine import Choice
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_MOST_OF_KEY = 24
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
@@ -41,15 +39,3 @@ def choice_of(args: argparse.Namespace) -> Choice:
         topic=args.topic,
         reason=args.reason,
     )
-
-
-def key_text(key: bytes | str | None) -> str:
-    """Format a key for a line: as text, or in hexadecimal."""
-    if key is None:
-        return "-"
-    try:
-        text = one_line(key if isinstance(key, str) else key.decode())
-    except UnicodeDecodeError:
-        assert isinstance(key, bytes), "only bytes are decoded"
-        text = f"0x{key[:_MOST_OF_KEY].hex()}"
-    return text if len(text) <= _MOST_OF_KEY else f"{text[: _MOST_OF_KEY - 3]}..."

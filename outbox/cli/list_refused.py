@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventbus.cli.output import Output, text_or_base64
+from eventbus.cli.output import Output, first_line, key_text, text_or_base64
 from eventbus.cli.parser import Subcommands, positive
 from eventbus.format import format_duration
-from outbox.cli.choosing import add_choice, choice_of, key_text
+from outbox.cli.choosing import add_choice, choice_of
 from outbox.cli.database import add_database, open_outbox
 
 if TYPE_CHECKING:
@@ -70,16 +70,11 @@ def _show_table(events: list[Refused], now_ms: int, out: Output) -> None:
     rows = [
         (
             one.id, one.topic, key_text(one.key), f"{format_duration(now_ms - one.failed_at_ms)} ago",
-            None if one.is_behind else one.behind, one.value_bytes, _short(one.reason),
+            None if one.is_behind else one.behind, one.value_bytes, first_line(one.reason),
         )
         for one in events
     ]  # fmt: skip
     out.table(columns, rows)
-
-
-def _short(reason: str) -> str:
-    line = reason.strip().partition("\n")[0]
-    return line if len(line) <= 160 else f"{line[:157]}..."
 
 
 def _as_json(one: Refused) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from eventbus.cli.output import Output, printable
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import open_bus
 from eventbus.errors import StoppedBySignal
-from eventbus.format import format_duration
+from eventbus.format import format_count, format_duration
 from outbox.cli.database import Opened, add_database, open_outbox
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def relay(args: argparse.Namespace) -> int:
             return 128 + error.number
         published = part.metrics().published
         if not out.json:
-            out.note(f"stopped; {published:,} {'event' if published == 1 else 'events'} published")
+            out.note(f"stopped; {format_count(published, 'event')} published")
         return 0
 
 

@@ -10,6 +10,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.cli.progress import progress_bars
 from eventbus.errors import ConfigError
+from eventbus.format import format_count
 from outbox.cli.choosing import add_choice, choice_of
 from outbox.cli.database import add_database, open_outbox
 
@@ -71,7 +72,7 @@ async def release(args: argparse.Namespace) -> int:
         if args.chosen:
             await _check_named(quarantine, choice, count)
         asks = not args.yes and (args.action == "drop" or count > 1)
-        if count and asks and not confirmed(out, f"{args.action.capitalize()} {_events(count)}?"):
+        if count and asks and not confirmed(out, f"{args.action.capitalize()} {format_count(count, 'event')}?"):
             return 1
         change = quarantine.retry if args.action == "retry" else quarantine.drop
         with progress_bars(out) as bars:
@@ -80,8 +81,9 @@ async def release(args: argparse.Namespace) -> int:
             notifier = Notifier(channel_of(tables.name, tables.schema))
             notifier.notify(opened.database.plain)
             notifier.close()
-        behind = f", {_events(done.behind)} behind {'it' if done.refused == 1 else 'them'} {_go(done.behind)} on"
-        text = f"{_events(done.refused)} {_WAYS[args.action].done}{behind if done.behind else ''}"
+        go = "goes" if done.behind == 1 else "go"
+        behind = f", {format_count(done.behind, 'event')} behind {'it' if done.refused == 1 else 'them'} {go} on"
+        text = f"{format_count(done.refused, 'event')} {_WAYS[args.action].done}{behind if done.behind else ''}"
         out.answer({"refused": done.refused, "behind": done.behind}, text)
         return 0
 
@@ -102,11 +104,3 @@ async def _check_named(quarantine: Quarantine, choice: Choice, count: int) -> No
     missing = [id for id in (*(choice.ids or ()), *(choice.event_ids or ())) if id not in there]
     if missing:
         raise ConfigError(f"event {missing[0]} is not among the refused ones: published, dropped, or put back already")
-
-
-def _events(count: int) -> str:
-    return f"{count:,} {'event' if count == 1 else 'events'}"
-
-
-def _go(count: int) -> str:
-    return "goes" if count == 1 else "go"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
+from eventbus.format import format_count
 from schema_registry.cli.doors import add_door, open_door
 from schema_registry.cli.sources import given_text, write_text
 
@@ -34,7 +35,7 @@ async def export_registry(args: argparse.Namespace) -> None:
         out.raw(text)
     else:
         write_text(args, args.file, text)
-    out.note(f"{_counted(_schemas_in(lines))} of {shown}{'' if args.file == '-' else f' to {args.file}'}")
+    out.note(f"{format_count(_schemas_in(lines), 'schema')} of {shown}{'' if args.file == '-' else f' to {args.file}'}")
 
 
 async def import_registry(args: argparse.Namespace) -> None:
@@ -43,7 +44,7 @@ async def import_registry(args: argparse.Namespace) -> None:
     async with open_door(args, create=True) as door:
         new = await door.import_lines(lines)
         there = _schemas_in(lines) - new
-        text = f"{_counted(new)} {'is' if new == 1 else 'are'} new in {door.shown}"
+        text = f"{format_count(new, 'schema')} {'is' if new == 1 else 'are'} new in {door.shown}"
         text += f", {there} {'was' if there == 1 else 'were'} there" if there else ""
         out.answer({"imported": new, "there": there}, text)
 
@@ -53,7 +54,3 @@ def _schemas_in(lines: Iterable[bytes | str]) -> int:
     from schema_registry.records import SchemaValue
 
     return sum(isinstance(value, SchemaValue) for _, value in read_lines(lines))
-
-
-def _counted(schemas: int) -> str:
-    return f"{schemas} schema{'' if schemas == 1 else 's'}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from eventbus.cli.progress import progress_steps
-from eventbus.format import format_duration
+from eventbus.format import format_count, format_duration
 from spark_sinks.cli.choosing import add_place, add_values, in_our_words, places_of, values_of
 
 if TYPE_CHECKING:
@@ -81,4 +81,4 @@ def show(report: VerifyReport, out: Output) -> None:
             f"good: {'; '.join(report.checked)} ({offsets:,} offsets in {format_duration(report.seconds * 1_000)})"
         )
     else:
-        out.line(f"{len(report.problems)} {'problem' if len(report.problems) == 1 else 'problems'}")
+        out.line(f"{format_count(len(report.problems), 'problem')}")

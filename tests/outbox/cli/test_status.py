@@ -232,17 +232,18 @@ def test_for_people(shop: Shop, on_outbox: OnOutbox) -> None:
     shown = on_outbox("status")
     assert shown.code == 0, shown.err
     assert shown.lines[0].startswith("outbox eventbus_outbox in ")
-    assert [re.sub(r"\d+ ms$", "0 s", line.strip()) for line in shown.lines[1:5]] == [
+    lines = [re.sub(r"\b\d+ m?s\b(?! ago)", "0 s", line) for line in shown.lines]
+    assert [line.strip() for line in lines[1:5]] == [
         "5 waiting, the oldest for 0 s",
         "1 later, the first in 9 min",
         "1 refused by the log, 2 behind them",
         "1 relay publishes, 4 of 64 shards have no owner",
     ]
-    cells = [line.split() for line in shown.lines]
+    cells = [line.split() for line in lines]
     assert ["TOPIC", "WAITING", "OLDEST", "LATER", "REFUSED", "BEHIND"] in cells
     assert ["orders", "5", "0", "s", "1", "1", "2"] in cells
     assert ["0", "web-0/7", "1", "s", "ago", "60", "600", "10"] in cells
-    assert [line for line in shown.lines if line.startswith("! ")][-1].startswith("! the log refused 1 event, and 2")
+    assert [line for line in lines if line.startswith("! ")][-1].startswith("! the log refused 1 event, and 2")
 
 
 @pytest.mark.parametrize("shop", ["sqlite", "asyncpg"], indirect=True)
