@@ -9,12 +9,10 @@ _LARGER = (("h", 3_600_000), ("min", 60_000))
 
 
 def format_duration(ms: float) -> str:
-    """``400 ms``, ``1 s``, ``90 s``, ``75 min``, ``5 h``, ``2 days``: of the unit that is full, none is rounded up."""
-    if ms < 1_000:
-        return f"{max(ms, 0):.0f} ms"
+    """``0 s``, ``1 s``, ``90 s``, ``75 min``, ``5 h``, ``2 days``: of the unit that is full, none is rounded up."""
     for unit, size_ms, limit_ms in (("s", 1_000, 120_000), ("min", 60_000, 7_200_000), ("h", 3_600_000, 172_800_000)):
         if ms < limit_ms:
-            return f"{ms // size_ms:.0f} {unit}"
+            return f"{max(ms, 0) // size_ms:.0f} {unit}"
     return f"{ms // 86_400_000:,.0f} days"
 
 

@@ -13,7 +13,7 @@ from eventbus.coordinator.codec import (
     partition_for_group,
 )
 from eventbus.coordinator.consumer_protocol import decode_assignment, decode_subscription
-from eventbus.format import format_duration, format_time
+from eventbus.format import format_setting, format_time
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def show_events(out: Output, events: list[Event]) -> None:
             event.generation_id,
             event.members,
             event.moved,
-            None if event.since_ms is None else format_duration(event.since_ms),
+            None if event.since_ms is None else format_setting(event.since_ms),
             event.cause,
         )
         for event in events

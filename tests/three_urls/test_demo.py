@@ -56,7 +56,7 @@ def story(out: str) -> list[str]:
     verdict = rest[rest.index("CONSERVED") :].partition("try next")[0]
     verdict = verdict.replace("was cancelled in the middle", "was killed in the middle")
     tables = tables.replace("dlq.demo-", "dlq.")
-    tables = re.sub(r"^[0-9a-f]{10}(?= +post )|[\d.]+ m?s\b", "...", tables, flags=re.M)
+    tables = re.sub(r"^[0-9a-f]{10}(?= +post )|[\d.]+ s\b", "...", tables, flags=re.M)
     tables = re.sub(" +", " ", tables)
     lines = [*tables.splitlines(), *re.sub(r"The [\d,]+ record", "The N record", verdict).splitlines()]
     return [line for line in lines if line]
