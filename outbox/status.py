@@ -307,7 +307,8 @@ def remarks(status: OutboxStatus) -> list[str]:
     dead = [relay for relay in status.relays if not relay.is_live]
     if status.live_relays:
         said += [
-            f"relay {relay.slot} on {relay.host} has not been seen for {format_duration(relay.seen_age_ms)}; others take over"
+            f"relay {relay.slot} on {relay.host} has not been seen for {format_duration(relay.seen_age_ms)}; "
+            "others take over"
             for relay in dead
         ]
     if status.free_shards and status.live_relays and not dead:

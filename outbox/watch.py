@@ -132,7 +132,7 @@ def _silent(connection: Connection, tables: OutboxTables) -> str:
     relays = read_status(connection, tables).relays
     silent = [relay for relay in relays if relay.is_live and relay.shards and relay.seen_age_ms > _SILENT_MS]
     return ", ".join(
-        f"{len(relay.shards)} shards belong to the relay {relay.host}, last seen {format_duration(relay.seen_age_ms)} ago: "
-        "others take them when its lease ends"
+        f"{len(relay.shards)} shards belong to the relay {relay.host}, last seen {format_duration(relay.seen_age_ms)} "
+        "ago: others take them when its lease ends"
         for relay in silent
     )
