@@ -22,7 +22,7 @@ _HOUR_MS = 3_600_000
 _HOURS = 24
 _BARS = ".▁▂▃▄▅▆▇█"
 _ASCII_BARS = ".-~=+ox#@"
-"""For terminals that have no block characters."""
+"""The bars for terminals without block characters."""
 
 
 def add(actions: Subcommands) -> None:
@@ -68,7 +68,7 @@ def _show_rates(topics: Sequence[DeadLetterTopic], rates: Mapping[str, list[int]
 
 
 def plot(counts: Sequence[int], encoding: str | None) -> str:
-    """One character for each count: the highest one is full, and one that is not 0 is never empty."""
+    """Draw a character for each count. The highest count fills its character; only a count of 0 is empty."""
     bars = _BARS
     try:
         bars.encode(encoding or "ascii")

@@ -1,4 +1,4 @@
-"""What a terminal gets: tables, bold text and progress bars, by rich. Without rich it gets what a pipe gets.
+"""Draw tables, bold text and progress bars on a terminal with rich. Without rich a terminal gets what a pipe gets.
 
 Rich is the extra ``cli``. It is imported here alone, and this module only when something is drawn: it takes 50 ms.
 """
@@ -21,7 +21,7 @@ _NARROWEST = 12
 
 
 def console_of(stream: TextIO) -> Console:
-    """Return a console that prints text as it is: cells and names are other people's, never markup."""
+    """Return a console that interprets no markup: cells and names come from other programs."""
     return Console(file=stream, markup=False, emoji=False, highlight=False)
 
 

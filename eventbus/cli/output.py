@@ -45,11 +45,11 @@ class Output:
 
     @property
     def rich(self) -> bool:
-        """Whether tables are drawn: a terminal, rich is installed, and no JSON was requested."""
+        """True if tables are drawn: on a terminal, with rich installed, without ``--json``."""
         return self.draws_on(self.stdout)
 
     def draws_on(self, stream: TextIO) -> bool:
-        """Whether ``stream`` gets drawings: a terminal, rich is installed, and no JSON was requested."""
+        """True if ``stream`` gets drawings: a terminal, with rich installed, without ``--json``."""
         return not self.json and stream.isatty() and find_spec("rich") is not None
 
     def line(self, text: str = "") -> None:
@@ -100,11 +100,11 @@ class Output:
                 self.line(text)
 
     def heading(self, text: str) -> None:
-        """A line of its own, in bold on a terminal."""
+        """Print a heading, in bold on a terminal."""
         self._labelled(one_line(text), "bold", "")
 
     def field(self, name: str, value: str) -> None:
-        """An indented line ``name  value``; nothing for an empty value."""
+        """Print an indented line ``name  value``; nothing for an empty value."""
         if value:
             self._labelled(f"  {name:<10}", "dim", one_line(value))
 

@@ -1,7 +1,7 @@
 """Exactly once: transfers between two accounts, made by a service that is killed in the middle of one.
 
-The service is a process of its own, so that the kill is a real one: it has taken the money from one account, and not
-yet put it on the other. A log in memory ends with its process: there the service is cancelled at the same place.
+The service is a separate process, so that the kill is real: the service has taken the money from one account, and
+not yet put it on the other account. A log in memory ends with its process: there the service is cancelled instead.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def run_bank(places: Places, bars: Bars) -> Bank:
     bar.update(done_before)
 
     async def nothing(transfer: Transfer) -> None:
-        """The service as it is meant to be."""
+        """Let the service finish every transfer."""
 
     async with build_bank(url, prefix, nothing) as bus:
         await bus.drain()
@@ -138,7 +138,7 @@ def _kill_in_the_middle(url: str, prefix: str) -> None:
 
 
 def _stuck_half_way(url: str, prefix: str, then: Callable[[], object], **config: Any) -> EventBus:
-    """The service as it is cut off: it calls ``then`` when one half of a transfer is stored, and sends no more."""
+    """Build the service that is cut off: it calls ``then`` when half of a transfer is stored, and then waits."""
 
     async def between(transfer: Transfer) -> None:
         if transfer.number == KILLED_AT:

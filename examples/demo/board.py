@@ -31,7 +31,7 @@ SLOW = {"SJU": 1, "AUS": 2, "HOU": 3}
 """Towers, and how many calls about each flight they leave without an answer."""
 DELAYS_MS = (50, 100)
 TRIES = 2 + len(DELAYS_MS)
-"""Calls before a record becomes a dead letter: one, one more at once, and one after each delay."""
+"""Calls before a record becomes a dead letter: two at once, and one after each delay."""
 _PARTITIONS = 3
 
 
@@ -39,7 +39,7 @@ class Arrival(msgspec.Struct, frozen=True):
     """A flight that has landed."""
 
     number: int
-    """Its row."""
+    """The row of the file."""
     tailnum: str
     dest: str
     arr_time: int
@@ -66,7 +66,7 @@ class Board(msgspec.Struct, kw_only=True):
     again: int
     """How many letters a second redrive has sent."""
     open: int
-    """Dead letters at the end that nobody has dealt with."""
+    """Dead letters that are open at the end."""
     problems: list[str]
     seconds: float
 
@@ -113,7 +113,7 @@ def build_board(
 
 
 async def run_board(places: Places, csv: Path, bars: Bars) -> Board:
-    """A release fails, its dead letters are looked at, and the next release handles them."""
+    """Run a release that fails, group its dead letters, and redrive them with the next release."""
     logging.getLogger("dlq").addHandler(logging.NullHandler())  # the demo shows its failures itself
     started, arrivals, calls = time.monotonic(), read_arrivals(csv), Counter[int]()
     # The counts are to be exact: no delay is lengthened at random, and no try is saved because so many fail.

@@ -102,7 +102,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 async def _on_the_bus(places: Places, csv: Path, limit: int, fresh: bool, bars: Bars, results: list[Results]) -> None:
-    """All but Spark's part. After Ctrl-C there are no results; whatever was handled is committed."""
+    """Run everything except Spark's part. Ctrl-C leaves ``results`` empty; what was handled is committed."""
     if fresh:
         await _remove_earlier_run(places)
     # A log in memory lives as long as a bus uses it.

@@ -1,4 +1,4 @@
-"""Where the demo keeps its log and its tables."""
+"""The directory, log and tables of the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """In a log that others use, topics and groups begin with it, so that the demo deletes nothing of theirs."""
+        """The beginning of topics and groups in a log that others use, so that the demo deletes only its own."""
         return "" if self.given is None else "demo-"
 
     @property

@@ -84,7 +84,7 @@ class CarrierTable:
         self.flights = 0
         self.doubled = 0
         self.until: dict[TopicPartition, int] | None = None
-        """Where to stop; None as long as more may come."""
+        """The end offsets at which to stop; None as long as more records may come."""
         self._seen: dict[int, bytearray] = {}
         self._position: dict[TopicPartition, int] = {}
 

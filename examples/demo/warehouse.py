@@ -25,7 +25,7 @@ class Landed(msgspec.Struct, kw_only=True):
     """Flights landed by this run; 0 when the warehouse was up to date."""
     table: Table
     means: dict[Group, float | None]
-    """Spark's own averages."""
+    """The average delays that Spark computed."""
     named: int
     """Flights with the field that the second release has added."""
     proved: int

@@ -224,7 +224,7 @@ class Backlogged:
         self._bar.update(done, done + waiting)
 
     def line(self, text: str) -> None:
-        if self._out.stdout.isatty():  # the same terminal: what is printed beside the bar would end up within it
+        if self._out.stdout.isatty():  # on the same terminal, a line printed directly would be mixed with the bar
             self._bars.say(printable(text))
         else:
             self._out.line(text)

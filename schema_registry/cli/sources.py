@@ -136,5 +136,5 @@ def write_text(args: argparse.Namespace, file: str, text: str) -> None:
 
 
 def is_file(source: str) -> bool:
-    """Whether a word names a schema's file, or stdin, rather than a subject."""
+    """Return True if a word names a schema's file, or stdin, and not a subject."""
     return source == "-" or source.endswith((".avsc", ".json")) or Path(source).is_file()

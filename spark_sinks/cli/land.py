@@ -175,7 +175,7 @@ def show(reports: Sequence[LandReport], out: Output) -> None:
         if each.rejected:
             out.note(
                 f"{format_count(each.rejected, 'record')} of {each.topic} could not be decoded and "
-                f"{'is' if each.rejected == 1 else 'are'} in the quarantine: mend the schema, then "
+                f"{'is' if each.rejected == 1 else 'are'} in the quarantine: fix the schema, then "
                 f"eventbus spark replay-quarantine {each.topic} {each.table}"
             )
 
@@ -185,7 +185,7 @@ def share(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 1% or 0.01, up to 100% or 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 1% or 0.01, up to 100% or 1")
     return value
 
 

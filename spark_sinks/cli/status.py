@@ -72,7 +72,7 @@ def show(found: TableStatus, out: Output, *, columns: bool) -> None:
         if each.lost:
             out.note(
                 f"{found.topic}-{each.partition}: retention removed {format_count(each.lost, 'offset')} before they "
-                f"were landed (up to {each.log_start:,}): a landing stops there, unless it is told to --skip-lost"
+                f"were landed (up to {each.log_start:,}): a landing stops there, unless it has --skip-lost"
             )
         if each.landed > each.log_end:
             out.note(

@@ -1,4 +1,4 @@
-"""``make demo`` tells the same story on every log: its tables, its accounts, its verdict."""
+"""``make demo`` shows the same story on every log: its tables, its accounts, its verdict."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_the_log_may_be_left_out(
         (("land", "orders", ""), "the table's name is empty"),
         (("land", "orders", "./w", "--value", "avor"), "invalid choice: 'avor'"),
         (("land", "orders", "./w", "--every", "10x"), "'10x': write seconds, or '500ms', '10s', '5m', '1h'"),
-        (("land", "orders", "./w", "--quarantine-limit", "200%"), "'200%' is no share"),
+        (("land", "orders", "./w", "--quarantine-limit", "200%"), "'200%' is not a share"),
         (("land", "orders", "./w", "--max-offsets-per-trigger", "0"), "0 is less than 1"),
         (("land", "orders", "./w", "--partition_by", "dt"), "did you mean '--partition-by'?"),
         (("land", "orders", "./w", "--transform", "json:nothing"), "--transform json:nothing: module 'json' has no"),
