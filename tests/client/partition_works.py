@@ -84,6 +84,7 @@ class Driver:
 
     def _begins(self, call: Call) -> None:
         """The record at ``at`` is called, or all of a batch."""
+        assert call.is_open, f"{self.offset(call)} is called although its call is closed"
         call.is_resting = False
         offsets = [call.records.offsets[index] for index in call.indexes]
         for offset in offsets if self.policy.batch else offsets[call.at : call.at + 1]:
@@ -105,7 +106,9 @@ class Driver:
         """The record in flight returns, or the batch; the next one is called unless the call has to stop."""
         count = self._count(call)
         offsets = [call.records.offsets[index] for index in call.indexes[call.at : call.at + count]]
-        if self.policy.delivery == "exactly-once":
+        if not call.is_open:
+            publishes = False  # its transaction was aborted: what it returns is ignored
+        elif self.policy.delivery == "exactly-once":
             self.in_transaction += offsets
         elif not self.policy.manual_ack and not publishes:
             self.handled.update(offsets)
@@ -118,7 +121,7 @@ class Driver:
         self._goes_on(call)
 
     def _goes_on(self, call: Call) -> None:
-        if call.is_open and call.at < min(call.end, len(call.indexes)):
+        if call.at < call.end:  # as the loops of `Dispatch`: nothing else is looked at
             self._begins(call)
             return
         self.work.ended(call)
@@ -128,15 +131,12 @@ class Driver:
         count = self._count(call)
         error = RuntimeError(f"at {self.offset(call)}") if isinstance(verdict, Stop) else None
         offsets = [call.records.offsets[index] for index in call.indexes[call.at : call.at + count]]
-        goes_on = self.work.raised(call, call.at, verdict, count=count, now_ms=now_ms, error=error, is_clean=is_clean)
-        if isinstance(verdict, Skip):
+        if call.is_open and isinstance(verdict, Skip):
             is_undone = self.policy.delivery == "exactly-once" and is_clean  # by an abort
             (self.skipped_in_transaction if is_undone else self.skipped).update(offsets)
-        if goes_on:
-            call.at += count
-            self._goes_on(call)
-        else:
-            self.calls.remove(call)
+        self.work.raised(call, call.at, verdict, count=count, now_ms=now_ms, error=error, is_clean=is_clean)
+        call.at += count
+        self._goes_on(call)
 
     def cut_off(self, call: Call) -> None:
         """The call is cancelled."""
@@ -159,16 +159,20 @@ class Driver:
         """Perform what the machine wants, whether or not it is due."""
         action = self.work.next_commit()
         if isinstance(action, Abort) or (isinstance(action, Commit) and action.in_transaction and fails):
-            self.in_transaction.clear()
-            self.skipped_in_transaction.clear()
-            self.order = [offset for offset in self.order if offset < self.committed]
-            self.work.aborted(singly=singly)
+            self.aborts(singly=singly)
         elif isinstance(action, Commit):
             if fails:
                 self.work.commit_failed(action)
             else:
                 self._stores(action)
         return action
+
+    def aborts(self, *, singly: bool = False) -> None:
+        """The transaction is aborted, maybe by others and while calls are open."""
+        self.in_transaction.clear()
+        self.skipped_in_transaction.clear()
+        self.order = [offset for offset in self.order if offset < self.committed]
+        self.work.aborted(singly=singly)
 
     def _stores(self, commit: Commit) -> None:
         if not self.is_lost:

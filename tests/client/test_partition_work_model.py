@@ -1,6 +1,7 @@
 """Random events for `PartitionWork`, under all policies.
 
-Its rules hold after every event, and no record is lost, repeated or called out of order.
+Its rules hold after every event, and no record is lost, repeated or called out of order. The driver's loop over a call
+looks at ``Call.end`` alone, and no record of a call begins after the machine has closed it.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class World:
             driver.cut_off(driver.calls[which % len(driver.calls)])
         elif what == 15 and how == 0:
             work.end_slice()
+        elif what == 15 and how == 1 and work.slice_count:
+            driver.aborts()
         check(work)
 
     def _fetch(self, count: int, how: int) -> None:

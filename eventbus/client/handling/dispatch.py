@@ -253,7 +253,7 @@ class Dispatch:
         """A plain function: records go to a worker thread by the slice, not one change of threads for each."""
         given, call.is_live = set[int](), False
         begin = self.times.timed(self._calls.of(call.records, lane, given))
-        while (place := call.at) < call.end and call.is_open:
+        while (place := call.at) < call.end:
             call.is_resting = True
             done: list[tuple[Any, BaseException | None]] = []
             if copy_context() != loop.clean:
@@ -270,6 +270,8 @@ class Dispatch:
                 raise
             call.called = place + len(done)
             for one in done:
+                if place >= call.end:  # closed: what the thread has called since is called again
+                    return
                 call.at, call.is_resting = place, False
                 place += 1
                 if self._is_plain(*one):
@@ -348,7 +350,7 @@ class Dispatch:
         if is_passed_over is False:
             return False
         self._passed(lane, call, place + 1, outputs, given)
-        return call.is_open
+        return True
 
     async def _failed(
         self,
@@ -450,7 +452,7 @@ class Dispatch:
         if reading.stopped or is_passed_over is False:
             return False
         self._passed(lane, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
-        return call.is_open
+        return True
 
     def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
         """Return True if a batch that failed is to be called again record by record, to find the record at fault.
@@ -493,7 +495,7 @@ class Dispatch:
         for index in indexes:
             if not loop.look():
                 await loop.turn()
-            if lane.closing or call.at >= call.end or not call.is_open:
+            if lane.closing or call.at >= call.end:
                 return False
             given, outputs = set[int](), list[Delivery]()
             passed = Passed.OVER
@@ -510,7 +512,7 @@ class Dispatch:
                         return False
             self._passed(lane, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)
         call.is_alone = False
-        return call.is_open
+        return True
 
     async def _batch_again(
         self,

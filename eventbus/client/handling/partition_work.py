@@ -490,8 +490,13 @@ class PartitionWork:
         self._progress.advance()
 
     def _close(self, call: Call, singly: bool = False) -> None:
-        """Those of its records that are still RUNNING come first in their queue again."""
+        """Those of its records that are still RUNNING come first in their queue again.
+
+        All that ends a call ends it here, and ``end`` ends the loop over it too. If that loop went on, the partition
+        would call records that it has given back, maybe before a commit that has to come first.
+        """
         call.is_open = False
+        call.end = 0
         self._calls.discard(call)
         if call.done < len(call.indexes):
             left = call.fetch.in_state(call.indexes[call.done :], RUNNING)

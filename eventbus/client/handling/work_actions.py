@@ -128,7 +128,7 @@ class Call:
         self.at = 0
         """The position in ``indexes`` of the record whose call has begun; those before it have returned."""
         self.end = len(indexes)
-        """The position before which the driver has to stop."""
+        """The driver begins no record from this position on. It looks before each record; 0 once the call is closed."""
         self.called = 0
         """A thread has called the records before this position; ``at`` follows as the result of each is dealt with."""
         self.is_open = True
