@@ -65,9 +65,13 @@ async def test_what_came_before_the_record_that_stopped_a_lane_is_settled() -> N
 
 async def test_workers_look_again_when_stored_outputs_make_room() -> None:
     """The last call had ended, so no worker looked for the records that waited: the handler stood still."""
-    lane = Lane(T0, lambda error: False, Policy(order="none", call_records=1, max_unfinished=1))
     pulled: list[Call | None] = []
-    lane.pull = lambda: pulled.append(lane.work.next_call())
+
+    class Waking(Lane):
+        def wake_workers(self) -> None:
+            pulled.append(self.work.next_call())
+
+    lane = Waking(T0, lambda error: False, Policy(order="none", call_records=1, max_unfinished=1))
     lane.work.fetched(fakes.records(T0, range(2)))
     call = lane.work.next_call()
     assert call is not None

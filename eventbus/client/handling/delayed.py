@@ -1,10 +1,9 @@
-"""The way of a retry partition: what was read waits in memory, and each entry is handled when it is due."""
+"""The driver of a retry partition: what was read waits in memory, and each entry is handled when it is due."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -16,10 +15,9 @@ from eventbus.client.handling.exactly_once import ExactlyOnce
 from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
-from eventbus.client.handling.ways import Shared, Way
+from eventbus.client.handling.ways import Shared
 from eventbus.client.handling.work_actions import Commit
 from eventbus.client.transaction import Transaction
-from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
@@ -29,34 +27,33 @@ _LONGEST_LOOK_SECONDS = 10.0
 
 
 class Common(NamedTuple):
-    """What the ways of a handler's retry partitions share."""
+    """What the retry partitions of a handler share."""
 
     shared: Shared
     recovering: Recovering
     tasks: ContainedTasks
     clock: Clock
-    on_output_error: Callable[[HandlerError], bool]
 
 
 class Once(Protocol):
-    def __call__(self, way: type[Retried], lane: Lane, partition: TopicPartition) -> Retried: ...
+    def __call__(self, driver: type[Retried], partition: TopicPartition) -> Retried: ...
 
 
-class Delayed:
+class Delayed(Lane):
     """At least once: an entry is finished when its call has returned and its outputs are stored.
 
-    As many calls at once as the handler's ``concurrency``, each in a lane of its own that stands where the record was
-    read first. What has finished is committed by `Moves`, with what became of those that failed again.
+    As many calls at once as the handler's ``concurrency``, each with a driver of its own for the partition in which the
+    record was read first. What has finished is committed by `Moves`, with what became of those that failed again.
     """
 
-    def __init__(self, common: Common, lane: Lane, waiting: Waiting) -> None:
-        self._lane = lane
+    def __init__(self, common: Common, topic_partition: TopicPartition, waiting: Waiting) -> None:
+        shared = common.shared
+        super().__init__(topic_partition, shared.on_output_error, on_commit_due=shared.commits.due)
         self._waiting = waiting
-        self._shared = shared = common.shared
+        self._shared = shared
         self._recovering = common.recovering
         self._tasks = common.tasks
         self._clock = common.clock
-        self._on_output_error = common.on_output_error
         self._dispatch = shared.dispatch.of_retries()
         self._most = shared.handler.spec.concurrency or 1
         self._changed = anyio.Event()
@@ -65,32 +62,29 @@ class Delayed:
         self._numbers = itertools.count()
         self._scope = anyio.CancelScope()
 
-    # for the lane ----------------------------------------------------------------------------------------------------
+    # for its task ----------------------------------------------------------------------------------------------------
 
     async def run(self, chunk: FetchedRecords) -> None:
-        lane, waiting = self._lane, self._waiting
+        waiting = self._waiting
         if not self._is_firing:
             self._is_firing = True
             self._tasks.start_soon(self._fire)
-        if lane.begun_at < 0:
-            lane.begun_at = chunk.offsets[0]
+        if self.begun_at < 0:
+            self.begun_at = chunk.offsets[0]
         waiting.add(chunk)
-        await self._recovering.read(lane.topic_partition, lane)  # the next fetch may take its time
+        await self._recovering.read(self.topic_partition, self)  # the next fetch may take its time
         self._change()
         self._recovering.tell_depth()
         while not (waiting.has_room or self._is_loading or self._stops):
             await self._changes()
 
     async def advance_to(self, next_offset: int) -> None:
-        lane, waiting = self._lane, self._waiting
-        waiting.add(nothing_before(lane.topic_partition, next_offset))
+        waiting = self._waiting
+        waiting.add(nothing_before(self.topic_partition, next_offset))
         if not waiting and waiting.plan() is None:  # else the commit of what waits covers it
-            lane.work.fetched(nothing_before(lane.topic_partition, next_offset))
-        await self._recovering.read(lane.topic_partition, lane)
+            self.work.fetched(nothing_before(self.topic_partition, next_offset))
+        await self._recovering.read(self.topic_partition, self)
         self._change()
-
-    async def rest(self) -> None:
-        await self._lane.wake.wait()
 
     async def finish(self) -> None:
         """What is at work ends; what waits is found again by whoever reads the partition next."""
@@ -125,12 +119,12 @@ class Delayed:
 
     @property
     def _stops(self) -> bool:
-        return self._lane.closing or self._lane.error is not None
+        return self.closing or self.error is not None
 
     @property
     def _is_loading(self) -> bool:
         """What is still to be read may say that an entry is finished, or comes before others: none is begun yet."""
-        return self._recovering.is_loading(self._lane.topic_partition)
+        return self._recovering.is_loading(self.topic_partition)
 
     async def _fire(self) -> None:
         try:
@@ -151,17 +145,17 @@ class Delayed:
         self._waiting.correct(now_ms)
         due_ms = self._waiting.next_due_ms()
         if room <= 0 or due_ms is None or due_ms > now_ms:
-            self._lane.at_work = bool(self._at_work)
+            self.at_work = bool(self._at_work)
             self._recovering.tell_depth()
-            self._lane.wake.set()  # who asks whether the lane is idle asks again
+            self.wake.set()  # who asks whether the partition is idle asks again
             left_seconds = None if room <= 0 or due_ms is None else (due_ms - now_ms) / 1000
             await self._changes(left_seconds and min(left_seconds, _LONGEST_LOOK_SECONDS))
             return
-        self._lane.at_work = True
-        if not await self._recovering.retries.admitted(self._lane):
+        self.at_work = True
+        if not await self._recovering.retries.admitted(self):
             return
         marks = self._recovering.crash_marks
-        if marks is not None and await marks.is_in_doubt(self._lane):
+        if marks is not None and await marks.is_in_doubt(self):
             await self._one_in_doubt(marks)
             return
         for entry in self._waiting.take(self._clock(), room):
@@ -176,27 +170,27 @@ class Delayed:
         while self._at_work:
             await self._changes()
         for entry in self._waiting.take(self._clock(), 1):
-            verdict = await marks.ready_entry(self._lane, entry)
+            verdict = await marks.ready_entry(self, entry)
             if verdict is None:
                 await self._call(self._begun(entry), entry)
             elif isinstance(verdict, (Move, Skip)):  # it has killed too often, and is not called again
                 if isinstance(verdict, Move):
-                    self._lane.moves[next(self._numbers)] = verdict.outgoing
+                    self.moves[next(self._numbers)] = verdict.outgoing
                 self._waiting.finish(entry)
             else:
                 self._waiting.put_back(entry)
-                self._lane.wake.set()
+                self.wake.set()
             while self._waiting.plan() is not None and not self._stops:
-                await self._shared.commits.attempt([self._lane])
+                await self._shared.commits.attempt([self])
                 await self._changes(_PAUSE_SECONDS if self._waiting.plan() is not None else 0)
-            marks.entry_ended(self._lane)
+            marks.entry_ended(self)
 
     def _begun(self, entry: Entry) -> Lane:
-        one = self._lane_of(entry)
+        one = self._driver_of(entry)
         self._at_work[one] = entry
         return one
 
-    def _lane_of(self, entry: Entry) -> Lane:
+    def _driver_of(self, entry: Entry) -> Lane:
         record = entry.record
         policy = self._shared.policy(is_ordered=True)
         one = Lane(TopicPartition(record.topic, record.partition), self._on_output_error, policy)
@@ -210,13 +204,13 @@ class Delayed:
             with one.scope:
                 is_over = not self._stops and await self._run(one, entry)
             if one.error is not None:
-                self._lane.error = self._lane.error or one.error
-                self._lane.wake.set()
+                self.error = self.error or one.error
+                self.wake.set()
         finally:
             if not is_over:
                 self._waiting.put_back(entry)
             del self._at_work[one]
-            self._lane.at_work = bool(self._at_work)
+            self.at_work = bool(self._at_work)
             self._change()
             self._recovering.change()
 
@@ -242,7 +236,7 @@ class Delayed:
         commit = work.next_commit()
         if isinstance(commit, Commit):
             for outgoing in self._recovering.moves.records_of(commit):
-                self._lane.moves[next(self._numbers)] = outgoing
+                self.moves[next(self._numbers)] = outgoing
         self._waiting.finish(entry)
         shared.commits.expect()
         return True
@@ -267,7 +261,7 @@ def chunk_of(entry: Entry) -> FetchedRecords:
 class Retried(ExactlyOnce):
     """The transactions of a retry partition: what an entry published or turned into, and that it is finished.
 
-    Its lane stands for one entry after the other.
+    It stands for one entry after the other.
     """
 
     retry_partition: TopicPartition
@@ -278,15 +272,15 @@ class Retried(ExactlyOnce):
     """Left beside the offset: tells whether this entry's transaction was committed."""
 
     async def handle(self, entry: Entry) -> bool:
-        """False: it was not finished; the lane says why, if that is an error."""
-        self.entry, lane = entry, self._lane
+        """Return False if it was not finished; ``error`` has the reason, if that is an error."""
+        self.entry = entry
         self._token = os.urandom(8).hex()
         record = entry.record
-        lane.topic_partition = TopicPartition(record.topic, record.partition)
-        lane.tried = (-1, 0)
-        lane.work = PartitionWork(self._shared.policy(), lane.blocked)
+        self.topic_partition = TopicPartition(record.topic, record.partition)
+        self.tried = (-1, 0)
+        self.work = PartitionWork(self._shared.policy(), self.blocked)
         await self.run(chunk_of(entry))
-        if lane.error is not None or lane.work.committed <= record.offset:
+        if self.error is not None or self.work.committed <= record.offset:
             return False
         self.waiting.finish(entry)
         if self._plan is not None:
@@ -300,7 +294,7 @@ class Retried(ExactlyOnce):
         await self._producer.init()
         committed = (await self._consumer.committed([self.retry_partition])).get(self.retry_partition)
         if committed is not None and committed.metadata == self._token:
-            self._work.done_below(self.entry.record.next_offset)
+            self.work.done_below(self.entry.record.next_offset)
 
     async def _write(self, transaction: Transaction, commit: Commit) -> None:
         self._plan = plan = self.waiting.plan([self.entry])
@@ -315,37 +309,31 @@ class Retried(ExactlyOnce):
 class DelayedOnce(Delayed):
     """Exactly once, one entry after the other."""
 
-    def __init__(self, common: Common, lane: Lane, waiting: Waiting, once: Once) -> None:
-        super().__init__(common, lane, waiting)
+    def __init__(self, common: Common, topic_partition: TopicPartition, waiting: Waiting, once: Once) -> None:
+        super().__init__(common, topic_partition, waiting)
         self._most = 1
-        self._one = Lane(lane.topic_partition, _stops, common.shared.policy())
+        self._one = once(Retried, topic_partition)
         self._one.blocked.hold, self._one.blocked.unhold = waiting.hold, waiting.unhold
-        self._once = once(Retried, self._one, lane.topic_partition)
-        self._once.retry_partition, self._once.waiting = lane.topic_partition, waiting
+        self._one.retry_partition, self._one.waiting = topic_partition, waiting
 
-    def _lane_of(self, entry: Entry) -> Lane:
+    def _driver_of(self, entry: Entry) -> Lane:
         return self._one
 
     async def _run(self, one: Lane, entry: Entry) -> bool:
-        return await self._once.handle(entry)
+        return await self._one.handle(entry)
 
     async def advance_to(self, next_offset: int) -> None:
         await super().advance_to(next_offset)
-        if self._lane.work.has_uncommitted:
-            await self._shared.commits.attempt([self._lane])  # nothing commits regularly for an exactly-once handler
+        if self.work.has_uncommitted:
+            await self._shared.commits.attempt([self])  # nothing commits regularly for an exactly-once handler
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._once.aclose()
+        await self._one.aclose()
 
 
-def way_of_retries(common: Common, lane: Lane, waiting: Waiting, once: Once) -> Way:
+def driver_of_retries(common: Common, topic_partition: TopicPartition, waiting: Waiting, once: Once) -> Delayed:
     """``once`` makes the transactions of an exactly-once handler."""
     if common.shared.handler.spec.exactly_once:
-        return DelayedOnce(common, lane, waiting, once)
-    return Delayed(common, lane, waiting)
-
-
-def _stops(error: HandlerError) -> bool:
-    """An output of a transaction that was not stored: the transaction says what comes of it."""
-    return False
+        return DelayedOnce(common, topic_partition, waiting, once)
+    return Delayed(common, topic_partition, waiting)

@@ -24,7 +24,6 @@ from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import REBALANCED
 from eventbus.client.handling.moves import TAKEN_OVER, send
-from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
 from eventbus.client.handling.ways import Shared, commit_now
@@ -41,7 +40,7 @@ from eventbus.errors import (
     TransactionOutcomeUnknown,
 )
 from eventbus.recovery import Move, Outgoing, Skip, Stop, Verdict, WaitHere
-from eventbus.types import FetchedRecords
+from eventbus.types import FetchedRecords, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -93,18 +92,20 @@ class _Failed(NamedTuple):
     is_clean: bool
 
 
-class ExactlyOnce:
+class ExactlyOnce(Lane):
     """Performs the transactions of a partition in sequence."""
 
     def __init__(
         self,
-        lane: Lane,
+        topic_partition: TopicPartition,
         shared: Shared,
         transactional_id: str,
         open_producer: OpenProducer,
         recovering: Recovering | None,
     ) -> None:
-        self._lane = lane
+        super().__init__(
+            topic_partition, _leaves_it_to_the_transaction, shared.policy(), on_commit_due=shared.commits.due
+        )
         self._shared = shared
         self._handler = shared.handler
         self._id = transactional_id
@@ -124,41 +125,37 @@ class ExactlyOnce:
         self._wait_reason = ""
         self._logged_error: HandlerError | None = None
         """The reason why the partition stopped, if it is in the log already."""
-        self.begun_at: float | None = None
+        self.transaction_since: float | None = None
         """When the open transaction began, in seconds on the backend's timers."""
-
-    @property
-    def _work(self) -> PartitionWork:
-        return self._lane.work
 
     # a fetch ---------------------------------------------------------------------------------------------------------
 
     async def run(self, chunk: FetchedRecords) -> None:
-        """Handle the records in transactions; on return all are committed, or the lane is closing or in error."""
-        lane, policy, work = self._lane, self._handler.spec.on_error, self._work
+        """Handle the records in transactions; on return all are committed, or the partition is closing or in error."""
+        policy, work = self._handler.spec.on_error, self.work
         work.fetched(chunk)
         try:
             if self._producer is None:
                 await self._outlast(chunk.offsets[0])
-            while not (lane.closing or work.error is not None or work.is_idle):
+            while not (self.closing or work.error is not None or work.is_idle):
                 if not await self._step():
                     break
         except HandlerError as error:
             work.stop(error)
         except EventBusError as error:
-            stopped = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
+            stopped = HandlerError(f"handler {self._handler.__name__!r}: {self.topic_partition}: {error}")
             stopped.__cause__ = error
             work.stop(stopped)
         finally:
-            lane.wait = None
-        if isinstance(work.error, HandlerError) and not lane.closing:
+            self.wait = None
+        if isinstance(work.error, HandlerError) and not self.closing:
             if policy != "crash" and work.error is not self._logged_error:
-                log_stopped(lane, work.error, policy)
-            lane.error = work.error
+                log_stopped(self, work.error, policy)
+            self.error = work.error
 
     async def _step(self) -> bool:
-        """Perform the next transaction, or wait until it can begin. Return False if the lane stops meanwhile."""
-        work, call, commit = self._work, self._work.next_call(self._now_ms()), None
+        """Perform the next transaction, or wait until it can begin. Return False if the partition stops meanwhile."""
+        work, call, commit = self.work, self.work.next_call(self._now_ms()), None
         if call is None:
             commit = work.next_commit()
             if not isinstance(commit, Commit):
@@ -171,30 +168,30 @@ class ExactlyOnce:
         return True
 
     async def _waits(self) -> bool:
-        """Return when records may be called; False: the lane stops meanwhile."""
-        lane, until_ms = self._lane, self._work.waits_until_ms
+        """Return when records may be called; False: the partition stops meanwhile."""
+        until_ms = self.work.waits_until_ms
         if until_ms is None:
-            return bool(lane.blocked) and await self._shared.unblocked(lane)
+            return bool(self.blocked) and await self._shared.unblocked(self)
         retries = self._bound.retries
         assert retries is not None
         seconds = max(until_ms - self._now_ms(), 1) / 1000
-        return await retries.sleeps(lane, seconds, self._wait_reason) and await retries.admitted(lane)
+        return await retries.sleeps(self, seconds, self._wait_reason) and await retries.admitted(self)
 
     def _now_ms(self) -> int:
         return int(self._shared.timers.current_time() * 1000)
 
     async def _after(self, ended: _Ended, first: int) -> None:
         """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
-        cause, slow, work = ended.cause, ended.slow, self._work
+        cause, slow, work = ended.cause, ended.slow, self.work
         if isinstance(cause, REBALANCED):
             work.aborted()
-            await self._shared.settled(self._lane)
+            await self._shared.settled(self)
         elif _was_interrupted(cause):
             self._interruptions += 1
             if self._interruptions > _MOST_INTERRUPTIONS:
                 raise self._never_ends(first, cause, slow) from cause
-            await self._shared.settled(self._lane)
-            if not self._lane.closing:
+            await self._shared.settled(self)
+            if not self.closing:
                 await self._take_up()
             # When one record is slow, those before it are committed, and it has a whole timeout to itself.
             work.aborted(singly=slow is not None)
@@ -215,7 +212,7 @@ class ExactlyOnce:
 
     async def _outlast(self, first: int, away: EventBusError | None = None) -> None:
         """Take the partition up. Where brokers do not answer, try again until they do."""
-        while not self._lane.closing:
+        while not self.closing:
             if away is None:
                 try:
                     await self._take_up()
@@ -224,15 +221,15 @@ class ExactlyOnce:
                     if not _is_away(error):
                         raise
                     away = error
-            if self._lane.wait is None:  # once for each outage
+            if self.wait is None:  # once for each outage
                 logger.warning(
                     "handler %r: %s waits at offset %d for brokers that do not answer, and goes on there by itself: %s",
-                    self._handler.__name__, self._lane.topic_partition, first, away,
+                    self._handler.__name__, self.topic_partition, first, away,
                 )  # fmt: skip
-            self._lane.wait = tried(self._lane.wait, str(away), self._shared.timers.current_time())
+            self.wait = tried(self.wait, str(away), self._shared.timers.current_time())
             away = None
             await self._shared.timers.sleep(_AWAY_SECONDS)
-            await self._shared.settled(self._lane)
+            await self._shared.settled(self)
 
     async def _take_up(self) -> None:
         """Become the one who writes for this partition, and find the first record that is not committed.
@@ -243,9 +240,9 @@ class ExactlyOnce:
         await self.aclose()
         self._producer = self._open_producer(self._id)
         await self._producer.init()
-        committed = (await self._consumer.committed([self._lane.topic_partition])).get(self._lane.topic_partition)
+        committed = (await self._consumer.committed([self.topic_partition])).get(self.topic_partition)
         if committed is not None:
-            self._work.done_below(committed.offset)
+            self.work.done_below(committed.offset)
 
     # a transaction ---------------------------------------------------------------------------------------------------
 
@@ -254,22 +251,22 @@ class ExactlyOnce:
 
         Raises _Ended when the transaction was aborted and no single record is to blame.
         """
-        lane, work = self._lane, self._work
+        work = self.work
         assert self._producer is not None
-        lane.error = self._interruption = None
-        self.begun_at = self._shared.timers.current_time()
+        self.error = self._interruption = None
+        self.transaction_since = self._shared.timers.current_time()
         try:
             async with self._producer.transaction() as self._bound.transaction:
                 if call is not None:
                     commit = await self._fill(call)
-                if not isinstance(commit, Commit) or lane.abandoned:
+                if not isinstance(commit, Commit) or self.abandoned:
                     raise _NothingToCommit
                 # The offsets first: then one flush makes them durable together with what the handler published.
                 await self._write(self._bound.transaction, commit)
                 await self._check_stored()
                 filled_at = self._shared.timers.current_time()
             self._shared.commits.seconds.add(self._shared.timers.current_time() - filled_at)
-            self._interruptions, lane.wait = 0, None
+            self._interruptions, self.wait = 0, None
             work.commit_stored(commit)
         except _NothingToCommit:
             work.aborted()
@@ -280,8 +277,8 @@ class ExactlyOnce:
         except EventBusError as error:
             raise _Ended(error, self._slow_record()) from error
         finally:
-            self.begun_at = None
-            lane.outputs.clear()
+            self.transaction_since = None
+            self.outputs.clear()
 
     async def _fill(self, call: Call | None) -> Commit | Abort | None:
         """Call the handler until the slice is handled. Raises the error of a transaction that others have ended."""
@@ -290,20 +287,20 @@ class ExactlyOnce:
             if self._interruption is not None:
                 await self._check_stored()  # it may have been an output of ours that spoiled it
                 raise self._interruption
-            call = self._work.next_call(self._now_ms())
-        return self._work.next_commit()
+            call = self.work.next_call(self._now_ms())
+        return self.work.next_commit()
 
     async def _handle(self, call: Call) -> None:
-        lane, shared, work = self._lane, self._shared, self._work
+        shared, work = self._shared, self.work
         self._call, self._failed_records = call, []
         assert self._producer is not None
-        async with shared.turn(lane):
+        async with shared.turn(self):
             with self._joins.calls_of(self._producer):
-                await shared.watch.run_in_order(self._bound, lane, call)
+                await shared.watch.run_in_order(self._bound, self, call)
         if self._interruption is not None:
             return
         self._report(call, call.at)
-        if call.is_open:  # its turn is over, the transaction grows old, or the lane is closing
+        if call.is_open:  # its turn is over, the transaction grows old, or the partition is closing
             work.end_slice()
             work.ended(call)
 
@@ -317,7 +314,7 @@ class ExactlyOnce:
         Not while it goes on: a thread may have left a record to its timeout, and the results of those before it are
         dealt with when the thread has ended.
         """
-        work, now_ms = self._work, self._now_ms()
+        work, now_ms = self.work, self._now_ms()
         for at, count, verdict, error, is_clean in sorted(self._failed_records, key=lambda failed: failed.at):
             if isinstance(verdict, WaitHere):
                 self._wait_reason = verdict.reason
@@ -328,7 +325,7 @@ class ExactlyOnce:
     async def _write(self, transaction: Transaction, commit: Commit) -> None:
         """Add what became of the records that failed, and how far the partition is finished."""
         await self._send_forwards(commit)
-        offsets = {self._lane.topic_partition: commit.next_offset}
+        offsets = {self.topic_partition: commit.next_offset}
         await transaction.send_offsets(offsets, self._consumer.group_metadata())
 
     async def _send_forwards(self, commit: Commit, *others: Outgoing) -> None:
@@ -341,20 +338,15 @@ class ExactlyOnce:
         """Raise the error of an output of this slice that the log did not store."""
         assert self._producer is not None
         await self._producer.flush()
-        for _, output in self._lane.outputs:
+        for _, output in self.outputs:
             error = output.exception()
             if error is not None:
                 raise error
 
     async def advance_to(self, next_offset: int) -> None:
         """Commit without a transaction: no transaction of this partition is open between two fetches."""
-        if await commit_now(self._lane, self._shared, next_offset):
-            self._work.done_below(next_offset)
-
-    async def rest(self) -> None:
-        await self._lane.wake.wait()
-
-    async def finish(self) -> None: ...
+        if await commit_now(self, self._shared, next_offset):
+            self.work.done_below(next_offset)
 
     async def aclose(self) -> None:
         """Close the producer."""
@@ -377,11 +369,11 @@ class ExactlyOnce:
             return False
         verdict = self._verdict(failure)
         self._failed_records.append(_Failed(failure.at, failure.count, verdict, failure.error, failure.is_clean))
-        if isinstance(verdict, Move) and self._work.blocks(verdict):
-            self._work.cut(call)
+        if isinstance(verdict, Move) and self.work.blocks(verdict):
+            self.work.cut(call)
         if failure.comes_late and isinstance(verdict, Stop):  # nobody knows when its thread ends
-            self._logged_error = lane.error = failure.error
-            log_stopped(lane, failure.error, self._handler.spec.on_error)
+            self._logged_error = self.error = failure.error
+            log_stopped(self, failure.error, self._handler.spec.on_error)
         return failure.is_clean and isinstance(verdict, (Move, Skip))
 
     def _verdict(self, failure: Failure) -> Verdict:
@@ -399,7 +391,7 @@ class ExactlyOnce:
 
     def _not_stored(self, offset: int, cause: EventBusError) -> HandlerError:
         error = HandlerError(
-            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {offset}: what was "
+            f"handler {self._handler.__name__!r}: {self.topic_partition} offset {offset}: what was "
             f"published for it was not stored, its transaction is aborted: {cause}"
         )
         error.__cause__ = cause
@@ -411,8 +403,8 @@ class ExactlyOnce:
         A slice takes no further record after a quarter of the timeout, so it is the last record whose call began:
         the one that failed when its output was refused, else the last one that was handled.
         """
-        assert self.begun_at is not None
-        seconds = self._shared.timers.current_time() - self.begun_at
+        assert self.transaction_since is not None
+        seconds = self._shared.timers.current_time() - self.transaction_since
         if seconds * 1000 < self._handler.spec.transaction_timeout_ms or self._call is None:
             return None
         call = self._call
@@ -423,14 +415,14 @@ class ExactlyOnce:
         spec = self._handler.spec
         if slow is not None:
             return HandlerError(
-                f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {slow.offset}: the record "
+                f"handler {self._handler.__name__!r}: {self.topic_partition} offset {slow.offset}: the record "
                 f"takes longer than its transaction may be open: {slow.seconds:.1f} s with transaction_timeout_ms="
                 f"{spec.transaction_timeout_ms:,}. The log aborted it {_MOST_INTERRUPTIONS + 1} times in a "
                 f"row, and nothing of it is visible. Raise transaction_timeout_ms, or make the handler faster"
                 f"{', or lower batch=' if spec.batch else ''}"
             )
         return HandlerError(
-            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {first}: its "
+            f"handler {self._handler.__name__!r}: {self.topic_partition} offset {first}: its "
             f"transaction was ended by others {_MOST_INTERRUPTIONS} times in a row: {cause}. If a record takes long, "
             f"raise transaction_timeout_ms={spec.transaction_timeout_ms:,} or lower "
             f"transaction_records={spec.transaction_records}; if not, something else uses the transactional id "
@@ -439,7 +431,7 @@ class ExactlyOnce:
 
     def _unknown(self, first: int, cause: EventBusError) -> HandlerError:
         return HandlerError(
-            f"handler {self._handler.__name__!r}: {self._lane.topic_partition}: whether the transaction from offset "
+            f"handler {self._handler.__name__!r}: {self.topic_partition}: whether the transaction from offset "
             f"{first} on was committed is unknown: {cause}. Restart the bus: the group's committed offset then tells, "
             "and handling goes on there"
         )
@@ -456,6 +448,11 @@ async def enqueue(producer: Producer, function: ProducerFunction[..., Any, Any],
     except BufferExhausted:
         await producer.wait_for_room(transactional=False)
         return producer.send_nowait(spec.topic, value, key=key, transactional=False)
+
+
+def _leaves_it_to_the_transaction(error: HandlerError) -> bool:
+    """Stop at an output that was not stored: the end of its transaction decides what becomes of its record."""
+    return False
 
 
 def _was_interrupted(error: EventBusError) -> bool:

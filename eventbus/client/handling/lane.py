@@ -1,4 +1,9 @@
-"""What the driver of one partition waits for, and is woken by; the records themselves are in its `PartitionWork`."""
+"""The driver of one partition of a handler: it performs what its `PartitionWork` decides.
+
+Records and offsets belong to ``work``. Here is what the tasks of the partition wait for, and what wakes them. How calls
+are performed is in the subclasses: in order or by workers (`drivers`), in transactions (`exactly_once`), or when the
+entries of a retry partition are due (`delayed`).
+"""
 
 from __future__ import annotations
 
@@ -73,14 +78,7 @@ class BlockedByLane:
 
 
 class Lane:
-    """One partition of a handler. Records and offsets belong to ``work``; here is what its tasks wait for."""
-
-    __slots__ = (
-        "_in_transactions", "_on_output_error", "_thread", "_token", "at_work", "awaited", "begun_at", "blocked",
-        "call_loop", "caller", "chunks", "closing", "cut_off", "ended", "error", "is_queued", "moves", "note",
-        "on_commit_due", "outputs", "paused", "predecessor", "pull", "scope", "step_aside", "topic_partition", "tried",
-        "unreadable", "wait", "waiters", "waits", "wake", "work",
-    )  # fmt: skip
+    """One partition of a handler. The base class takes records, and calls none."""
 
     def __init__(
         self,
@@ -113,8 +111,6 @@ class Lane:
         self.wake = anyio.Event()
         self.awaited: Callable[[], bool] | None = None
         """The lane's task waits until this is true of ``work``."""
-        self.pull: Callable[[], object] | None = None
-        """Called when ``work`` may have a call that it had not before, for workers that take any partition's."""
         self.scope = anyio.CancelScope()
         """Around everything the lane does; cancelled when a handler outlasts the time it has to give up a partition."""
         self.ended = anyio.Event()
@@ -124,8 +120,6 @@ class Lane:
         """Runs the calls of records that are handled in order."""
         self.caller: Caller | None = None
         """Makes those calls."""
-        self.cut_off: Callable[[], object] = lambda: None
-        """Called when nobody waits any longer for the call in flight."""
         self.moves: dict[int, Outgoing] = {}
         """Of a retry partition: what its entries turned into, by number."""
         self.note: Callable[[], str] = _no_note
@@ -160,6 +154,32 @@ class Lane:
             oldest_ms = next((chunk.timestamps_ms[0] for chunk in self.chunks if chunk.offsets), None)
         return oldest_ms
 
+    # for its task ----------------------------------------------------------------------------------------------------
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        """Begin all records, or as many as may be begun; what was begun need not have ended on return."""
+        self.work.fetched(chunk)
+
+    async def advance_to(self, next_offset: int) -> None:
+        """Everything fetched before has been `run`, and nothing from there to ``next_offset`` is for the handler."""
+        await self.run(nothing_before(self.topic_partition, next_offset))
+
+    async def rest(self) -> None:
+        """Return when the partition is woken."""
+        await self.wake.wait()
+
+    async def finish(self) -> None:
+        """The partition is closing, or in error: return when all that was begun has ended."""
+
+    async def aclose(self) -> None:
+        """The partition ends here, also when it was cancelled. On return nothing of it is in flight."""
+
+    def cut_off(self) -> None:
+        """Nobody waits any longer for the call in flight."""
+
+    def wake_workers(self) -> None:
+        """``work`` may have a call that it had not before."""
+
     # what its task waits for -----------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -182,8 +202,8 @@ class Lane:
 
     def _finished_some(self) -> None:
         """Records are finished without the end of a call: others may be begun, which no worker has looked for."""
-        if self.pull is not None and self.work.has_left:
-            self.pull()
+        if self.work.has_left:
+            self.wake_workers()
         self.progressed()
 
     def stop(self, error: HandlerError) -> None:
@@ -276,8 +296,8 @@ class Lane:
         self.work.commit_stored(commit)
         if self.waiters:
             self.was_committed(commit.next_offset)
-        if self.pull is not None and (self.work.has_calls or self.work.has_left):
-            self.pull()
+        if self.work.has_calls or self.work.has_left:
+            self.wake_workers()
 
     def was_committed(self, next_offset: int, error: EventBusError | None = None) -> None:
         """End the wait for a commit of ``next_offset``, which was stored or refused."""

@@ -25,7 +25,7 @@ from eventbus.backends.clock import Clock, RealTimers, system_clock
 from eventbus.backends.histogram import RECORDS, Histogram
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.delayed import Common, way_of_retries
+from eventbus.client.handling.delayed import Common, driver_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.failing import OnEnded
@@ -42,8 +42,7 @@ from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.unfinished import fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import AtWork
-from eventbus.client.handling.ways import Shared, Way
-from eventbus.client.handling.work_actions import Policy
+from eventbus.client.handling.ways import Beside, InOrder, Shared
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.outages import is_outage
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, TopicPartition
@@ -134,7 +133,7 @@ class Runner:
         )  # fmt: skip
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
-            self._drain_seconds, config.max_partition_fetch_bytes, self._stop_partition,
+            self._drain_seconds, config.max_partition_fetch_bytes, self._stop_partition, self._output_failed,
             _always if self.recovering is None else self.recovering.unblocked,
             _always if self.recovering is None else self.recovering.moved,
             recovery,
@@ -143,8 +142,6 @@ class Runner:
         self._missing = MissingTopics(handler, backend, consumer, self.recovering)
         self._watch = self._shared.watch
         self._watch.group = group
-        self._transactions: dict[Lane, ExactlyOnce] = {}
-        """Of an exactly-once handler, by lane."""
         self._on_progress = on_progress
         self._poll_scope = anyio.CancelScope()
         self._drain_scope = anyio.CancelScope()
@@ -454,61 +451,52 @@ class Runner:
     # lanes -----------------------------------------------------------------------------------------------------------
 
     def _open_lane(self, topic_partition: TopicPartition, first_offset: int) -> Lane:
-        is_retry = self.recovering is not None and self.recovering.is_retry(topic_partition.topic)
-        on_error = _stops if self.handler.spec.exactly_once else self._output_failed
-        policy = Policy() if is_retry else self._shared.policy()
-        lane = Lane(topic_partition, on_error, policy, on_commit_due=self._commits.due)
+        assert self._lane_tasks is not None
+        self.lanes[topic_partition] = lane = self._lane_of(topic_partition, self._lane_tasks)
         lane.begun_at = first_offset
         if self._places is not None:
             lane.note = self._places.note_of(topic_partition)
         lane.predecessor = self._handovers.ending.get(topic_partition)
-        self.lanes[topic_partition] = lane
-        if (
-            self._shared.workers is not None
-            and self.handler.spec.concurrency is None
-            and self.handler.signature.is_async
-        ):
-            self._shared.workers.concurrency = max(len(self.lanes), 1)
-        assert self._lane_tasks is not None
+        workers, spec = self._shared.workers, self.handler.spec
+        if workers is not None and spec.concurrency is None and self.handler.signature.is_async:
+            workers.concurrency = max(len(self.lanes), 1)
         self._lane_tasks.start_soon(self._run_lane, lane)
         return lane
 
-    def _way_of(self, lane: Lane) -> Way:
-        if self.recovering is not None and self.recovering.is_retry(lane.topic_partition.topic):
-            assert self._lane_tasks is not None
-            common = Common(self._shared, self.recovering, self._lane_tasks, self._clock, self._output_failed)
-            return way_of_retries(common, lane, self.recovering.waiting[lane.topic_partition.partition], self._once)
-        if not self.handler.spec.exactly_once:
-            assert self._lane_tasks is not None
-            return self._shared.way_of(lane, self._lane_tasks)
-        self._transactions[lane] = transactions = self._once(ExactlyOnce, lane, lane.topic_partition)
-        return transactions
+    def _lane_of(self, topic_partition: TopicPartition, tasks: ContainedTasks) -> Lane:
+        shared, recovering = self._shared, self.recovering
+        if recovering is not None and recovering.is_retry(topic_partition.topic):
+            common = Common(shared, recovering, tasks, self._clock)
+            return driver_of_retries(common, topic_partition, recovering.waiting[topic_partition.partition], self._once)
+        if self.handler.spec.exactly_once:
+            return self._once(ExactlyOnce, topic_partition)
+        if shared.workers is not None:
+            return Beside(topic_partition, shared, shared.workers, tasks)
+        return InOrder(topic_partition, shared)
 
-    def _once(self, way: type[Once], lane: Lane, partition: TopicPartition) -> Once:
+    def _once(self, driver: type[Once], partition: TopicPartition) -> Once:
         transactional_id = transactional_id_of(self.handler, self.group, partition)
-        return way(lane, self._shared, transactional_id, self._open_producer, self.recovering)
+        return driver(partition, self._shared, transactional_id, self._open_producer, self.recovering)
 
     async def _run_lane(self, lane: Lane) -> None:
         inside_handler.set(self.handler.__name__)
-        way = self._way_of(lane)
         try:
             with lane.scope:
                 if lane.predecessor is not None:
                     await lane.predecessor.ended.wait()
                     lane.predecessor = None
-                await self._work(lane, way)
-                await way.finish()
+                await self._work(lane)
+                await lane.finish()
                 if self.recovering is not None and self.recovering.crash_marks is not None:
                     await self.recovering.crash_marks.ended(lane)
         finally:
-            await way.aclose()
+            await lane.aclose()
             lane.ended.set()
             if self._handovers.ending.get(lane.topic_partition) is lane:
                 del self._handovers.ending[lane.topic_partition]
-            self._transactions.pop(lane, None)
         self._on_progress()
 
-    async def _work(self, lane: Lane, way: Way) -> None:
+    async def _work(self, lane: Lane) -> None:
         """Until the lane is closing, or in error."""
         while not lane.closing:
             if lane.error is not None:
@@ -520,11 +508,11 @@ class Runner:
                     lane.stop(lane.unreadable)
                     continue
                 self._on_progress()
-                await way.rest()
+                await lane.rest()
                 lane.call_loop.has_turned()
                 continue
             if not lane.chunks[0].offsets:
-                await way.advance_to(self._next_chunk(lane).next_offset)
+                await lane.advance_to(self._next_chunk(lane).next_offset)
                 self._commits.expect()
                 continue
             if self._schemas is not None and not await self._schemas.is_over(lane):
@@ -532,7 +520,7 @@ class Runner:
             if self.recovering is not None and not await self.recovering.ready(lane):
                 continue
             self._commits.expect()
-            await way.run(self._next_chunk(lane))
+            await lane.run(self._next_chunk(lane))
             if lane.error is not None:
                 continue
             self._commits.expect()
@@ -581,8 +569,12 @@ class Runner:
         while True:
             await self._timers.sleep(longest_seconds / 2)
             latest = self._timers.current_time() - longest_seconds
-            for lane, transactions in self._transactions.items():
-                if transactions.begun_at is not None and transactions.begun_at <= latest:
+            for lane in [*self.lanes.values(), *self._handovers.ending.values()]:
+                if (
+                    isinstance(lane, ExactlyOnce)
+                    and lane.transaction_since is not None
+                    and lane.transaction_since <= latest
+                ):
                     lane.work.end_slice()
 
     # commits ---------------------------------------------------------------------------------------------------------
@@ -783,9 +775,4 @@ async def _always(lane: Lane) -> bool:
 
 
 def _never(topic: str) -> bool:
-    return False
-
-
-def _stops(error: HandlerError) -> bool:
-    """An output of a transaction that was not stored: the transaction says what comes of it."""
     return False

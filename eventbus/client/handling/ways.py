@@ -1,7 +1,4 @@
-"""How the calls of a partition are performed: one after the other, or beside one another by workers.
-
-Those in transactions are performed by `exactly_once`.
-"""
+"""The drivers of partitions in order, and of those whose records are called by workers."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import msgspec
@@ -30,7 +26,7 @@ from eventbus.client.handling.work_actions import Call, Commit, Policy
 from eventbus.client.handling.workers import Workers
 from eventbus.errors import EventBusError, HandlerError
 from eventbus.recovery import Recovery
-from eventbus.types import FetchedRecords, OffsetAndMetadata
+from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -50,30 +46,6 @@ _PATIENCE_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-class Way(Protocol):
-    """One lane's."""
-
-    async def run(self, chunk: FetchedRecords) -> None:
-        """Begin all records, or as many as the lane may; what was begun need not have ended on return."""
-        ...
-
-    async def advance_to(self, next_offset: int) -> None:
-        """Everything fetched before has been `run`, and nothing from there to ``next_offset`` is for the handler."""
-        ...
-
-    async def rest(self) -> None:
-        """Return when the lane is woken."""
-        ...
-
-    async def finish(self) -> None:
-        """The lane is closing, or in error: return when all that was begun has ended."""
-        ...
-
-    async def aclose(self) -> None:
-        """The lane ends here, also when it was cancelled. On return nothing of it is at work."""
-        ...
-
-
 class Shared:
     """What the lanes of one handler share."""
 
@@ -89,6 +61,7 @@ class Shared:
         budget_seconds: float,
         fetch_bytes: int,
         on_given_up: Callable[[Lane, HandlerError], object],
+        on_output_error: Callable[[HandlerError], bool],
         unblocked: Callable[[Lane], Awaitable[bool]],
         moved: Callable[[Lane], Awaitable[bool]],
         recovery: Recovery | None,
@@ -106,6 +79,8 @@ class Shared:
         self.moved = moved
         """Returns when what failed so far is stored elsewhere, as far as later records have to wait for that. False:
         the lane stops meanwhile."""
+        self.on_output_error = on_output_error
+        """Called if the log refuses an output. True: the handler goes on without it."""
         self.recovery = recovery
         self.budget_seconds = budget_seconds
         """How long a partition that moves waits for what is at work."""
@@ -150,9 +125,6 @@ class Shared:
         """Around the work of a lane, where only so many may be at work."""
         return nullcontext() if self.turns is None else self.turns.of(lane)
 
-    def way_of(self, lane: Lane, tasks: ContainedTasks) -> Way:
-        return InOrder(lane, self) if self.workers is None else Beside(lane, self, self.workers, tasks)
-
     async def room(self, lane: Lane, has_room: Callable[[], bool], *, once: bool = False) -> None:
         """Return when records may be begun, or the lane stops. ``once``: also when it is woken."""
         while lane.error is None and not lane.closing and not has_room():
@@ -196,7 +168,7 @@ def _call_records(spec: ConsumerSpec, in_threads: bool) -> int:
     return _MOST_IN_THREADS if in_threads else _MOST_AT_ONCE if spec.order == "key" else 1
 
 
-class InOrder:
+class InOrder(Lane):
     """Performs the calls of a partition in order. `PartitionWork` decides what is next.
 
     At least once, a record is finished when its call has returned and its outputs are stored, or at its
@@ -208,20 +180,18 @@ class InOrder:
     after the slice and nothing can be committed any more, so the slice is handled to its end.
     """
 
-    def __init__(self, lane: Lane, shared: Shared) -> None:
-        self._lane = lane
+    def __init__(self, topic_partition: TopicPartition, shared: Shared) -> None:
+        super().__init__(topic_partition, shared.on_output_error, shared.policy(), on_commit_due=shared.commits.due)
         self._shared = shared
         self._call: Call | None = None
         """The call in flight."""
-        if shared.is_at_most_once:
-            lane.cut_off = self._cut_off
 
     async def run(self, chunk: FetchedRecords) -> None:
-        lane, shared, work = self._lane, self._shared, self._lane.work
+        shared, work = self._shared, self.work
         if shared.counts_bytes:
-            await shared.room(lane, lambda: not work.is_paused)
+            await shared.room(self, lambda: not work.is_paused)
         work.fetched(chunk, chunk.size_bytes if shared.counts_bytes else 0)
-        while lane.error is None:
+        while self.error is None:
             call = work.next_call()
             if call is not None:
                 await self._handle(call)
@@ -229,156 +199,154 @@ class InOrder:
                     await shared.commits.attempt()
                 if not (shared.is_at_most_once or work.has_more):
                     break
-            elif lane.closing or not await self._goes_on():
+            elif self.closing or not await self._goes_on():
                 break
-        if lane.closing:
+        if self.closing:
             await shared.flush()  # somebody waits for this lane: do not let outputs linger
-        if lane.outputs:
-            await lane.outputs_stored()
-        if lane.error is not None and shared.is_at_most_once:
-            await shared.commits.attempt([lane])
+        if self.outputs:
+            await self.outputs_stored()
+        if self.error is not None and shared.is_at_most_once:
+            await shared.commits.attempt([self])
 
     async def _goes_on(self) -> bool:
         """Return True when there may be another call, False if there is none now."""
-        lane, shared, work = self._lane, self._shared, self._lane.work
+        shared, work = self._shared, self.work
         if shared.is_at_most_once:
             return await self._commit()
         if work.waits_for_commit:
-            return await shared.moved(lane)
+            return await shared.moved(self)
         if work.waits_as_a_whole:
-            return await shared.unblocked(lane)
+            return await shared.unblocked(self)
         if not work.has_left:
             return False
-        await shared.room(lane, lambda: work.has_room)
+        await shared.room(self, lambda: work.has_room)
         return True
 
     async def _commit(self) -> bool:
         """At most once: store the next commit. False: there is none, or the partition moves away."""
-        commit, is_stored = self._lane.work.next_commit(), True
+        commit, is_stored = self.work.next_commit(), True
         if not isinstance(commit, Commit):
             return False
         try:
-            is_stored = await commit_now(self._lane, self._shared, commit.next_offset)
+            is_stored = await commit_now(self, self._shared, commit.next_offset)
         finally:  # the log may have stored a commit whose wait is cancelled
-            (self._lane.work.commit_stored if is_stored else self._lane.work.commit_failed)(commit)
+            (self.work.commit_stored if is_stored else self.work.commit_failed)(commit)
         return is_stored
 
     async def _handle(self, call: Call) -> None:
-        lane, shared = self._lane, self._shared
+        shared = self._shared
         self._call = call
         if shared.turns is None:
-            await shared.watch.run_in_order(shared.dispatch, lane, call)
+            await shared.watch.run_in_order(shared.dispatch, self, call)
         else:
-            async with shared.turns.of(lane):
-                await shared.watch.run_in_order(shared.dispatch, lane, call)
+            async with shared.turns.of(self):
+                await shared.watch.run_in_order(shared.dispatch, self, call)
         self._call = None
-        lane.work.ended(call)
-
-    async def advance_to(self, next_offset: int) -> None:
-        await self.run(nothing_before(self._lane.topic_partition, next_offset))
-
-    async def rest(self) -> None:
-        await self._lane.wake.wait()
+        self.work.ended(call)
 
     async def finish(self) -> None:
         if self._shared.handler.spec.ack == "manual":
-            await self._shared.acknowledged(self._lane)
+            await self._shared.acknowledged(self)
 
     async def aclose(self) -> None:
         if self._shared.is_at_most_once:
-            self._cut_off()
+            self.cut_off()
         elif self._call is not None:
-            self._lane.work.ended(self._call)
+            self.work.ended(self._call)
 
-    def _cut_off(self) -> None:
+    def cut_off(self) -> None:
         """What is in flight was cancelled, or is left behind in its thread. The next commit gives back the rest."""
-        lane, call, work = self._lane, self._call, self._lane.work
+        call, work = self._call, self.work
+        if not self._shared.is_at_most_once:
+            return
         if call is not None and call.is_open:
             work.cut(call)  # a thread may go on; from here on it begins no record
             first = call.at if call.is_live else call.done
             end = call.at if call.is_resting else call.at + len(self._shared.dispatch.records_at(call))
             end = max(end, call.called, first)
-            if not lane.closing and end > first:  # a stop or rebalance would have reported it
+            if not self.closing and end > first:  # a stop or rebalance would have reported it
                 logger.error(
                     "handler %r: it was cancelled, and %s is lost. It was committed before it was handled",
                     self._shared.handler.__name__,
-                    described(lane.topic_partition, call.column(call.records.offsets)[first:end]),
+                    described(self.topic_partition, call.column(call.records.offsets)[first:end]),
                 )  # fmt: skip
             work.ended(call, end - first)
         work.revoked()
-        if lane.abandoned:
-            log_lost(self._shared.handler, lane)
+        if self.abandoned:
+            log_lost(self._shared.handler, self)
 
 
-class Beside:
+class Beside(Lane):
     """By the handler's workers: by key or without any order."""
 
-    def __init__(self, lane: Lane, shared: Shared, workers: Workers, tasks: ContainedTasks) -> None:
-        self._lane = lane
+    def __init__(
+        self, topic_partition: TopicPartition, shared: Shared, workers: Workers, tasks: ContainedTasks
+    ) -> None:
+        super().__init__(topic_partition, shared.on_output_error, shared.policy(), on_commit_due=shared.commits.due)
         self._shared = shared
         self._workers = workers
         self._tasks = tasks
         self._is_settling = False
-        lane.pull = partial(workers.look_at, lane)
+
+    def wake_workers(self) -> None:
+        self._workers.look_at(self)
 
     async def run(self, chunk: FetchedRecords) -> None:
-        lane, work = self._lane, self._lane.work
+        work = self.work
         await self._until(lambda: not work.is_paused)
-        if lane.error is None and not lane.closing:
+        if self.error is None and not self.closing:
             work.fetched(chunk, chunk.size_bytes)
-            self._workers.look_at(lane)
+            self._workers.look_at(self)
             await self._until(lambda: not work.has_left)
 
     async def advance_to(self, next_offset: int) -> None:
-        self._lane.work.fetched(nothing_before(self._lane.topic_partition, next_offset))
+        self.work.fetched(nothing_before(self.topic_partition, next_offset))
 
     async def rest(self) -> None:
-        """Return when the lane is woken, or all is finished that was not."""
-        lane = self._lane
+        """Return when the partition is woken, or all is finished that was not."""
         self._settle_outputs()
-        lane.awaited = None if lane.work.is_idle else lambda: lane.work.is_idle
+        self.awaited = None if self.work.is_idle else lambda: self.work.is_idle
         try:
-            await lane.wake.wait()
+            await self.wake.wait()
         finally:
-            lane.awaited = None
+            self.awaited = None
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        lane = self._lane
-        while lane.error is None and not lane.closing and not condition():
+        while self.error is None and not self.closing and not condition():
             self._settle_outputs()
-            await self._shared.room(lane, condition, once=True)
+            await self._shared.room(self, condition, once=True)
 
     def _settle_outputs(self) -> None:
-        if self._lane.outputs and not self._is_settling:
+        if self.outputs and not self._is_settling:
             self._is_settling = True
             self._tasks.start_soon(self._settle)
 
     async def _settle(self) -> None:
-        """Records wait for their outputs: that must not keep the lane from taking others."""
+        """Records wait for their outputs: that must not keep the partition from taking others."""
         try:
-            await self._lane.outputs_stored()
+            await self.outputs_stored()
         finally:
             self._is_settling = False
-            self._lane.wake.set()
+            self.wake.set()
 
     async def finish(self) -> None:
-        lane, work = self._lane, self._lane.work
+        work = self.work
         while work.has_calls:
-            self._workers.look_at(lane)
-            await lane.until(lambda: not work.has_calls)
-        if lane.outputs:
+            self._workers.look_at(self)
+            await self.until(lambda: not work.has_calls)
+        if self.outputs:
             await self._shared.flush()
-            await lane.outputs_stored()
+            await self.outputs_stored()
         if self._shared.handler.spec.ack == "manual":
-            await self._shared.acknowledged(lane)
+            await self._shared.acknowledged(self)
 
     async def aclose(self) -> None:
-        lane, work = self._lane, self._lane.work
+        work = self.work
         if work.has_calls:
-            self._workers.cancel(lane)
+            self._workers.cancel(self)
         with anyio.CancelScope(shield=True):
             while work.has_calls:
-                await lane.until(lambda: not work.has_calls)
+                await self.until(lambda: not work.has_calls)
 
 
 async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
