@@ -298,10 +298,14 @@ class Calls:
 
     def _record_to_handler(self, topic: str) -> CallNext:
         """The innermost of every other chain."""
-        call = self._plainly(topic)
+        call, is_async = self._plainly(topic), self._signature.is_async
 
         async def innermost(record: ConsumerRecord) -> Any:
-            result = call(record) if self._signature.is_async else await self.in_thread(self.collected, call, record)
+            result = call(record) if is_async else await self.in_thread(self.collected, call, record)
+            if hasattr(result, "__await__"):
+                result = await result
+            if result is None:
+                return None
             if result is FILTERED:
                 self._counts.filtered += 1
                 return None

@@ -69,7 +69,11 @@ class Dispatch:
         self._calls = Calls(handler, serdes, middleware, self.counts)
         self._failing = Failing(handler, self.counts)
         self._is_manual = handler.spec.ack == "manual"
-        self._run = self._choose()
+        self.work = self._choose()
+        """Handles the records of a call in sequence, up to where it has to end, inside of a loop.
+
+        ``call.at`` moves with each of them. What is not simply handled is reported to the lane's `PartitionWork` first.
+        """
 
     def bound(self, publish: Publish | None, on_failure: OnFailure, joins: CallTransaction | None = None) -> Dispatch:
         """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts.
@@ -80,13 +84,13 @@ class Dispatch:
         bound._publish, bound._failing = publish, self._failing.bound(on_failure, joins)
         bound._calls = self._calls.copy()
         bound._calls.joins = joins
-        bound._run = bound._choose()
+        bound.work = bound._choose()
         return bound
 
     def in_units(self, units: OpenUnits) -> None:
         """Each call is a database transaction, which ``units`` makes."""
         self._calls.in_units(units)
-        self._run = self._choose()
+        self.work = self._choose()
 
     def of_retries(self) -> Dispatch:
         """The same for records that come from the retry topic; they share threads and counts."""
@@ -95,7 +99,7 @@ class Dispatch:
         other = copy.copy(self)
         other._calls = self._calls.copy()
         other._calls.is_retry = True
-        other._run = other._choose()
+        other.work = other._choose()
         return other
 
     def recover_by(self, retries: Retries) -> None:
@@ -148,14 +152,7 @@ class Dispatch:
 
     async def run(self, lane: Lane, call: Call) -> None:
         """Handle the records of a call that are in order, up to where it has to end. See `work`."""
-        await lane.call_loop.run(self.slices, self._run(lane, call, lane.call_loop))
-
-    async def work(self, lane: Lane, call: Call, loop: CallLoop) -> None:
-        """Handle the records of a call in sequence, up to where it has to end, inside of ``loop``.
-
-        ``call.at`` moves with each of them. What is not simply handled is reported to the lane's `PartitionWork` first.
-        """
-        await self._run(lane, call, loop)
+        await lane.call_loop.run(self.slices, self.work(lane, call, lane.call_loop))
 
     async def _payloads(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
@@ -206,8 +203,14 @@ class Dispatch:
 
     async def _each(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
-        given, publish = set[int](), self._publish
-        begin, indexes = self.times.timed(self._calls.of(call.records, lane, given)), call.indexes
+        publish, indexes, fetch = self._publish, call.indexes, call.fetch
+        if fetch.prepared is None:
+            given = set[int]()
+            fetch.prepared = self._calls.of(call.records, lane, given), given
+        prepared, given = fetch.prepared
+        if given:
+            given.difference_update(indexes)  # a record may be called again, and its filter may drop it then
+        begin = self.times.timed(prepared)
         clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self._failing.given_up
         handled, look_at = 0, call.at
         try:
@@ -242,7 +245,7 @@ class Dispatch:
                         handled += 1
                     elif not late:
                         return
-                if is_manual or outputs:
+                if outputs or (is_manual and index not in given):
                     self._passed(lane, call, place + 1, outputs or [], given)
                 else:
                     call.at = place + 1

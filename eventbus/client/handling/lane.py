@@ -202,7 +202,7 @@ class Lane:
 
     def _finished_some(self) -> None:
         """Records are finished without the end of a call: others may be begun, which no worker has looked for."""
-        if self.work.has_left:
+        if self.work.waits_for_room:
             self.wake_workers()
         self.progressed()
 

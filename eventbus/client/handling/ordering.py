@@ -8,8 +8,8 @@ records that need no order share a queue without these rules.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import mmh3
 
@@ -24,7 +24,7 @@ _UNORDERED = -1
 class Fetch:
     """Records that arrived together, and a state for each."""
 
-    __slots__ = ("end", "first", "records", "size_bytes", "states")
+    __slots__ = ("end", "first", "prepared", "records", "size_bytes", "states")
 
     def __init__(self, records: FetchedRecords, size_bytes: int) -> None:
         self.records = records
@@ -34,6 +34,8 @@ class Fetch:
         """The first record that is not finished."""
         self.end = 0
         """The first record that was not put into a queue yet."""
+        self.prepared: tuple[Callable[[int], Any], set[int]] | None = None
+        """For the driver: what all calls of these records share. Without order each record is a call."""
 
     def mark(self, indexes: Sequence[int], state: int) -> None:
         states = self.states
@@ -164,20 +166,20 @@ class Ordering:
         self.count -= len(indexes)
         if run.start >= len(run.indexes):
             queue.runs.popleft()
+        if not queue.is_serial:
+            self._make_ready(queue)
         return queue, run.fetch, indexes
 
     def begun(self, queue: Queue) -> None:
         """A call was opened with what was taken."""
-        if queue.is_serial:
-            queue.is_busy = True
-        else:
-            self._make_ready(queue)
+        queue.is_busy = queue.is_serial
 
     def ended(self, queue: Queue) -> None:
         """The queue has no open call any more."""
         queue.is_busy = False
         if queue.runs:
-            self._make_ready(queue)
+            if not queue.is_ready:
+                self._make_ready(queue)
         elif queue.number > 0:
             self._queues.pop(queue.number, None)
 

@@ -840,6 +840,11 @@ class PartitionWork:
         arrived = self._progress.arrived
         return bool(arrived) and self._room_for(len(arrived[0].records) - arrived[0].end) > 0
 
+    @property
+    def waits_for_room(self) -> bool:
+        """True while records have arrived and no queue has a call: other records may have to be finished first."""
+        return bool(self._progress.arrived) and not self._queues.ready
+
     def _room_for(self, left: int) -> int:
         # Not record by record as they finish: a quarter of the bound at a time.
         count = min(self.policy.max_unfinished - self.unfinished, left)
@@ -876,9 +881,11 @@ class PartitionWork:
     @property
     def is_idle(self) -> bool:
         """Everything that arrived is finished, and what was forwarded is stored; or the partition has stopped."""
+        if self._calls:
+            return False
         if self.mode in (Mode.STOPPED, Mode.LOST):
-            return not (self._calls or self.has_outputs)
-        return not (self._progress.fetches or self._calls or self._progress.forwards)
+            return not self.has_outputs
+        return not (self._progress.fetches or self._progress.forwards)
 
     @property
     def oldest_ms(self) -> int | None:

@@ -60,6 +60,9 @@ class Workers:
     def look_at(self, lane: Lane) -> None:
         """The partition may have a call: have an idle worker look, or another one, as long as there may be more."""
         self._queue(lane)
+        self._wake_another()
+
+    def _wake_another(self) -> None:
         assert self._tasks is not None
         if self._idle:
             self._idle.pop().wake.set()
@@ -133,15 +136,18 @@ class Workers:
     def _take(self, worker: Worker) -> bool:
         """Take the next call. False: no partition has one."""
         workers = self.concurrency if self._in_threads else 0
-        while self._line:
-            lane = self._line.popleft()
-            lane.is_queued = False
+        line = self._line
+        while line:
+            lane = line[0]
             worker.call = lane.work.next_call(workers=workers)
             lane.progressed()
             if worker.call is not None:
                 worker.lane = lane
-                self.look_at(lane)
+                line.rotate(-1)
+                self._wake_another()
                 return True
+            lane.is_queued = False
+            line.popleft()
         return False
 
     def _leave(self, worker: Worker) -> None:
@@ -149,5 +155,6 @@ class Workers:
         assert lane is not None and call is not None
         lane.work.ended(call)
         worker.call = worker.lane = None
-        self._queue(lane)
+        if not lane.is_queued:
+            self._queue(lane)
         lane.progressed()
