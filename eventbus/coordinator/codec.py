@@ -8,6 +8,7 @@ are written as version 3, as Kafka does; all versions up to Kafka 4.x are read. 
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from eventbus.protocol import decode, encode, messages
@@ -21,6 +22,8 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _VALUE_3_HEAD = struct.Struct(">hqih")
 _SHORT = 32_767
+_NAMES = 1_024
+"""Groups, or partitions of groups, whose names are not encoded and hashed again for each commit."""
 
 
 class OffsetCommitKey(NamedTuple):
@@ -65,6 +68,7 @@ class GroupMetadataValue(NamedTuple):
     members: tuple[StoredMember, ...]
 
 
+@lru_cache(_NAMES)
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
     """Encode as version 1. Raises ValueError for a name that does not fit Kafka's int16 length."""
     group, (topic, partition) = key
@@ -145,6 +149,7 @@ def decode_group_value(data: bytes) -> GroupMetadataValue:
     )
 
 
+@lru_cache(_NAMES)
 def decode_offset_key(data: bytes) -> OffsetCommitKey | None:
     """Return the key, or None for a record of another type (group metadata and members).
 
@@ -171,6 +176,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+@lru_cache(_NAMES)
 def partition_for_group(group: str, partition_count: int) -> int:
     """Return the partition of ``__consumer_offsets`` that stores the group: Kafka's ``Utils.abs(hash) % count``.
 

@@ -244,13 +244,13 @@ class ProducerStates:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the first offset of the oldest transaction that is open, or whose marker is not below the
         watermark."""
-        undecided = self._undecided
-        if undecided:
-            if undecided[-1][1] < high_watermark:
-                undecided.clear()
-            else:
-                self._undecided = undecided = [each for each in undecided if each[1] >= high_watermark]
-        oldest = next(iter(self._open.values()), high_watermark)
+        undecided, oldest = self._undecided, next(iter(self._open.values()), high_watermark)
+        if not undecided:
+            return min(high_watermark, oldest)
+        if undecided[-1][1] < high_watermark:
+            undecided.clear()
+        else:
+            self._undecided = undecided = [each for each in undecided if each[1] >= high_watermark]
         return min(high_watermark, oldest, *[first for first, _ in undecided])
 
     @property

@@ -150,9 +150,9 @@ class Dispatch:
 
     # the ways to make calls -----------------------------------------------------------------------------------------
 
-    async def run(self, lane: Lane, call: Call) -> None:
+    def run(self, lane: Lane, call: Call) -> Awaitable[None]:
         """Handle the records of a call that are in order, up to where it has to end. See `work`."""
-        await lane.call_loop.run(self.slices, self.work(lane, call, lane.call_loop))
+        return lane.call_loop.run(self.slices, self.work(lane, call, lane.call_loop))
 
     async def _payloads(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
@@ -203,14 +203,8 @@ class Dispatch:
 
     async def _each(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
-        publish, indexes, fetch = self._publish, call.indexes, call.fetch
-        if fetch.prepared is None:
-            given = set[int]()
-            fetch.prepared = self._calls.of(call.records, lane, given), given
-        prepared, given = fetch.prepared
-        if given:
-            given.difference_update(indexes)  # a record may be called again, and its filter may drop it then
-        begin = self.times.timed(prepared)
+        publish, indexes = self._publish, call.indexes
+        begin, given = self._prepared(lane, call)
         clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self._failing.given_up
         handled, look_at = 0, call.at
         try:
@@ -251,6 +245,20 @@ class Dispatch:
                     call.at = place + 1
         finally:
             self.counts.handled += handled
+
+    def _prepared(self, lane: Lane, call: Call) -> tuple[Callable[[int], Any], set[int]]:
+        """Return what begins the call of a record, and the records of the fetch that reached the handler.
+
+        All calls of a fetch share both, because without order each record is a call.
+        """
+        fetch = call.fetch
+        if fetch.prepared is None:
+            given = set[int]()
+            fetch.prepared = self._calls.of(call.records, lane, given), given
+        begin, given = fetch.prepared
+        if given:
+            given.difference_update(call.indexes)  # a record may be called again, and its filter may drop it then
+        return self.times.timed(begin), given
 
     async def _in_slices(self, lane: Lane, call: Call, loop: CallLoop) -> None:
         """A plain function: records go to a worker thread by the slice, not one change of threads for each."""

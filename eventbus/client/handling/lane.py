@@ -122,7 +122,7 @@ class Lane:
         """Makes those calls."""
         self.moves: dict[int, Outgoing] = {}
         """Of a retry partition: what its entries turned into, by number."""
-        self.note: Callable[[], str] = _no_note
+        self.note: Callable[[], str] | None = None
         """What is to stand beside the offset in a commit."""
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
@@ -341,10 +341,6 @@ class Lane:
     def __repr__(self) -> str:
         state = "failed" if self.error else "idle" if self.is_idle else "busy"
         return f"<lane {self.topic_partition} {state} {self.work!r}>"
-
-
-def _no_note() -> str:
-    return ""
 
 
 def nothing_before(topic_partition: TopicPartition, next_offset: int) -> FetchedRecords:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 
 import anyio
@@ -128,10 +128,10 @@ class LaneCommits:
                 logger.error("handler %r: offsets are not committed: %s", self._handler.__name__, error)
             self.failed(error)
 
-    async def commit(self, lanes: Collection[Lane] | None = None) -> None:
+    def commit(self, lanes: Collection[Lane] | None = None) -> Awaitable[None]:
         """Commit what is finished now, of some lanes or all. Raises what a commit raises."""
         self._consumer.assignment()  # those gone meanwhile are abandoned here
-        await self.commit_lanes(list(self._lanes.values()) if lanes is None else lanes)
+        return self.commit_lanes(list(self._lanes.values()) if lanes is None else lanes)
 
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
@@ -187,8 +187,9 @@ class LaneCommits:
     async def _commit_plainly(self, commits: Mapping[Lane, Commit]) -> None:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for lane, commit in commits.items():
-            offsets[lane.topic_partition] = OffsetAndMetadata(commit.next_offset, lane.note())
-        shown, self.elsewhere = self._shown(), {}
+            note = "" if lane.note is None else lane.note()
+            offsets[lane.topic_partition] = OffsetAndMetadata(commit.next_offset, note)
+        shown, self.elsewhere = self._shown() if self.elsewhere else {}, {}
         for partition, offset in shown.items():
             offsets.setdefault(partition, OffsetAndMetadata(offset))
         if not offsets:
@@ -209,8 +210,6 @@ class LaneCommits:
 
     def _shown(self) -> dict[TopicPartition, int]:
         """Of `elsewhere` what is ours, where no lane has gone beyond."""
-        if not self.elsewhere:
-            return {}
         ours, lanes = set(self._consumer.assignment()), self._lanes
         return {
             one: offset for one, offset in self.elsewhere.items()

@@ -107,7 +107,9 @@ class Moves:
         ``commit``: what the lane's machine wants stored; None: it has none, or is asked when the outcome of its last
         commit is known.
         """
-        writer = self._writers.setdefault(lane.topic_partition, _Writer())
+        writer = self._writers.get(lane.topic_partition)
+        if writer is None:
+            writer = self._writers[lane.topic_partition] = _Writer()
         async with writer.turn:
             if lane.abandoned:
                 return
@@ -147,7 +149,7 @@ class Moves:
             async with writer.producer.transaction() as transaction:
                 for outgoing in moving.records:
                     await send(writer.producer, outgoing, self.partitions[outgoing.topic])
-                text = " ".join(filter(None, (token if moving.records else "", lane.note())))
+                text = " ".join(filter(None, (token if moving.records else "", lane.note and lane.note())))
                 offset = OffsetAndMetadata(moving.next_offset, text)
                 await transaction.send_offsets({lane.topic_partition: offset}, self._consumer.group_metadata())
         except BaseException:  # also an answer that was lost, or a cancellation: it may have been committed

@@ -262,7 +262,7 @@ class PartitionWork:
     def _next_in_order(self, fetch: Fetch) -> Call | None:
         """Return a call without a way through the queues: what most partitions have, most of the time."""
         start = fetch.end
-        end = min(start + self._most(is_blocked=False), len(fetch.records))
+        end = min(start + self._most(is_blocked=False), len(fetch.states))
         self._progress.take(fetch, end)
         indexes = range(start, end) if self._progress.skip_below < 0 else fetch.in_state(range(start, end))
         if not indexes:
@@ -317,7 +317,7 @@ class PartitionWork:
         if not arrived or is_ended or (self._calls and self.policy.order == "partition"):
             return False
         fetch = arrived[0]
-        offsets, left = fetch.records.offsets, len(fetch.records) - fetch.end
+        offsets, left = fetch.records.offsets, len(fetch.states) - fetch.end
         if self._is_exactly_once:
             return self._slice is None and self._commit is None and self._open_slice(fetch)
         if self._is_at_most_once:

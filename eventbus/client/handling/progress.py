@@ -73,7 +73,7 @@ class Progress:
         """The records up to ``end`` are put into queues."""
         self._taken_count += end - fetch.end
         fetch.end = end
-        if end == len(fetch.records) and not self._keeps_uncommitted:
+        if end == len(fetch.states) and not self._keeps_uncommitted:
             self.arrived.popleft()
 
     @property

@@ -81,10 +81,10 @@ class StoredPlaces:
         """Return the partitions whose next record waits for the database, each with the reason."""
         return self._units.waiting_for()
 
-    def note_of(self, partition: TopicPartition) -> Callable[[], str]:
+    def note_of(self, partition: TopicPartition) -> Callable[[], str] | None:
         """What a commit in the log is to say of the database; it has that much, or more."""
         if self._recovering is not None and self._recovering.is_retry(partition.topic):
-            return lambda: ""
+            return None
         return partial(self._note, partition)
 
     def _note(self, partition: TopicPartition) -> str:

@@ -219,8 +219,9 @@ class Watch:
         if caller is None:  # the same one for all calls, so that their contexts are equal
             caller = lane.caller = Caller(dispatch, lane.call_loop)
             caller.lane = lane
+            begin_here(self, caller)
         caller.call, caller.is_late = call, False
-        begin_here(self, caller)
+        here.set(caller)
         self.begins(caller)
         began, was_each = times.now(), times.is_each
         try:
