@@ -50,12 +50,12 @@ def fetches(count: int) -> list[Any]:
     ]
 
 
-async def handled(watch: Any, dispatch: Any, lane: Any, chunk: Any) -> None:
+async def handled(watch: Any, dispatch: Any, driver: Any, chunk: Any) -> None:
     """A fetch through a handler, as the driver of a partition in order has it."""
-    lane.work.fetched(chunk)
-    call = lane.work.next_call()
-    await watch.run_in_order(dispatch, lane, call)
-    lane.work.ended(call)
+    driver.work.fetched(chunk)
+    call = driver.work.next_call()
+    await watch.run_in_order(dispatch, driver, call)
+    driver.work.ended(call)
 
 
 async def dispatched(handler: Any, n: int) -> Meter:
@@ -63,17 +63,17 @@ async def dispatched(handler: Any, n: int) -> Meter:
     from eventbus import TopicPartition
     from eventbus.backends.clock import RealTimers
     from eventbus.client.handling.dispatch import Dispatch
-    from eventbus.client.handling.lane import Lane
+    from eventbus.client.handling.partition_driver import PartitionDriver
     from eventbus.client.handling.watch import Watch
 
-    lane, dispatch = Lane(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
-    watch = Watch(handler, RealTimers(), lambda lane, error: None)
+    driver, dispatch = PartitionDriver(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
+    watch = Watch(handler, RealTimers(), lambda driver, error: None)
     chunks = fetches(n + PER_FETCH)
-    await handled(watch, dispatch, lane, chunks[0])  # warm
+    await handled(watch, dispatch, driver, chunks[0])  # warm
     with Meter() as meter:
         for chunk in chunks[1:]:
-            await handled(watch, dispatch, lane, chunk)
-    assert lane.work.finished == n + PER_FETCH, lane
+            await handled(watch, dispatch, driver, chunk)
+    assert driver.work.finished == n + PER_FETCH, driver
     assert dispatch.counts.handled == n + PER_FETCH, dispatch.counts
     return meter
 

@@ -57,21 +57,21 @@ async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
     """CPU seconds per record of each kind of handler and dispatch: of its fastest fetch, fetches in turns."""
     from eventbus import TopicPartition
     from eventbus.backends.clock import RealTimers
-    from eventbus.client.handling.lane import Lane
+    from eventbus.client.handling.partition_driver import PartitionDriver
     from eventbus.client.handling.watch import Watch
 
     watches = deque(
-        (name, Watch(handler, RealTimers(), lambda lane, error: None), dispatch)
+        (name, Watch(handler, RealTimers(), lambda driver, error: None), dispatch)
         for name, (handler, dispatch) in kinds.items()
     )
     best = dict.fromkeys(kinds, float("inf"))
     for _ in range(ROUNDS):
-        lanes = {name: Lane(TopicPartition("log", 0), lambda error: False) for name in kinds}
+        drivers = {name: PartitionDriver(TopicPartition("log", 0), lambda error: False) for name in kinds}
         for chunk in fetches(n):
             watches.rotate()  # the first one finds the fetch in no cache
             for name, watch, dispatch in watches:
                 began = time.thread_time()
-                await handled(watch, dispatch, lanes[name], chunk)
+                await handled(watch, dispatch, drivers[name], chunk)
                 best[name] = min(best[name], (time.thread_time() - began) / PER_FETCH)
     return best
 
@@ -118,7 +118,7 @@ def metrics_of_single_records(n: int) -> Numbers:
     from eventbus import TopicPartition, consumer
     from eventbus.backends.clock import RealTimers
     from eventbus.client.handling import here, watch
-    from eventbus.client.handling.lane import Lane
+    from eventbus.client.handling.partition_driver import PartitionDriver
     from eventbus.types import FetchedRecords
 
     @consumer("log")
@@ -131,14 +131,14 @@ def metrics_of_single_records(n: int) -> Numbers:
     ]
 
     async def seconds_of(handler: Any, dispatch: Any) -> float:
-        one, lane = Watch(handler, RealTimers(), lambda lane, error: None), _lane()
+        one, driver = Watch(handler, RealTimers(), lambda driver, error: None), _driver()
         began = time.thread_time()
         for fetch in ones:
-            await handled(one, dispatch, lane, fetch)
+            await handled(one, dispatch, driver, fetch)
         return (time.thread_time() - began) / len(ones)
 
-    def _lane() -> Lane:
-        return Lane(TopicPartition("log", 0), lambda error: False)
+    def _driver() -> PartitionDriver:
+        return PartitionDriver(TopicPartition("log", 0), lambda error: False)
 
     Watch = watch.Watch
     on, off = _dispatch(payload), _dispatch(payload, is_off=True)

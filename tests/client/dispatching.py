@@ -8,7 +8,7 @@ from eventbus import TopicPartition
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Policy
 from eventbus.types import FetchedRecords, TimestampType
 
@@ -35,30 +35,32 @@ def chunk_of(*values: bytes | None) -> FetchedRecords:
     return FetchedRecords("t", 0, offsets, [0] * count, no_keys, list(values), None, TimestampType.CREATE_TIME, count)
 
 
-async def dispatched(handler: Handler[..., Any], *values: bytes | None, outputs: Outputs | None = None) -> Lane:
-    """Return the lane after the handler was called with a fetch of these values."""
-    lane = lane_of(handler)
-    await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), lane, chunk_of(*values))
-    return lane
+async def dispatched(
+    handler: Handler[..., Any], *values: bytes | None, outputs: Outputs | None = None
+) -> PartitionDriver:
+    """Return the driver after the handler was called with a fetch of these values."""
+    driver = driver_of(handler)
+    await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), driver, chunk_of(*values))
+    return driver
 
 
-async def run(dispatch: Dispatch, lane: Lane, chunk: FetchedRecords | None = None) -> None:
-    """Add a fetch to the lane, and run all calls that are possible then."""
+async def run(dispatch: Dispatch, driver: PartitionDriver, chunk: FetchedRecords | None = None) -> None:
+    """Add a fetch, and run all calls that are possible then."""
     if chunk is not None:
-        lane.work.fetched(chunk)
-    while (call := lane.work.next_call()) is not None:
-        await dispatch.run(lane, call)
-        lane.work.ended(call)
+        driver.work.fetched(chunk)
+    while (call := driver.work.next_call()) is not None:
+        await dispatch.run(driver, call)
+        driver.work.ended(call)
 
 
-def lane_of(handler: Handler[..., Any] | None = None, partition: int = 0) -> Lane:
+def driver_of(handler: Handler[..., Any] | None = None, partition: int = 0) -> PartitionDriver:
     policy = Policy(manual_ack=handler is not None and handler.spec.ack == "manual")
-    return Lane(TopicPartition("t", partition), lambda error: False, policy)
+    return PartitionDriver(TopicPartition("t", partition), lambda error: False, policy)
 
 
-async def finished(lane: Lane) -> int:
+async def finished(driver: PartitionDriver) -> int:
     """Store all outputs, and return the end of the finished prefix."""
-    for _, output in lane.outputs:
+    for _, output in driver.outputs:
         cast("Delivery", output).batch.resolve(0, -1)
-    await lane.outputs_stored()
-    return lane.work.finished
+    await driver.outputs_stored()
+    return driver.work.finished

@@ -62,17 +62,17 @@ async def test_a_record_is_finished_when_it_is_acknowledged() -> None:
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    lane = await manual(handle, b"1", b"2", b"3")
-    assert lane.work.finished == 0
+    driver = await manual(handle, b"1", b"2", b"3")
+    assert driver.work.finished == 0
     records[1].ack()
-    assert lane.work.finished == 0
+    assert driver.work.finished == 0
     records[0].ack()
-    assert lane.work.finished == 2
+    assert driver.work.finished == 2
     records[0].ack()
     records[1].ack()
-    assert lane.work.finished == 2
+    assert driver.work.finished == 2
     records[2].ack()
-    assert lane.work.finished == 3
+    assert driver.work.finished == 3
 
 
 async def test_the_payload_and_its_record() -> None:
@@ -106,9 +106,9 @@ async def test_an_acknowledged_record_stays_finished_when_its_handler_raises() -
         record.ack()
         raise ValueError("after it")
 
-    lane = await manual(handle, b"1", b"2")
-    assert lane.work.finished == 1
-    assert "offset 0" in str(lane.error)
+    driver = await manual(handle, b"1", b"2")
+    assert driver.work.finished == 1
+    assert "offset 0" in str(driver.error)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -121,8 +121,8 @@ async def test_a_failure_that_is_skipped_needs_no_acknowledgement(is_async: bool
     async def handle_later(record: ConsumerRecord) -> None:
         handle(record)
 
-    lane = await manual(handle_later if is_async else handle, b"bad", b"2", on_error="skip")
-    assert lane.work.finished == 2
+    driver = await manual(handle_later if is_async else handle, b"bad", b"2", on_error="skip")
+    assert driver.work.finished == 2
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
@@ -146,7 +146,7 @@ async def test_what_the_handler_never_saw_needs_no_acknowledgement(kind: str) ->
             handle(record)
 
     function: Any = {"async": handle_later, "sync": handle, "batch": handle_batch}[kind]
-    lane = await manual(
+    driver = await manual(
         function,
         b"0",
         b"1",
@@ -156,7 +156,7 @@ async def test_what_the_handler_never_saw_needs_no_acknowledgement(kind: str) ->
         filter=lambda record: record.offset < 3,
         batch=kind == "batch",
     )
-    assert (seen, lane.work.finished) == ([b"1"], 4)
+    assert (seen, driver.work.finished) == ([b"1"], 4)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -169,8 +169,8 @@ async def test_a_filter_alone(kind: str) -> None:
         handle(record)
 
     function: Any = handle if kind == "sync" else handle_later
-    lane = await manual(function, b"0", b"1", b"2", filter=lambda record: record.value != b"0")
-    assert lane.work.finished == 2
+    driver = await manual(function, b"0", b"1", b"2", filter=lambda record: record.value != b"0")
+    assert driver.work.finished == 2
 
 
 async def test_a_copy_of_the_record_acknowledges_the_same() -> None:
@@ -183,10 +183,10 @@ async def test_a_copy_of_the_record_acknowledges_the_same() -> None:
         assert payload == record.value == b"clear"
         kept.append(record)
 
-    lane = await manual(handle, b"secret", middleware=[decrypt])
-    assert lane.work.finished == 0
+    driver = await manual(handle, b"secret", middleware=[decrypt])
+    assert driver.work.finished == 0
     kept[0].ack()
-    assert lane.work.finished == 1
+    assert driver.work.finished == 1
 
 
 # now ------------------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ async def test_ack_now_returns_when_the_commit_is_stored() -> None:
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    lane = await dispatched(handle, b"1", b"2")
+    driver = await dispatched(handle, b"1", b"2")
     done: list[int] = []
 
     async def acknowledge(record: ConsumerRecord) -> None:
@@ -210,11 +210,11 @@ async def test_ack_now_returns_when_the_commit_is_stored() -> None:
         for record in records:
             tasks.start_soon(acknowledge, record)
         await others_wait()
-        assert (lane.work.finished, done) == (2, [])
-        lane.stored(Commit(1))
+        assert (driver.work.finished, done) == (2, [])
+        driver.stored(Commit(1))
         await others_wait()
         assert done == [0]
-        lane.stored(lane.work.next_commit())
+        driver.stored(driver.work.next_commit())
     assert done == [0, 1]
     await records[1].ack_now()
 
@@ -226,8 +226,8 @@ async def test_a_partition_that_is_lost() -> None:
     async def handle(record: ConsumerRecord) -> None:
         records.append(record)
 
-    lane = await dispatched(handle, b"1")
-    lane.close(abandon=True)
+    driver = await dispatched(handle, b"1")
+    driver.close(abandon=True)
     records[0].ack()
     with pytest.raises(IllegalGeneration, match="handles it again"):
         await records[0].ack_now()

@@ -364,15 +364,15 @@ async def test_a_partition_that_moves_waits_for_the_acknowledgements_of_what_was
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run.consumer.revoke, T0)
             await clock.advance(seconds=1)
-            assert T0 in run.runner.lanes
+            assert T0 in run.runner.drivers
             for offset in range(5):
                 kept.records[offset].ack()
-        assert run.consumer.offsets[T0].offset == 5 and T0 not in run.runner.lanes
+        assert run.consumer.offsets[T0].offset == 5 and T0 not in run.runner.drivers
         kept.records[100].ack()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run.consumer.revoke, T1)
             await clock.advance(seconds=10)
-        assert run.consumer.offsets[T1].offset == 101 and run.runner.lanes == {}
+        assert run.consumer.offsets[T1].offset == 101 and run.runner.drivers == {}
         kept.records[101].ack()  # too late: of no use, and no harm
         await clock.advance(seconds=1)
         assert run.consumer.offsets[T1].offset == 101
@@ -397,7 +397,7 @@ async def test_a_partition_that_moves_waits_for_no_acknowledgement_of_what_was_n
             for record in begun:
                 record.ack()
             await clock.advance(seconds=1)
-            assert run.runner.lanes == {}, "at once, not when the time for acknowledgements is over"
+            assert run.runner.drivers == {}, "at once, not when the time for acknowledgements is over"
         assert len(begun) == 3 and run.consumer.offsets[T0].offset == 3
 
 

@@ -18,7 +18,7 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import StorageError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of, run
+from tests.client.dispatching import Outputs, chunk_of, dispatched, driver_of, run
 
 
 class Order(msgspec.Struct):
@@ -62,10 +62,10 @@ async def test_an_async_handler_behind_a_plain_decorator_runs_on_the_loop(decora
             await anyio.lowlevel.checkpoint()
             seen.append(([payload], threading.current_thread()))
 
-    lane = await dispatched(consumer("t", batch=batch)(decorate(handle)), b"1", b"2")
+    driver = await dispatched(consumer("t", batch=batch)(decorate(handle)), b"1", b"2")
     assert [value for payload, _ in seen for value in payload] == [b"1", b"2"]
     assert {thread for _, thread in seen} == {threading.current_thread()}
-    assert lane.work.finished == 2
+    assert driver.work.finished == 2
 
 
 async def test_a_decorator_that_sometimes_does_not_call() -> None:
@@ -124,9 +124,9 @@ async def test_an_awaited_error_stops_at_its_record() -> None:
     def handle(payload: bytes) -> Any:
         return later(payload) if payload == b"2" else None
 
-    lane = await dispatched(handle, b"1", b"2", b"3")
-    assert lane.work.finished == 1
-    assert "offset 1, key None: made it raise ValueError: late" in str(lane.error)
+    driver = await dispatched(handle, b"1", b"2", b"3")
+    assert driver.work.finished == 1
+    assert "offset 1, key None: made it raise ValueError: late" in str(driver.error)
 
 
 def _yields(payload: bytes) -> Iterator[int]:
@@ -144,9 +144,9 @@ def _yields_of_many(payload: list[bytes]) -> Iterator[int]:
 @pytest.mark.parametrize("decorate", [plain, hidden])
 @pytest.mark.parametrize("function", [_yields, _yields_later, _yields_of_many])
 async def test_a_generator_that_nobody_takes_from_stops_the_lane(decorate: Any, function: Any) -> None:
-    lane = await dispatched(consumer("t", batch=function is _yields_of_many)(decorate(function)), b"1")
-    assert lane.work.finished == 0
-    assert "yields values, but publishes them nowhere" in str(lane.error)
+    driver = await dispatched(consumer("t", batch=function is _yields_of_many)(decorate(function)), b"1")
+    assert driver.work.finished == 0
+    assert "yields values, but publishes them nowhere" in str(driver.error)
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -205,23 +205,23 @@ KINDS = ["sync", "async", "generator", "batch"]
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_output_that_cannot_be_sent_is_the_handlers_error(kind: str) -> None:
     outputs = Outputs()
-    lane = await dispatched(_publishing(kind, "stop"), b"1", b"bad", b"3", outputs=outputs)
+    driver = await dispatched(_publishing(kind, "stop"), b"1", b"bad", b"3", outputs=outputs)
     assert outputs.values == [b"1"]
-    assert "offset 1, key None: made it raise ValueError: cannot be sent" in str(lane.error)
+    assert "offset 1, key None: made it raise ValueError: cannot be sent" in str(driver.error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_skipped_record_is_not_finished_before_the_outputs_ahead_of_it(kind: str) -> None:
     outputs = Outputs()
-    lane = await dispatched(_publishing(kind, "skip"), b"1", b"bad", b"3", outputs=outputs)
-    lane.settle()
-    assert (outputs.values, lane.work.finished, lane.error) == ([b"1", b"3"], 0, None)
+    driver = await dispatched(_publishing(kind, "skip"), b"1", b"bad", b"3", outputs=outputs)
+    driver.settle()
+    assert (outputs.values, driver.work.finished, driver.error) == ([b"1", b"3"], 0, None)
     outputs.batches[0].resolve(0, -1)
-    lane.settle()
-    assert lane.work.finished == 2
+    driver.settle()
+    assert driver.work.finished == 2
     outputs.batches[1].resolve(0, -1)
-    lane.settle()
-    assert lane.work.finished == 3
+    driver.settle()
+    assert driver.work.finished == 3
 
 
 async def test_outputs_sent_before_the_error_count() -> None:
@@ -233,12 +233,12 @@ async def test_outputs_sent_before_the_error_count() -> None:
         yield payload
         raise ValueError("after the first")
 
-    lane = await dispatched(handle, b"1", outputs=outputs)
-    assert (outputs.values, lane.work.finished) == ([b"1"], 0)
+    driver = await dispatched(handle, b"1", outputs=outputs)
+    assert (outputs.values, driver.work.finished) == ([b"1"], 0)
     outputs.batches[0].fail(StorageError("disk full"))
-    lane.settle()
-    assert lane.work.finished == 0
-    assert "disk full" in str(lane.error)
+    driver.settle()
+    assert driver.work.finished == 0
+    assert "disk full" in str(driver.error)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -258,20 +258,20 @@ async def test_a_record_whose_handler_raises_publishes_nothing(is_async: bool) -
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_more_is_published_once_the_lane_has_failed(kind: str) -> None:
-    lane = lane_of()
+    driver = driver_of()
     outputs = Outputs()
 
     async def publish(value: bytes) -> Delivery | None:
         delivery = await outputs.publish(value)
         if value == b"2":  # meanwhile the commit loop finds that the first output was not stored
             outputs.batches[0].fail(StorageError("disk full"))
-            lane.settle()
+            driver.settle()
         return delivery
 
-    await run(Dispatch(_publishing(kind, "stop"), publish, {}), lane, chunk_of(b"1", b"2", b"3", b"4"))
+    await run(Dispatch(_publishing(kind, "stop"), publish, {}), driver, chunk_of(b"1", b"2", b"3", b"4"))
     assert outputs.values == [b"1", b"2"]
-    assert lane.work.finished == 0
-    assert "disk full" in str(lane.error)
+    assert driver.work.finished == 0
+    assert "disk full" in str(driver.error)
 
 
 # batches --------------------------------------------------------------------------------------------------------------
@@ -284,9 +284,9 @@ async def test_a_batch_of_which_nothing_can_be_read_is_not_handed_over() -> None
     async def handle(orders: list[Order]) -> None:
         calls.append(orders)
 
-    lane = await dispatched(handle, b"no json", b"nor this", b"{", b'{"amount":3}')
+    driver = await dispatched(handle, b"no json", b"nor this", b"{", b'{"amount":3}')
     assert calls == [[Order(3)]]
-    assert lane.work.finished == 4
+    assert driver.work.finished == 4
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -299,9 +299,9 @@ async def test_a_batch_of_records(is_async: bool) -> None:
     async def note_later(records: list[ConsumerRecord]) -> None:
         note(records)
 
-    lane = await dispatched(consumer("t", batch=2)(note_later if is_async else note), b"1", None, b"3")
+    driver = await dispatched(consumer("t", batch=2)(note_later if is_async else note), b"1", None, b"3")
     assert calls == [[(0, b"1"), (1, None)], [(2, b"3")]]
-    assert lane.work.finished == 3
+    assert driver.work.finished == 3
 
 
 # threads --------------------------------------------------------------------------------------------------------------

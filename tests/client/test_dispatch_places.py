@@ -14,10 +14,10 @@ import pytest
 from eventbus import ConsumerRecord, consumer, producer
 from eventbus.client.handling import calls
 from eventbus.client.handling.dispatch import Dispatch
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Call
 from eventbus.errors import HandlerError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of, run
+from tests.client.dispatching import Outputs, chunk_of, dispatched, driver_of, run
 from tests.support import others_wait
 
 
@@ -25,12 +25,12 @@ class Order(msgspec.Struct):
     amount: int
 
 
-def call_of(*values: bytes | None) -> tuple[Lane, Call]:
-    lane = lane_of()
-    lane.work.fetched(chunk_of(*values))
-    call = lane.work.next_call()
+def call_of(*values: bytes | None) -> tuple[PartitionDriver, Call]:
+    driver = driver_of()
+    driver.work.fetched(chunk_of(*values))
+    call = driver.work.next_call()
     assert call is not None
-    return lane, call
+    return driver, call
 
 
 # how far it went ------------------------------------------------------------------------------------------------------
@@ -87,15 +87,15 @@ async def test_a_call_that_has_to_end_goes_on_in_the_next_one(shape: str) -> Non
 
     def cut(value: bytes) -> None:
         if value in (b"2", b"3"):
-            lane.work.end_slice()
+            driver.work.end_slice()
 
     handler = shaped(shape, seen, cut)
-    lane, dispatch = lane_of(handler), Dispatch(handler, None, {})
-    lane.work.fetched(chunk_of(b"1", b"2", b"3", b"4", b"5"))
-    while (call := lane.work.next_call()) is not None:
-        await dispatch.run(lane, call)
-        lane.work.ended(call)
-        finished.append(lane.work.finished)
+    driver, dispatch = driver_of(handler), Dispatch(handler, None, {})
+    driver.work.fetched(chunk_of(b"1", b"2", b"3", b"4", b"5"))
+    while (call := driver.work.next_call()) is not None:
+        await dispatch.run(driver, call)
+        driver.work.ended(call)
+        finished.append(driver.work.finished)
     assert seen == [b"1", b"2", b"3", b"4", b"5"]
     assert finished == ([2, 4, 5] if "batch" in shape else [2, 3, 5])
     assert dispatch.counts.handled == 5
@@ -109,26 +109,26 @@ async def test_counts(shape: str, policy: str) -> None:
             raise ValueError("no")
 
     handler = shaped(shape, [], fail, on_error=policy)
-    lane, dispatch = lane_of(handler), Dispatch(handler, None, {})
-    await run(dispatch, lane, chunk_of(b"1", b"2", b"3", b"4", b"5"))
+    driver, dispatch = driver_of(handler), Dispatch(handler, None, {})
+    await run(dispatch, driver, chunk_of(b"1", b"2", b"3", b"4", b"5"))
     failed = 2 if "batch" in shape else 1
     if policy == "skip":
         assert dispatch.counts == calls.Counts(handled=5 - failed, failed=failed, skipped=failed)
-        assert lane.work.finished == 5
+        assert driver.work.finished == 5
     else:
         assert dispatch.counts == calls.Counts(handled=2, failed=failed)
-        assert lane.work.finished == 2
-        assert "offset 2" in str(lane.error)
+        assert driver.work.finished == 2
+        assert "offset 2" in str(driver.error)
 
 
 async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
     for shape in ("payload", "record", "sync", "batch"):
         seen: list[Any] = []
         handler = shaped(shape, seen, on_error="skip")
-        lane, chunk = lane_of(), chunk_of(b"1", None, b"3")
+        driver, chunk = driver_of(), chunk_of(b"1", None, b"3")
         dispatch = Dispatch(handler, None, {})
-        await run(dispatch, lane, chunk)
-        assert (seen, lane.work.finished) == ([b"1", b"3"], 3), shape
+        await run(dispatch, driver, chunk)
+        assert (seen, driver.work.finished) == ([b"1", b"3"], 3), shape
         assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
 
 
@@ -161,14 +161,14 @@ async def test_whose_error_it_was(shape: str) -> None:
 async def test_a_lane_in_error_begins_nothing(shape: str) -> None:
     seen: list[Any] = []
     handler = shaped(shape, seen)
-    lane = lane_of(handler)
-    lane.work.fetched(chunk_of(b"1"))
-    call = lane.work.next_call()
+    driver = driver_of(handler)
+    driver.work.fetched(chunk_of(b"1"))
+    call = driver.work.next_call()
     assert call is not None
-    lane.stop(HandlerError("an output before it was not stored"))
-    await Dispatch(handler, None, {}).run(lane, call)
-    lane.work.ended(call)
-    assert (seen, lane.work.finished) == ([], 0)
+    driver.stop(HandlerError("an output before it was not stored"))
+    await Dispatch(handler, None, {}).run(driver, call)
+    driver.work.ended(call)
+    assert (seen, driver.work.finished) == ([], 0)
 
 
 # too long -------------------------------------------------------------------------------------------------------------
@@ -176,28 +176,30 @@ async def test_a_lane_in_error_begins_nothing(shape: str) -> None:
 
 async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
     for policy in ("stop", "skip"):
-        lane, call = call_of(b"1", b"2", b"3")
+        driver, call = call_of(b"1", b"2", b"3")
         call.at = 1
         dispatch = Dispatch(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
-        assert dispatch.timed_out(lane, call, 2.5) is (policy == "skip")
+        assert dispatch.timed_out(driver, call, 2.5) is (policy == "skip")
         assert dispatch.counts == calls.Counts(failed=1, timed_out=1, skipped=int(policy == "skip"))
         if policy == "stop":
-            assert isinstance(lane.error.__cause__ if lane.error else None, TimeoutError)
-            assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(lane.error)
+            assert isinstance(driver.error.__cause__ if driver.error else None, TimeoutError)
+            assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(
+                driver.error
+            )
 
 
 async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finished() -> None:
-    seen, (lane, call) = list[bytes](), call_of(b"1", b"2", b"3")
+    seen, (driver, call) = list[bytes](), call_of(b"1", b"2", b"3")
 
     def give_up(value: bytes) -> None:
         seen.append(value)
         if value == b"2":  # as the watch does, in the midst of it
-            dispatch.timed_out(lane, call, 5)
+            dispatch.timed_out(driver, call, 5)
 
     dispatch = Dispatch(shaped("sync", [], give_up, timeout=5), None, {})
-    await dispatch.run(lane, call)
-    lane.work.ended(call)
-    assert (seen, lane.work.finished) == ([b"1", b"2"], 1)
+    await dispatch.run(driver, call)
+    driver.work.ended(call)
+    assert (seen, driver.work.finished) == ([b"1", b"2"], 1)
     assert dispatch.counts == calls.Counts(handled=1, failed=1, timed_out=1)
 
 
@@ -208,7 +210,7 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
     with_middleware: bool, batch: bool, takes_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    lane, call = call_of(b"1")
+    driver, call = call_of(b"1")
 
     class Time:
         @staticmethod
@@ -221,24 +223,24 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
     def handle(payload: Any) -> None:
         nonlocal now
         now += takes_seconds
-        dispatch.timed_out(lane, call, 5)  # as the watch does, in the midst of it
+        dispatch.timed_out(driver, call, 5)  # as the watch does, in the midst of it
 
     handle.__annotations__["payload"] = list[bytes] if batch else bytes
     handler = consumer("t", batch=batch, timeout=5, middleware=[passing] if with_middleware else [])(handle)
     monkeypatch.setattr(calls, "time", Time)
     dispatch = Dispatch(handler, None, {})
-    await dispatch.run(lane, call)
-    lane.work.ended(call)
+    await dispatch.run(driver, call)
+    driver.work.ended(call)
     assert (dispatch.counts.failed, dispatch.counts.timed_out) == (1, 1)
-    assert lane.work.finished == 0
-    assert "its call was given up" in str(lane.error)
+    assert driver.work.finished == 0
+    assert "its call was given up" in str(driver.error)
 
 
 async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
-    lane, call = call_of(b"1", b"2", b"3")
+    driver, call = call_of(b"1", b"2", b"3")
     dispatch = Dispatch(shaped("batch", [], on_error="stop", timeout=1), None, {})
-    assert not dispatch.timed_out(lane, call, 1)
-    assert "offset 0 (a batch of 2 records)" in str(lane.error)
+    assert not dispatch.timed_out(driver, call, 1)
+    assert "offset 0 (a batch of 2 records)" in str(driver.error)
     assert dispatch.counts.timed_out == 2
 
 
@@ -262,8 +264,8 @@ async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
     monkeypatch.setattr(calls, "time", Time)
     outputs = Outputs()
     handler = consumer("t", timeout=2, on_error="skip", batch=1 if batch else False)(producer("out")(handle))
-    dispatch, lane = Dispatch(handler, outputs.publish, {}), lane_of()
-    await run(dispatch, lane, chunk_of(b"1", b"2", b"3"))
+    dispatch, driver = Dispatch(handler, outputs.publish, {}), driver_of()
+    await run(dispatch, driver, chunk_of(b"1", b"2", b"3"))
     assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
     assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
 
@@ -285,12 +287,12 @@ def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: st
     handler = consumer("t", batch=shape == "batch", ack=ack, on_error="skip")(functions.get(shape, forever_record))
 
     async def main() -> None:
-        lane, chunk, dispatch = lane_of(handler), chunk_of(b"1"), Dispatch(handler, None, {})
+        driver, chunk, dispatch = driver_of(handler), chunk_of(b"1"), Dispatch(handler, None, {})
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, dispatch, lane, chunk)
+            tasks.start_soon(run, dispatch, driver, chunk)
             await others_wait()
             tasks.cancel_scope.cancel()
-        assert (dispatch.counts, lane.error, lane.work.finished) == (calls.Counts(), None, 0)
+        assert (dispatch.counts, driver.error, driver.work.finished) == (calls.Counts(), None, 0)
 
     anyio.run(main, backend=backend)
 
@@ -309,18 +311,18 @@ def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(b
             raise ValueError("was disturbed") from None
 
     async def main() -> None:
-        lane, chunk = lane_of(), chunk_of(b"1", b"2")
+        driver, chunk = driver_of(), chunk_of(b"1", b"2")
         dispatch = Dispatch(handle, outputs.publish, {})
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run, dispatch, lane, chunk)
+                tasks.start_soon(run, dispatch, driver, chunk)
                 await others_wait()
                 scope.cancel()
         assert scope.cancelled_caught
-        assert (dispatch.counts, lane.error, lane.work.finished) == (calls.Counts(), None, 0)
-        [call] = lane.work._calls
-        dispatch.pass_over(lane, call)
-        assert len(lane.outputs) == 1
+        assert (dispatch.counts, driver.error, driver.work.finished) == (calls.Counts(), None, 0)
+        [call] = driver.work._calls
+        dispatch.pass_over(driver, call)
+        assert len(driver.outputs) == 1
 
     anyio.run(main, backend=backend)
 
@@ -344,7 +346,7 @@ def test_plain_functions_run_side_by_side_as_far_as_concurrency_allows() -> None
         dispatch = Dispatch(handle, None, {})
         async with anyio.create_task_group() as tasks:
             for partition in range(6):
-                tasks.start_soon(run, dispatch, lane_of(partition=partition), chunk_of(b"x"))
+                tasks.start_soon(run, dispatch, driver_of(partition=partition), chunk_of(b"x"))
 
     for backend in ("asyncio", "trio"):
         anyio.run(main, backend=backend)

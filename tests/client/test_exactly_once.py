@@ -411,9 +411,9 @@ async def test_a_plain_function_that_outlasts_its_timeout_stops_its_partition_an
         await until(lambda: b"1" in calls)
         await bus.clock.advance(seconds=2)
         released.set()
-        [lane] = bus.context.runners[0].lanes.values()
-        await until(lambda: not lane.is_busy)
+        [driver] = bus.context.runners[0].drivers.values()
+        await until(lambda: not driver.is_busy)
         await bus.clock.advance(seconds=2)
         assert calls[-1] == b"1" and calls.count(b"1") == 1
-        assert bus.context.runners[0].error is not None and lane.work.committed == 1
+        assert bus.context.runners[0].error is not None and driver.work.committed == 1
     assert caplog.text.count("is stopped here") == 1

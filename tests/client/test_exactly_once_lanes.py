@@ -487,9 +487,9 @@ async def test_a_long_slice_is_cut_before_its_transaction_times_out() -> None:
     async with running(handle) as run:
         run.consumer.deliver(records(T0, range(4)))
         await at.wait()
-        lane = run.runner.lanes[T0]
+        driver = run.runner.drivers[T0]
         with anyio.fail_after(10):
-            while not all(call.end < len(call) for call in lane.work._calls):
+            while not all(call.end < len(call) for call in driver.work._calls):
                 await anyio.lowlevel.checkpoint()
         go.set()
         await finished(run)

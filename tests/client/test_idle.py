@@ -63,8 +63,8 @@ async def test_what_waits_for_room_is_not_done(bus: TestBus) -> None:
         assert len(begun) == 2
         for record in begun[:]:
             record.ack()
-        [lane] = bus.context.runners[0].lanes.values()
-        assert not lane.is_idle
+        [driver] = bus.context.runners[0].drivers.values()
+        assert not driver.is_idle
         await bus.clock.settle()
         for record in begun[2:]:
             record.ack()

@@ -78,8 +78,8 @@ async def test_each_record_has_its_own_and_what_is_shared_is_made_once() -> None
     ) -> None:
         seen.append((order.amount, db, cl, repo.made))
 
-    lane = await dispatched(handle, *ORDERS)
-    assert lane.work.finished == 2
+    driver = await dispatched(handle, *ORDERS)
+    assert driver.work.finished == 2
     once = ["settings", "open", "connect"]
     both = ("database of settings", "client of settings", ("database of settings", 7))
     assert seen == [*once, (1, *both), "disconnect", "close", *once, (2, *both), "disconnect", "close"]
@@ -274,10 +274,10 @@ async def test_dependency_sees_what_the_handler_raised_and_cannot_hide_it(is_asy
         def handle(order: Order, db: str = Depends(session)) -> None:
             raise ValueError("no")
 
-    lane = await dispatched(handle, *ORDERS)
-    assert lane.work.finished <= 0
-    assert lane.error is not None
-    assert isinstance(lane.error.__cause__, ValueError)
+    driver = await dispatched(handle, *ORDERS)
+    assert driver.work.finished <= 0
+    assert driver.error is not None
+    assert isinstance(driver.error.__cause__, ValueError)
     assert seen[-1] == "rolled back: no"
 
 
@@ -293,8 +293,8 @@ async def test_failing_dependency_fails_the_record_and_closes_what_is_open() -> 
     async def handle(order: Order, a: str = Depends(broken)) -> None:
         seen.append(order.amount)
 
-    lane = await dispatched(handle, *ORDERS)
-    assert lane.work.finished == 2
+    driver = await dispatched(handle, *ORDERS)
+    assert driver.work.finished == 2
     assert seen[:4] == ["settings", "open", 1, "broken closed"]
     assert seen.count("close") == 0  # a generator that another error passes through closes by finally alone
 

@@ -17,7 +17,7 @@ from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.middleware import CallNext, check_middleware
 from eventbus.errors import ConfigError, SerializationError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, finished, lane_of, run
+from tests.client.dispatching import Outputs, chunk_of, dispatched, driver_of, finished, run
 
 
 class Order(msgspec.Struct):
@@ -82,14 +82,14 @@ async def test_outermost_first_and_the_buses_before_the_handlers(kind: str) -> N
 
     handler = handler_of(kind, steps, middleware=[Step("a"), Step("b")])
     publish = Outputs().publish if kind == "producer" else None
-    lane, dispatch = lane_of(), Dispatch(handler, publish, {}, [Step("bus")])
-    await run(dispatch, lane, chunk_of(*VALUES))
+    driver, dispatch = driver_of(), Dispatch(handler, publish, {}, [Step("bus")])
+    await run(dispatch, driver, chunk_of(*VALUES))
     groups = [[0, 1, 2]] if "batch" in kind else [[0], [1], [2]]
     expected: list[Any] = []
     for group in groups:
         expected += ["bus in", "a in", "b in", *group, "b out", "a out", "bus out"]
     assert steps == expected
-    assert await finished(lane) == 3
+    assert await finished(driver) == 3
     assert dispatch.counts == Counts(handled=3)
 
 
@@ -120,9 +120,9 @@ async def test_it_may_change_the_bytes(kind: str) -> None:
         return await call_next(record)
 
     hidden = [bytes(byte ^ 1 for byte in value) for value in VALUES]
-    lane = await dispatched(handler_of(kind, seen, middleware=[decrypt]), *hidden)
+    driver = await dispatched(handler_of(kind, seen, middleware=[decrypt]), *hidden)
     assert seen == [0, 1, 2]
-    assert lane.work.finished == 3
+    assert driver.work.finished == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,9 +135,9 @@ async def test_one_that_does_not_call_further_has_handled_the_record(kind: str) 
         return await call_next(record) if record.offset % 2 else None
 
     outputs = Outputs() if kind == "producer" else None
-    lane = await dispatched(handler_of(kind, seen, middleware=[odd_ones]), *VALUES, outputs=outputs)
+    driver = await dispatched(handler_of(kind, seen, middleware=[odd_ones]), *VALUES, outputs=outputs)
     assert seen == [1]
-    assert await finished(lane) == 3
+    assert await finished(driver) == 3
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
@@ -165,9 +165,9 @@ async def test_an_error_it_swallows_is_none(kind: str) -> None:
 
     function: Any = {"async": handle, "sync": handle_sync, "batch": handle_batch}[kind]
     handler = consumer("t", middleware=[lenient], batch=kind == "batch")(function)
-    lane = await dispatched(handler, *VALUES)
+    driver = await dispatched(handler, *VALUES)
     assert errors == ["division by zero"]
-    assert (lane.work.finished, lane.error) == (3, None)
+    assert (driver.work.finished, driver.error) == (3, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,12 +178,12 @@ async def test_an_error_of_its_own_is_the_handlers(kind: str, policy: str) -> No
         raise PermissionError("not yours")
 
     outputs = Outputs() if kind == "producer" else None
-    lane = await dispatched(handler_of(kind, [], middleware=[refuse], on_error=policy), *VALUES, outputs=outputs)
+    driver = await dispatched(handler_of(kind, [], middleware=[refuse], on_error=policy), *VALUES, outputs=outputs)
     if policy == "skip":
-        assert (lane.work.finished, lane.error) == (3, None)
+        assert (driver.work.finished, driver.error) == (3, None)
     else:
-        assert lane.work.finished == 0
-        assert "made it raise PermissionError: not yours" in str(lane.error)
+        assert driver.work.finished == 0
+        assert "made it raise PermissionError: not yours" in str(driver.error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,10 +194,10 @@ async def test_one_that_forgets_to_await_loses_nothing(kind: str) -> None:
         return call_next(record)
 
     outputs = Outputs() if kind == "producer" else None
-    lane = await dispatched(
+    driver = await dispatched(
         handler_of(kind, seen, middleware=[forgetful, passing, forgetful]), *VALUES, outputs=outputs
     )
-    assert (seen, await finished(lane)) == ([0, 1, 2], 3)
+    assert (seen, await finished(driver)) == ([0, 1, 2], 3)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
@@ -253,10 +253,10 @@ async def test_it_sees_values_that_cannot_be_read(kind: str) -> None:
 
     seen: list[int] = []
     handler = handler_of(kind, seen, middleware=[note], on_error="skip")
-    lane = await dispatched(handler, b"no json", VALUES[1], None)
+    driver = await dispatched(handler, b"no json", VALUES[1], None)
     assert [str(error)[:22] for error in errors] == ["the value is no Order:", "the value is null (a t"]
     assert seen == [1]
-    assert lane.work.finished == 3
+    assert driver.work.finished == 3
 
 
 async def test_an_error_behind_decrypted_bytes_is_the_handlers() -> None:
@@ -270,20 +270,20 @@ async def test_an_error_behind_decrypted_bytes_is_the_handlers() -> None:
     async def handle(order: Order) -> None:
         raise KeyError("customer")
 
-    lane = await dispatched(handle, b"\x00secret")
-    assert "made it raise KeyError: 'customer'" in str(lane.error)
+    driver = await dispatched(handle, b"\x00secret")
+    assert "made it raise KeyError: 'customer'" in str(driver.error)
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 async def test_a_batch_leaves_out_what_cannot_be_read(policy: str) -> None:
     seen: list[Any] = []
     handler = handler_of("batch", seen, middleware=[passing], on_error=policy)
-    lane = await dispatched(handler, VALUES[0], b"no json", VALUES[2])
+    driver = await dispatched(handler, VALUES[0], b"no json", VALUES[2])
     if policy == "skip":
-        assert (seen, lane.work.finished, lane.error) == ([0, 2], 3, None)
+        assert (seen, driver.work.finished, driver.error) == ([0, 2], 3, None)
     else:
-        assert (seen, lane.work.finished) == ([], 0)
-        assert "offset 1" in str(lane.error)
+        assert (seen, driver.work.finished) == ([], 0)
+        assert "offset 1" in str(driver.error)
 
 
 async def test_a_batch_that_stops_publishes_nothing() -> None:
@@ -297,8 +297,8 @@ async def test_a_batch_that_stops_publishes_nothing() -> None:
     async def handle(orders: list[Order]) -> str:
         return "handled"
 
-    lane = await dispatched(handle, b"no json", VALUES[1], outputs=outputs)
-    assert (outputs.values, lane.work.finished) == ([], 0)
+    driver = await dispatched(handle, b"no json", VALUES[1], outputs=outputs)
+    assert (outputs.values, driver.work.finished) == ([], 0)
 
 
 async def test_a_null_for_a_handler_that_takes_nulls() -> None:
@@ -420,15 +420,15 @@ async def test_a_record_that_the_filter_drops_is_finished_without_the_handler(ki
     middleware = [passing] if with_middleware else []
     handler = handler_of(kind, seen, filter=keep, middleware=middleware)
     outputs = Outputs()
-    lane, dispatch = lane_of(), Dispatch(handler, outputs.publish if kind == "producer" else None, {})
-    await run(dispatch, lane, chunk_of(b"no json", VALUES[1], b"nor this"))
+    driver, dispatch = driver_of(), Dispatch(handler, outputs.publish if kind == "producer" else None, {})
+    await run(dispatch, driver, chunk_of(b"no json", VALUES[1], b"nor this"))
     assert (seen, asked) == ([1], [0, 1, 2])
-    lane.settle()
+    driver.settle()
     assert dispatch.counts == Counts(handled=3, filtered=2)
     for batch in outputs.batches:
         batch.resolve(0, -1)
-    lane.settle()
-    assert lane.work.finished == 3
+    driver.settle()
+    assert driver.work.finished == 3
 
 
 async def test_a_batch_of_which_the_filter_leaves_nothing_is_not_handed_over() -> None:
@@ -534,8 +534,8 @@ async def test_each_lane_of_an_exactly_once_handler_passes_its_own_transaction()
     dispatch = Dispatch(handler=handle, publish=None, serdes={})
     transactions: list[Any] = [object(), object()]
     for transaction in transactions:
-        lane, bound = lane_of(), dispatch.bound(None, lambda lane, call, failure: False)
+        driver, bound = driver_of(), dispatch.bound(None, lambda driver, call, failure: False)
         bound.transaction = transaction
-        await run(bound, lane, chunk_of(b"x"))
-        assert lane.work.finished == 1
+        await run(bound, driver, chunk_of(b"x"))
+        assert driver.work.finished == 1
     assert seen == transactions

@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 
 from eventbus.backends.delivery import BatchDelivery, Delivery
-from tests.client.dispatching import chunk_of, lane_of
+from tests.client.dispatching import chunk_of, driver_of
 
 
 class Counted(Delivery):
@@ -22,13 +22,13 @@ class Counted(Delivery):
 
 async def test_outputs_may_be_acknowledged_in_reverse_order() -> None:
     """The lane waited for the last output, which was acknowledged before the first, and the loop never ran again."""
-    lane = lane_of()
-    lane.work.fetched(chunk_of(b"0", b"1", b"2"))
-    call = lane.work.next_call()
+    driver = driver_of()
+    driver.work.fetched(chunk_of(b"0", b"1", b"2"))
+    call = driver.work.next_call()
     assert call is not None
     batches = [BatchDelivery("out", number) for number in range(3)]
     for number, batch in enumerate(batches):
-        lane.published(call, number + 1, Counted(batch, 0, 0))
+        driver.published(call, number + 1, Counted(batch, 0, 0))
         call.at = number + 1
 
     async def acknowledge() -> None:
@@ -39,5 +39,5 @@ async def test_outputs_may_be_acknowledged_in_reverse_order() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(acknowledge)
         batches[2].resolve(0, -1)
-        await lane.outputs_stored()
-    assert lane.work.finished == 3
+        await driver.outputs_stored()
+    assert driver.work.finished == 3

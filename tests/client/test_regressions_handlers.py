@@ -12,7 +12,7 @@ import pytest
 
 from eventbus import EventBus, TopicPartition
 from eventbus.client import transaction
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.work_actions import Call, Policy
 from eventbus.errors import ConfigError, EventBusError, HandlerError, UnknownMemberId
@@ -50,35 +50,35 @@ class _Stored:
 
 async def test_what_came_before_the_record_that_stopped_a_lane_is_settled() -> None:
     """It was not, and who waited for that never slept: the whole event loop stood still."""
-    lane = Lane(T0, lambda error: False)
-    lane.work.fetched(fakes.records(T0, range(4)))
-    call = lane.work.next_call()
+    driver = PartitionDriver(T0, lambda error: False)
+    driver.work.fetched(fakes.records(T0, range(4)))
+    call = driver.work.next_call()
     assert call is not None
-    lane.published(call, 3, _Stored())
-    lane.stop(HandlerError("offset 3 made it raise"))
-    lane.work.ended(call)
-    assert not lane.is_idle
-    lane.settle()
-    assert lane.work.finished == 3
-    assert lane.is_idle
+    driver.published(call, 3, _Stored())
+    driver.stop(HandlerError("offset 3 made it raise"))
+    driver.work.ended(call)
+    assert not driver.is_idle
+    driver.settle()
+    assert driver.work.finished == 3
+    assert driver.is_idle
 
 
 async def test_workers_look_again_when_stored_outputs_make_room() -> None:
     """The last call had ended, so no worker looked for the records that waited: the handler stood still."""
     pulled: list[Call | None] = []
 
-    class Waking(Lane):
+    class Waking(PartitionDriver):
         def wake_workers(self) -> None:
             pulled.append(self.work.next_call())
 
-    lane = Waking(T0, lambda error: False, Policy(order="none", call_records=1, max_unfinished=1))
-    lane.work.fetched(fakes.records(T0, range(2)))
-    call = lane.work.next_call()
+    driver = Waking(T0, lambda error: False, Policy(order="none", call_records=1, max_unfinished=1))
+    driver.work.fetched(fakes.records(T0, range(2)))
+    call = driver.work.next_call()
     assert call is not None
-    lane.published(call, 1, _Stored())
-    lane.work.ended(call)
-    assert lane.work.next_call() is None
-    lane.settle()
+    driver.published(call, 1, _Stored())
+    driver.work.ended(call)
+    assert driver.work.next_call() is None
+    driver.settle()
     assert [call.offset(0) for call in pulled if call] == [1]
 
 

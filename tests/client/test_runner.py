@@ -50,7 +50,7 @@ async def test_a_lane_that_moves_finishes_its_record_commits_and_drops_the_rest(
             slow.go[2].set()
         assert run.consumer.offsets[T0].offset == 3
         assert 3 not in slow.begun and 4 not in slow.begun
-        assert T0 not in run.runner.lanes
+        assert T0 not in run.runner.drivers
         run.consumer.deliver(records(T1, range(103, 105)))
         await until(lambda: 104 in slow.done)
     assert [offset for offset in slow.done if offset >= 100] == [100, 101, 102, 103, 104]
@@ -194,7 +194,7 @@ async def test_a_commit_that_the_group_refuses_gives_the_lane_up_with_one_line(
         run.consumer.deliver(records(T0, range(3)))
         await until(lambda: len(slow.done) == 3)
         await run.consumer.revoke(T0)
-        assert run.consumer.offsets == {} and run.runner.lanes == {}
+        assert run.consumer.offsets == {} and run.runner.drivers == {}
     assert [record.levelname for record in caplog.records if record.levelno >= logging.INFO] == ["WARNING"]
     assert "handles those records again" in caplog.text
 

@@ -17,7 +17,7 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import consumer
 from eventbus.client.handling.watch import Watch
 from eventbus.testing import FakeClock
-from tests.client.dispatching import chunk_of, lane_of, run
+from tests.client.dispatching import chunk_of, driver_of, run
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 RECORDS = 200
@@ -245,7 +245,7 @@ def test_no_turn_is_added_to_calls_that_suspend(backend: str, monkeypatch: pytes
             await anyio.lowlevel.checkpoint()
             done.append(value)
 
-        await run(Dispatch(handle, None, {}, timers=clock), lane_of(), chunk_of(*[b"1"] * RECORDS))
+        await run(Dispatch(handle, None, {}, timers=clock), driver_of(), chunk_of(*[b"1"] * RECORDS))
 
     anyio.run(main, backend=backend)
     assert len(done) == RECORDS
@@ -269,7 +269,7 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
             calls.compute()
 
         dispatch = Dispatch(handle, None, {}, timers=calls.clock)
-        watch = Watch(handle, calls.clock, lambda lane, error: None)
+        watch = Watch(handle, calls.clock, lambda driver, error: None)
 
         async def look() -> None:
             while True:
@@ -278,11 +278,11 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look)
-            lane = lane_of()
-            lane.work.fetched(chunk_of(*[b"1"] * RECORDS))
-            call = lane.work.next_call()
+            driver = driver_of()
+            driver.work.fetched(chunk_of(*[b"1"] * RECORDS))
+            call = driver.work.next_call()
             assert call is not None
-            await watch.run_in_order(dispatch, lane, call)
+            await watch.run_in_order(dispatch, driver, call)
             tasks.cancel_scope.cancel()
 
     anyio.run(main, backend=backend)

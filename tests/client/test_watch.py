@@ -231,7 +231,7 @@ async def test_a_plain_function_that_takes_too_long_stops_its_partition_at_once(
         finally:
             go_on.set()
         with anyio.fail_after(10):
-            while not run.runner.lanes[T0].ended.is_set():
+            while not run.runner.drivers[T0].ended.is_set():
                 await anyio.lowlevel.checkpoint()
         await run.runner.commit()
         assert run.consumer.offsets[T0].offset == 3, "what it came to later is ignored, what was before it counts"

@@ -150,7 +150,7 @@ async def test_what_is_given_up_has_no_gaps(order: str) -> None:
         assert max(done) == highest < 400
         assert sorted(done) == list(range(highest + 1))
         assert run.consumer.offsets[T0].offset == highest + 1
-        assert run.runner.lanes == {}
+        assert run.runner.drivers == {}
 
 
 @on_both

@@ -104,7 +104,7 @@ class TimeSlice:
 
 
 class CallLoop(TimeSlice):
-    """The calls of one lane, or of one worker, in sequence.
+    """The calls of one partition, or of one worker, in sequence.
 
     Before each call: ``if copy_context() != loop.clean: await fresh_context()``.
     """

@@ -19,8 +19,8 @@ import msgspec
 from eventbus.client.handling.failures import CallTimedOut
 from eventbus.client.handling.functions import name_of
 from eventbus.client.handling.handlers import Handler, no_producer
-from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.middleware import EXAMPLE, CallNext, Middleware, composed, watched
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.producing.joining import CallTransaction, DatabaseCalls
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
@@ -63,21 +63,21 @@ class Yielded(list[Any]):
 class ManualRecord(ConsumerRecord, gc=True):
     """A record of a handler with ``ack="manual"``: it knows where its acknowledgement goes.
 
-    Unlike its base it is seen by the garbage collector: a handler's error refers to its lane in a circle.
+    Unlike its base it is seen by the garbage collector: a handler's error refers to its partition in a circle.
     """
 
-    _lane: Lane | None = None
+    _driver: PartitionDriver | None = None
     _index: int = -1
     _given: set[int] = msgspec.field(default_factory=set[int])
     """Indexes of records that the handler got to see; copies that a middleware makes of the record share it."""
 
     def ack(self) -> None:
-        assert self._lane is not None
-        self._lane.acknowledge(self.offset)
+        assert self._driver is not None
+        self._driver.acknowledge(self.offset)
 
     async def ack_now(self) -> None:
-        assert self._lane is not None
-        await self._lane.acknowledge_now(self.offset)
+        assert self._driver is not None
+        await self._driver.acknowledge_now(self.offset)
 
     def __repr__(self) -> str:
         return repr(ConsumerRecord(*msgspec.structs.astuple(self)[: len(ConsumerRecord.__struct_fields__)]))
@@ -171,12 +171,14 @@ class Calls:
 
     # one record ------------------------------------------------------------------------------------------------------
 
-    def of(self, chunk: FetchedRecords, lane: Lane | None = None, given: set[int] | None = None) -> Callable[..., Any]:
+    def of(
+        self, chunk: FetchedRecords, driver: PartitionDriver | None = None, given: set[int] | None = None
+    ) -> Callable[..., Any]:
         """A function of a record's index that begins its call. On the event loop, or in the thread (`on_loop`).
 
-        Records that are acknowledged by hand belong to ``lane``; those that reach the handler are added to ``given``.
+        Records that are acknowledged by hand belong to ``driver``; those that reach the handler are added to ``given``.
         """
-        begin = self._beginning(chunk, lane if self._is_manual else None, given)
+        begin = self._beginning(chunk, driver if self._is_manual else None, given)
         return begin if self.joins is None else self.joins.beginning(begin)
 
     def in_units(self, units: OpenUnits) -> None:
@@ -185,10 +187,14 @@ class Calls:
         calls = DatabaseCalls(self._handler.__name__)
         self._function = calls.inside(self._function, is_async=self._signature.is_async)
 
-    def _beginning(self, chunk: FetchedRecords, lane: Lane | None, given: set[int] | None) -> Callable[[int], Any]:
+    def _beginning(
+        self, chunk: FetchedRecords, driver: PartitionDriver | None, given: set[int] | None
+    ) -> Callable[[int], Any]:
         if not self.needs_record and self._signature.record_name is None:
             return self._of_values(chunk)
-        record = chunk.record if lane is None else manual_records(chunk, lane, given if given is not None else set())
+        record = (
+            chunk.record if driver is None else manual_records(chunk, driver, given if given is not None else set())
+        )
         call = self._chain(chunk.topic) if self.on_loop and self.needs_record else self._plainly(chunk.topic)
 
         def begin(index: int) -> Any:
@@ -478,7 +484,7 @@ FILTERED = object()
 """A record that ``filter=`` kept from its handler."""
 
 
-def manual_records(chunk: FetchedRecords, lane: Lane, given: set[int]) -> Callable[[int], ManualRecord]:
+def manual_records(chunk: FetchedRecords, driver: PartitionDriver, given: set[int]) -> Callable[[int], ManualRecord]:
     """A function of the index that builds the record of a handler with manual acks."""
 
     def record(index: int) -> ManualRecord:
@@ -491,7 +497,7 @@ def manual_records(chunk: FetchedRecords, lane: Lane, given: set[int]) -> Callab
             chunk.keys[index],
             chunk.values[index],
             chunk.headers[index] if chunk.headers is not None else (),
-            lane,
+            driver,
             index,
             given,
         )

@@ -17,8 +17,8 @@ from typing import Any
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane, part_of
-from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.offset_commits import OffsetCommits
+from eventbus.client.handling.partition_driver import PartitionDriver, part_of
 from eventbus.client.handling.retries import Retries
 from eventbus.errors import EventBusError, HandlerError, ProcessCrashed
 from eventbus.recovery import Entry, Move, Recovery, Skip, Stop, Verdict
@@ -36,7 +36,7 @@ _TRY = re.compile(r"eb-try (\d{1,9}) (.+)", re.DOTALL)
 
 
 class _Doubt:
-    """Of a lane: what its last owner left behind."""
+    """Of a partition: what its last owner left behind."""
 
     def __init__(self, committed: OffsetAndMetadata | None, begun_at: int) -> None:
         self.at = begun_at if committed is None else committed.offset
@@ -57,7 +57,7 @@ class CrashMarks:
         recovery: Recovery,
         retries: Retries,
         consumer: BackendConsumer,
-        commits: LaneCommits,
+        commits: OffsetCommits,
         clock: Clock,
     ) -> None:
         self._handler = handler
@@ -67,96 +67,96 @@ class CrashMarks:
         self._consumer = consumer
         self._commits = commits
         self._clock = clock
-        self._doubts: dict[Lane, _Doubt] = {}
-        self._turn: tuple[Lane, int] | None = None
+        self._doubts: dict[PartitionDriver, _Doubt] = {}
+        self._turn: tuple[PartitionDriver, int] | None = None
         """Whose record in doubt is at work, and the offset whose commit tells that it is over."""
 
-    async def ready(self, lane: Lane) -> bool:
-        """The lane's next fetch may be begun, as far as it is left there. False: look at the lane first."""
-        doubt = await self._doubt_of(lane, lane.chunks[0].offsets[0])
-        if doubt is None or not lane.chunks:
+    async def ready(self, driver: PartitionDriver) -> bool:
+        """The partition's next fetch may be begun, as far as it is left there. False: look at the partition first."""
+        doubt = await self._doubt_of(driver, driver.chunks[0].offsets[0])
+        if doubt is None or not driver.chunks:
             return False
         if not doubt.left:
             return True
-        if not (await self._all_committed(lane) and await self._takes_turn(lane, lane.chunks[0].offsets[0])):
+        if not (await self._all_committed(driver) and await self._takes_turn(driver, driver.chunks[0].offsets[0])):
             return False
-        one = self._first_alone(lane)
+        one = self._first_alone(driver)
         record = one.record(0)
         doubt.left -= 1
-        verdict = await self._mark(lane, doubt, record, record.offset)
-        if lane.closing or lane.error is not None or lane.chunks[0] is not one:
+        verdict = await self._mark(driver, doubt, record, record.offset)
+        if driver.closing or driver.error is not None or driver.chunks[0] is not one:
             return False
         if verdict is None:
             return True
-        lane.chunks.popleft()
+        driver.chunks.popleft()
         if isinstance(verdict, (Move, Skip)):
-            lane.work.not_called(one, verdict)
-        await self._all_committed(lane)
+            driver.work.not_called(one, verdict)
+        await self._all_committed(driver)
         return False
 
-    def _first_alone(self, lane: Lane) -> FetchedRecords:
-        """The lane's next record, now a fetch of its own: all stay in sight of who asks whether the lane is idle."""
-        chunk = lane.chunks[0]
+    def _first_alone(self, driver: PartitionDriver) -> FetchedRecords:
+        """Return the next record as a separate fetch. The rest stays in ``chunks``, where `is_idle` looks."""
+        chunk = driver.chunks[0]
         if len(chunk) > 1:
-            lane.chunks[0] = part_of(chunk, 1, len(chunk))
-            lane.chunks.appendleft(part_of(chunk, 0, 1))
-        return lane.chunks[0]
+            driver.chunks[0] = part_of(chunk, 1, len(chunk))
+            driver.chunks.appendleft(part_of(chunk, 0, 1))
+        return driver.chunks[0]
 
-    async def is_in_doubt(self, lane: Lane) -> bool:
+    async def is_in_doubt(self, driver: PartitionDriver) -> bool:
         """Entries of a retry partition are to be handled one by one, between `ready_entry` and `entry_ended`."""
-        doubt = await self._doubt_of(lane, max(lane.begun_at, 0))
+        doubt = await self._doubt_of(driver, max(driver.begun_at, 0))
         return doubt is not None and doubt.left > 0
 
-    async def ready_entry(self, lane: Lane, entry: Entry) -> Verdict | None:
-        """None: the entry may be called. Else that is what becomes of it, or the lane stops."""
-        doubt = await self._doubt_of(lane, 0)
-        if doubt is None or not await self._takes_turn(lane, sys.maxsize):
+    async def ready_entry(self, driver: PartitionDriver, entry: Entry) -> Verdict | None:
+        """None: the entry may be called. Else that is what becomes of it, or the partition stops."""
+        doubt = await self._doubt_of(driver, 0)
+        if doubt is None or not await self._takes_turn(driver, sys.maxsize):
             return Stop()
         doubt.left -= 1
-        return await self._mark(lane, doubt, entry.record, max(doubt.at, lane.work.committed))
+        return await self._mark(driver, doubt, entry.record, max(doubt.at, driver.work.committed))
 
-    def entry_ended(self, lane: Lane) -> None:
+    def entry_ended(self, driver: PartitionDriver) -> None:
         """What became of it is committed."""
-        if self._turn is not None and self._turn[0] is lane:
+        if self._turn is not None and self._turn[0] is driver:
             self._turn = None
 
-    async def _takes_turn(self, lane: Lane, offset: int) -> bool:
-        """Return when nobody else's record in doubt is at work, or uncommitted. False: the lane stops meanwhile."""
-        while self._turn is not None and self._turn[0] is not lane:
+    async def _takes_turn(self, driver: PartitionDriver, offset: int) -> bool:
+        """Return when no other record in doubt is in flight or uncommitted. False: the partition stops meanwhile."""
+        while self._turn is not None and self._turn[0] is not driver:
             holder, at = self._turn
             if holder.work.committed > at or holder.abandoned or holder.ended.is_set():
                 break
             if not self._handler.spec.exactly_once:
                 await self._commits.attempt()
-            if not await self._retries.sleeps(lane, _LOOK_SECONDS):
+            if not await self._retries.sleeps(driver, _LOOK_SECONDS):
                 return False
-        self._turn = lane, offset
+        self._turn = driver, offset
         return True
 
-    async def _doubt_of(self, lane: Lane, begun_at: int) -> _Doubt | None:
-        """None: the lane stops before that is known."""
-        doubt = self._doubts.get(lane)
+    async def _doubt_of(self, driver: PartitionDriver, begun_at: int) -> _Doubt | None:
+        """None: the partition stops before that is known."""
+        doubt = self._doubts.get(driver)
         while doubt is None:
             try:
-                committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
+                committed = (await self._consumer.committed([driver.topic_partition])).get(driver.topic_partition)
             except EventBusError as error:
                 if not error.retriable:
                     raise
-                logger.debug("handler %r: %s: %s", self._handler.__name__, lane.topic_partition, error)
-                if not await self._retries.sleeps(lane, _AWAY_SECONDS, f"its committed offset is not known: {error}"):
+                logger.debug("handler %r: %s: %s", self._handler.__name__, driver.topic_partition, error)
+                if not await self._retries.sleeps(driver, _AWAY_SECONDS, f"its committed offset is not known: {error}"):
                     return None
                 continue
-            doubt = self._doubts[lane] = _Doubt(committed, begun_at)
+            doubt = self._doubts[driver] = _Doubt(committed, begun_at)
             if doubt.left:
                 logger.warning(
                     "handler %r: whoever had %s before died at offset %d or soon behind it: records are handled one by "
-                    "one for a while, to find out at which", self._handler.__name__, lane.topic_partition, doubt.at,
+                    "one for a while, to find out at which", self._handler.__name__, driver.topic_partition, doubt.at,
                 )  # fmt: skip
             else:
-                await self._write(lane.topic_partition, doubt.at, _BEGUN)
+                await self._write(driver.topic_partition, doubt.at, _BEGUN)
         return doubt
 
-    async def _mark(self, lane: Lane, doubt: _Doubt, record: ConsumerRecord, at: int) -> Verdict | None:
+    async def _mark(self, driver: PartitionDriver, doubt: _Doubt, record: ConsumerRecord, at: int) -> Verdict | None:
         """Say that the record is about to be called; or what the policy says of one that has killed too often."""
         where = f"{record.topic} {record.partition} {record.offset}"
         crashes = doubt.crashes.get(where, 0)
@@ -165,9 +165,9 @@ class CrashMarks:
             verdict = self._retries.at_once(record, error)
             if isinstance(verdict, (Move, Skip)):
                 return verdict
-            lane.stop(HandlerError(f"handler {self._handler.__name__!r}: {where}: {error}"))
+            driver.stop(HandlerError(f"handler {self._handler.__name__!r}: {where}: {error}"))
             return verdict
-        await self._write(lane.topic_partition, at, f"eb-try {crashes + 1} {where}")
+        await self._write(driver.topic_partition, at, f"eb-try {crashes + 1} {where}")
         doubt.at = at
         return None
 
@@ -178,28 +178,28 @@ class CrashMarks:
             # The group is on the move, or its coordinator away: the commits say that loudly enough.
             logger.debug("handler %r: %s is not marked: %s", self._handler.__name__, partition, error)
 
-    async def _all_committed(self, lane: Lane) -> bool:
-        """Return when everything begun is finished and committed. False: the lane stops meanwhile."""
-        while not self._is_committed(lane):
-            if not lane.work.unfinished:
+    async def _all_committed(self, driver: PartitionDriver) -> bool:
+        """Return when everything begun is finished and committed. False: the partition stops meanwhile."""
+        while not self._is_committed(driver):
+            if not driver.work.unfinished:
                 await self._commits.attempt(
-                    [lane]
+                    [driver]
                 )  # in the others a transaction may be open, which says more than that
-            if not self._is_committed(lane) and not await self._retries.sleeps(lane, _LOOK_SECONDS):
+            if not self._is_committed(driver) and not await self._retries.sleeps(driver, _LOOK_SECONDS):
                 return False
-        return not lane.closing and lane.error is None
+        return not driver.closing and driver.error is None
 
-    def _is_committed(self, lane: Lane) -> bool:
-        return not (lane.work.unfinished or lane.has_moves or lane.work.has_uncommitted)
+    def _is_committed(self, driver: PartitionDriver) -> bool:
+        return not (driver.work.unfinished or driver.has_moves or driver.work.has_uncommitted)
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer ours."""
-        for lane in [lane for lane in self._doubts if lane.topic_partition == partition and lane.abandoned]:
-            del self._doubts[lane]
+        for driver in [driver for driver in self._doubts if driver.topic_partition == partition and driver.abandoned]:
+            del self._doubts[driver]
 
-    async def ended(self, lane: Lane) -> None:
-        """The lane has come to its end in an orderly way: nobody died."""
-        self.entry_ended(lane)
-        doubt = self._doubts.pop(lane, None)
-        if doubt is not None and not lane.abandoned and max(lane.work.finished, lane.work.committed) <= doubt.at:
-            await self._write(lane.topic_partition, doubt.at, "")
+    async def ended(self, driver: PartitionDriver) -> None:
+        """The partition has come to its end in an orderly way: nobody died."""
+        self.entry_ended(driver)
+        doubt = self._doubts.pop(driver, None)
+        if doubt is not None and not driver.abandoned and max(driver.work.finished, driver.work.committed) <= doubt.at:
+            await self._write(driver.topic_partition, doubt.at, "")

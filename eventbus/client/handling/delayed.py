@@ -11,11 +11,11 @@ import anyio
 from eventbus.backends.clock import Clock
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.crash_marks import CrashMarks
+from eventbus.client.handling.drivers import Shared
 from eventbus.client.handling.exactly_once import ExactlyOnce
-from eventbus.client.handling.lane import Lane, nothing_before
+from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.recovering import Recovering
-from eventbus.client.handling.ways import Shared
 from eventbus.client.handling.work_actions import Commit
 from eventbus.client.transaction import Transaction
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
@@ -39,7 +39,7 @@ class Once(Protocol):
     def __call__(self, driver: type[Retried], partition: TopicPartition) -> Retried: ...
 
 
-class Delayed(Lane):
+class Delayed(PartitionDriver):
     """At least once: an entry is finished when its call has returned and its outputs are stored.
 
     As many calls at once as the handler's ``concurrency``, each with a driver of its own for the partition in which the
@@ -57,7 +57,7 @@ class Delayed(Lane):
         self._dispatch = shared.dispatch.of_retries()
         self._most = shared.handler.spec.concurrency or 1
         self._changed = anyio.Event()
-        self._at_work: dict[Lane, Entry] = {}
+        self._at_work: dict[PartitionDriver, Entry] = {}
         self._is_firing = False
         self._numbers = itertools.count()
         self._scope = anyio.CancelScope()
@@ -185,19 +185,19 @@ class Delayed(Lane):
                 await self._changes(_PAUSE_SECONDS if self._waiting.plan() is not None else 0)
             marks.entry_ended(self)
 
-    def _begun(self, entry: Entry) -> Lane:
+    def _begun(self, entry: Entry) -> PartitionDriver:
         one = self._driver_of(entry)
         self._at_work[one] = entry
         return one
 
-    def _driver_of(self, entry: Entry) -> Lane:
+    def _driver_of(self, entry: Entry) -> PartitionDriver:
         record = entry.record
         policy = self._shared.policy(is_ordered=True)
-        one = Lane(TopicPartition(record.topic, record.partition), self._on_output_error, policy)
+        one = PartitionDriver(TopicPartition(record.topic, record.partition), self._on_output_error, policy)
         one.blocked.hold = self._waiting.hold
         return one
 
-    async def _call(self, one: Lane, entry: Entry) -> None:
+    async def _call(self, one: PartitionDriver, entry: Entry) -> None:
         """One entry through the handler, to its end."""
         is_over = False
         try:
@@ -214,7 +214,7 @@ class Delayed(Lane):
             self._change()
             self._recovering.change()
 
-    async def _run(self, one: Lane, entry: Entry) -> bool:
+    async def _run(self, one: PartitionDriver, entry: Entry) -> bool:
         """Call the handler. Return False if the entry is not finished."""
         shared, work = self._shared, one.work
         async with shared.turn(one):
@@ -316,10 +316,10 @@ class DelayedOnce(Delayed):
         self._one.blocked.hold, self._one.blocked.unhold = waiting.hold, waiting.unhold
         self._one.retry_partition, self._one.waiting = topic_partition, waiting
 
-    def _driver_of(self, entry: Entry) -> Lane:
+    def _driver_of(self, entry: Entry) -> PartitionDriver:
         return self._one
 
-    async def _run(self, one: Lane, entry: Entry) -> bool:
+    async def _run(self, one: PartitionDriver, entry: Entry) -> bool:
         return await self._one.handle(entry)
 
     async def advance_to(self, next_offset: int) -> None:

@@ -24,9 +24,9 @@ from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Cal
 from eventbus.client.handling.failing import Failing, OnEnded, Passed, recall_of
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, for_each, no_producer
-from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
@@ -46,12 +46,12 @@ _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
 
-RunCalls = Callable[[Lane, Call, CallLoop], Coroutine[Any, Any, None]]
+RunCalls = Callable[[PartitionDriver, Call, CallLoop], Coroutine[Any, Any, None]]
 """The signature of `Dispatch.work`."""
 
 
 class Dispatch:
-    """Calls a handler for each record of a fetch, in order, and moves the lane on."""
+    """Calls a handler for the records of a call, in order."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Dispatch:
         self.work = self._choose()
         """Handles the records of a call in sequence, up to where it has to end, inside of a loop.
 
-        ``call.at`` moves with each of them. What is not simply handled is reported to the lane's `PartitionWork` first.
+        ``call.at`` moves with each of them. What is not simply handled is reported to `PartitionWork` first.
         """
 
     def bound(self, publish: Publish | None, on_failure: OnFailure, joins: CallTransaction | None = None) -> Dispatch:
-        """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts.
+        """The same for one partition that publishes, and fails, in a way of its own; they share threads and counts.
 
         ``joins``: what its calls send is part of that.
         """
@@ -150,11 +150,11 @@ class Dispatch:
 
     # the ways to make calls -----------------------------------------------------------------------------------------
 
-    def run(self, lane: Lane, call: Call) -> Awaitable[None]:
+    def run(self, driver: PartitionDriver, call: Call) -> Awaitable[None]:
         """Handle the records of a call that are in order, up to where it has to end. See `work`."""
-        return lane.call_loop.run(self.slices, self.work(lane, call, lane.call_loop))
+        return driver.call_loop.run(self.slices, self.work(driver, call, driver.call_loop))
 
-    async def _payloads(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+    async def _payloads(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
         function, calls, counts = self.times.timed(self._handler.function), self._calls, self.counts
         chunk = call.records
@@ -197,14 +197,14 @@ class Dispatch:
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
                 again = partial(self._once, loop, partial(calls.of(chunk), index), outputs)
-                if not await self._failing.failed(lane, call, call.at, error, recall_of(call, again), outputs):
+                if not await self._failing.failed(driver, call, call.at, error, recall_of(call, again), outputs):
                     return
                 call.at += 1
 
-    async def _each(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+    async def _each(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
         publish, indexes = self._publish, call.indexes
-        begin, given = self._prepared(lane, call)
+        begin, given = self._prepared(driver, call)
         clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self._failing.given_up
         handled, look_at = 0, call.at
         try:
@@ -232,21 +232,21 @@ class Dispatch:
                 except BaseException as error:
                     outputs = [] if outputs is None else outputs
                     again = partial(self._once, loop, partial(begin, index), outputs)
-                    if not await self._failed(lane, call, error, again, outputs, given):
+                    if not await self._failed(driver, call, error, again, outputs, given):
                         return
                 else:
-                    if not given_up or (late := self._late(lane, call, given)) is None:
+                    if not given_up or (late := self._late(driver, call, given)) is None:
                         handled += 1
                     elif not late:
                         return
                 if outputs or (is_manual and index not in given):
-                    self._passed(lane, call, place + 1, outputs or [], given)
+                    self._passed(driver, call, place + 1, outputs or [], given)
                 else:
                     call.at = place + 1
         finally:
             self.counts.handled += handled
 
-    def _prepared(self, lane: Lane, call: Call) -> tuple[Callable[[int], Any], set[int]]:
+    def _prepared(self, driver: PartitionDriver, call: Call) -> tuple[Callable[[int], Any], set[int]]:
         """Return what begins the call of a record, and the records of the fetch that reached the handler.
 
         All calls of a fetch share both, because without order each record is a call.
@@ -254,16 +254,16 @@ class Dispatch:
         fetch = call.fetch
         if fetch.prepared is None:
             given = set[int]()
-            fetch.prepared = self._calls.of(call.records, lane, given), given
+            fetch.prepared = self._calls.of(call.records, driver, given), given
         begin, given = fetch.prepared
         if given:
             given.difference_update(call.indexes)  # a record may be called again, and its filter may drop it then
         return self.times.timed(begin), given
 
-    async def _in_slices(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+    async def _in_slices(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
         """A plain function: records go to a worker thread by the slice, not one change of threads for each."""
         given, call.is_live = set[int](), False
-        begin = self.times.timed(self._calls.of(call.records, lane, given))
+        begin = self.times.timed(self._calls.of(call.records, driver, given))
         while (place := call.at) < call.end:
             call.is_resting = True
             done: list[tuple[Any, BaseException | None]] = []
@@ -275,9 +275,9 @@ class Dispatch:
                 for one in done:
                     if not self._is_plain(*one):
                         break
-                    self._count(lane, call, place, given)
+                    self._count(driver, call, place, given)
                     place += 1
-                lane.returned(call, place)
+                driver.returned(call, place)
                 raise
             call.called = place + len(done)
             for one in done:
@@ -286,15 +286,15 @@ class Dispatch:
                 call.at, call.is_resting = place, False
                 place += 1
                 if self._is_plain(*one):
-                    self._count(lane, call, place - 1, given)
+                    self._count(driver, call, place - 1, given)
                     continue
-                lane.returned(call, call.at)
+                driver.returned(call, call.at)
                 if copy_context() != loop.clean:  # what it leaves to await runs here, not in its thread
                     await fresh_context()
-                if not await self._end(lane, call, loop, begin, given, *one):
+                if not await self._end(driver, call, loop, begin, given, *one):
                     return
             call.at = place
-            lane.returned(call, place)
+            driver.returned(call, place)
 
     def _slice(
         self, call: Call, begin: Callable[[int], Any], loop: CallLoop, done: list[tuple[Any, BaseException | None]]
@@ -324,14 +324,14 @@ class Dispatch:
         """There is no more to a call in a thread than that it has returned."""
         return result is None and error is None and self._publish is None and not self._failing.given_up
 
-    def _count(self, lane: Lane, call: Call, position: int, given: set[int]) -> None:
+    def _count(self, driver: PartitionDriver, call: Call, position: int, given: set[int]) -> None:
         self.counts.handled += 1
         if self._is_manual and call.indexes[position] not in given:
-            lane.work.acknowledged(call.offset(position))
+            driver.work.acknowledged(call.offset(position))
 
     async def _end(
         self,
-        lane: Lane,
+        driver: PartitionDriver,
         call: Call,
         loop: CallLoop,
         begin: Callable[[int], Any],
@@ -344,10 +344,10 @@ class Dispatch:
         if raised is not None and not isinstance(raised, Exception):
             check_exit_at(self._handler, call.records.record(index), raised)
         offset, given_up = call.offset(place), self._failing.given_up
-        if lane.error is not None and not any(one is lane and offset <= late for one, late in given_up):
-            return False  # nothing more is published once the lane has failed
+        if driver.error is not None and not any(one is driver and offset <= late for one, late in given_up):
+            return False  # nothing more is published once the partition has failed
         outputs: list[Delivery] = []
-        is_passed_over = self._late(lane, call, given)
+        is_passed_over = self._late(driver, call, given)
         if is_passed_over is None:
             try:
                 if raised is not None:
@@ -357,15 +357,15 @@ class Dispatch:
             except BaseException as error:
                 recall = partial(self._calls.in_thread, self._calls.collected, begin, index)
                 again = partial(self._once, loop, recall, outputs)
-                is_passed_over = bool(await self._failed(lane, call, error, again, outputs, given))
+                is_passed_over = bool(await self._failed(driver, call, error, again, outputs, given))
         if is_passed_over is False:
             return False
-        self._passed(lane, call, place + 1, outputs, given)
+        self._passed(driver, call, place + 1, outputs, given)
         return True
 
     async def _failed(
         self,
-        lane: Lane,
+        driver: PartitionDriver,
         call: Call,
         raised: BaseException,
         again: Callable[[], Awaitable[None]],
@@ -373,21 +373,21 @@ class Dispatch:
         given: set[int],
     ) -> Passed:
         """The call of a record failed. If the handler has acknowledged it, that counts, and no further call follows."""
-        index, late = call.indexes[call.at], self._late(lane, call, given)
+        index, late = call.indexes[call.at], self._late(driver, call, given)
         if late is not None:
             return Passed.OVER if late else Passed.NOT
         if self._is_acknowledged(call, raised):
             self._failing.tell_acknowledged(call.records.record(index), raised)
             return Passed.HANDLED
         recall = recall_of(call, partial(self._again, call, again) if self._is_manual else again)
-        passed = await self._failing.failed(lane, call, call.at, raised, recall, outputs)
+        passed = await self._failing.failed(driver, call, call.at, raised, recall, outputs)
         if passed is Passed.OVER:
             given.discard(index)
         return passed
 
-    def _late(self, lane: Lane, call: Call, given: set[int]) -> bool | None:
+    def _late(self, driver: PartitionDriver, call: Call, given: set[int]) -> bool | None:
         """A record's call has ended. If it had been given up: whether one gets past it."""
-        late = self._failing.ends_late(lane, call, call.at)
+        late = self._failing.ends_late(driver, call, call.at)
         if late:
             given.discard(call.indexes[call.at])
         return late
@@ -405,40 +405,42 @@ class Dispatch:
             await as_failure(raised)
             self._failing.tell_acknowledged(call.records.record(call.indexes[call.at]), raised)
 
-    def _passed(self, lane: Lane, call: Call, after: int, outputs: list[Delivery], given: Collection[int]) -> None:
+    def _passed(
+        self, driver: PartitionDriver, call: Call, after: int, outputs: list[Delivery], given: Collection[int]
+    ) -> None:
         """Report the records in flight. With manual acks, those ``given`` to the handler are finished later."""
         if self._is_manual:
             for position in range(call.at, after):
                 if call.indexes[position] not in given:
-                    lane.work.acknowledged(call.offset(position))
+                    driver.work.acknowledged(call.offset(position))
         elif outputs:
-            lane.published(call, after, joined(outputs))
+            driver.published(call, after, joined(outputs))
         call.at = after
 
     # batches ---------------------------------------------------------------------------------------------------------
 
-    async def _batches(self, lane: Lane, call: Call, loop: CallLoop) -> None:
+    async def _batches(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
         """A handler of lists: one call for all records, or for slices of ``batch`` records."""
         while call.at < call.end:
             if not loop.look():
                 await loop.turn()
-            if call.at >= call.end or not await self._batch(lane, call, loop):
+            if call.at >= call.end or not await self._batch(driver, call, loop):
                 return
 
-    async def _batch(self, lane: Lane, call: Call, loop: CallLoop) -> bool:
+    async def _batch(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> bool:
         """One batch. False: the call ends here."""
         call.is_resting = False
         chunk, indexes = call.records, self.records_at(call)
-        count, after, key = len(indexes), call.at + len(indexes), (lane, call.offset(call.at))
+        count, after, key = len(indexes), call.at + len(indexes), (driver, call.offset(call.at))
         given, outputs = set[int](), list[Delivery]()
-        failed = partial(self._unreadable, lane, call, outputs)
+        failed = partial(self._unreadable, driver, call, outputs)
         if self._calls.units is not None and self._failing.is_asked and count > 1:
             # Its transaction would count those as done whose way to the dead letters is not stored yet.
             failed = None
         reading = _Reading(failed)
         passed = Passed.HANDLED
         try:
-            result = await self._call_batch(lane, chunk, indexes, given, reading)
+            result = await self._call_batch(driver, chunk, indexes, given, reading)
             if not (reading.stopped or key in self._failing.given_up):
                 await self._send(result, outputs)
         except BaseException as error:
@@ -449,20 +451,20 @@ class Dispatch:
                 pass  # what becomes of it was said when its time was over
             elif count > 1 and self._wants_singly(error, reading):
                 if self._failing.may_go_on(outputs):
-                    return await self._singly(lane, call, loop, indexes, reading)
-                return self._failing.wants_each_alone(lane, call, count, await as_failure(error))
+                    return await self._singly(driver, call, loop, indexes, reading)
+                return self._failing.wants_each_alone(driver, call, count, await as_failure(error))
             else:
-                again = partial(self._batch_again, lane, call, indexes, given, outputs, reading.left_out)
+                again = partial(self._batch_again, driver, call, indexes, given, outputs, reading.left_out)
                 recall = recall_of(call, again)
-                passed = await self._failing.failed(lane, call, call.at, error, recall, outputs, count)
+                passed = await self._failing.failed(driver, call, call.at, error, recall, outputs, count)
                 if not passed:
                     return False
         else:
             self.counts.handled += 0 if reading.stopped else count - len(reading.left_out)
-        is_passed_over = self._failing.ends_late(lane, call, call.at)
+        is_passed_over = self._failing.ends_late(driver, call, call.at)
         if reading.stopped or is_passed_over is False:
             return False
-        self._passed(lane, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
+        self._passed(driver, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
         return True
 
     def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
@@ -476,58 +478,60 @@ class Dispatch:
         return isinstance(error, Exception) and not (reading.was_read or reading.left_out)
 
     async def _unreadable(
-        self, lane: Lane, call: Call, outputs: list[Delivery], index: int, error: BaseException
+        self, driver: PartitionDriver, call: Call, outputs: list[Delivery], index: int, error: BaseException
     ) -> Passed:
         at = call.indexes.index(index)
-        return await self._failing.failed(lane, call, at, error, None, outputs, is_last=False)
+        return await self._failing.failed(driver, call, at, error, None, outputs, is_last=False)
 
     async def _call_batch(
-        self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
+        self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
     ) -> Any:
-        return await self.times.ended(self._call_with(lane, chunk, indexes, given, reading), self.times.now())
+        return await self.times.ended(self._call_with(driver, chunk, indexes, given, reading), self.times.now())
 
     async def _call_with(
-        self, lane: Lane, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
+        self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
     ) -> Any:
         calls = self._calls
         await fresh_context()
         if calls.joins is not None:
             calls.joins.begins()
         if calls.needs_record:
-            make = manual_records(chunk, lane, given) if self._is_manual else chunk.record
+            make = manual_records(chunk, driver, given) if self._is_manual else chunk.record
             read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
             return await calls.with_batch(read, reading.was_read)([make(index) for index in indexes])
         payloads = await reading.payloads(partial(calls.payload_at, chunk), int, indexes)
         return await calls.call_batch(payloads) if payloads else None
 
-    async def _singly(self, lane: Lane, call: Call, loop: CallLoop, indexes: Sequence[int], reading: _Reading) -> bool:
+    async def _singly(
+        self, driver: PartitionDriver, call: Call, loop: CallLoop, indexes: Sequence[int], reading: _Reading
+    ) -> bool:
         """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
         call.is_alone = True
         for index in indexes:
             if not loop.look():
                 await loop.turn()
-            if lane.closing or call.at >= call.end:
+            if driver.closing or call.at >= call.end:
                 return False
             given, outputs = set[int](), list[Delivery]()
             passed = Passed.OVER
             if index not in reading.left_out and not (self._is_manual and call.is_done(index)):
-                recall = recall_of(call, partial(self._batch_again, lane, call, (index,), given, outputs))
+                recall = recall_of(call, partial(self._batch_again, driver, call, (index,), given, outputs))
                 recall.begin()
                 try:
                     await recall.call()
                     self.counts.handled += 1
                     passed = Passed.HANDLED
                 except BaseException as error:
-                    passed = await self._failing.failed(lane, call, call.at, error, recall, outputs)
+                    passed = await self._failing.failed(driver, call, call.at, error, recall, outputs)
                     if not passed:
                         return False
-            self._passed(lane, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)
+            self._passed(driver, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)
         call.is_alone = False
         return True
 
     async def _batch_again(
         self,
-        lane: Lane,
+        driver: PartitionDriver,
         call: Call,
         indexes: Sequence[int],
         given: set[int],
@@ -537,7 +541,7 @@ class Dispatch:
         """One more call, without records that cannot be read and those that the handler has acknowledged."""
         left = [one for one in indexes if one not in left_out and not (self._is_manual and call.is_done(one))]
         if left:
-            await self._send(await self._call_batch(lane, call.records, left, given, _Reading(None)), outputs)
+            await self._send(await self._call_batch(driver, call.records, left, given, _Reading(None)), outputs)
 
     def records_at(self, call: Call) -> Sequence[int]:
         """Return the indexes of the records whose call begins at ``call.at``."""
@@ -548,22 +552,22 @@ class Dispatch:
 
     # calls that took too long ----------------------------------------------------------------------------------------
 
-    def timed_out(self, lane: Lane, call: Call, seconds: float) -> bool:
+    def timed_out(self, driver: PartitionDriver, call: Call, seconds: float) -> bool:
         """The call of the records in flight took longer than ``seconds``, and was cancelled where that can be.
 
         True: go on behind them; what they had published is `left_behind`.
         """
-        return self._failing.timed_out(lane, call, len(self.records_at(call)), seconds)
+        return self._failing.timed_out(driver, call, len(self.records_at(call)), seconds)
 
-    def pass_over(self, lane: Lane, call: Call) -> None:
+    def pass_over(self, driver: PartitionDriver, call: Call) -> None:
         """The records in flight are finished, for better or worse."""
         output, after = (
             self._failing.left_behind(call.records, call.indexes[call.at]),
             call.at + len(self.records_at(call)),
         )
         if output is not None and not self._is_manual:
-            lane.published(call, after, output)
-        self._passed(lane, call, after, [], ())
+            driver.published(call, after, output)
+        self._passed(driver, call, after, [], ())
         call.is_alone = False
 
     # results ---------------------------------------------------------------------------------------------------------
@@ -596,7 +600,7 @@ class Dispatch:
 
 
 class _Reading:
-    """Makes a batch's payloads. One that cannot be read is left out, or stops the lane; without ``failed``: raises."""
+    """Makes the payloads of a batch. A record that cannot be read is left out, or stops the partition, or raises."""
 
     def __init__(self, failed: Callable[[int, BaseException], Awaitable[Passed]] | None) -> None:
         self._failed = failed
@@ -608,7 +612,7 @@ class _Reading:
     async def payloads(
         self, payload: Callable[[Any], Any], index: Callable[[Any], int], items: Iterable[Any]
     ) -> list[Any]:
-        """None at all when the lane has stopped."""
+        """None at all when the partition has stopped."""
         payloads: list[Any] = []
         self.was_read.clear()  # a middleware may call again
         for item in items:

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eventbus.backends.delivery import Delivery
+from eventbus.client.handling.drivers import Shared, commit_now
 from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
-from eventbus.client.handling.lane import Lane
-from eventbus.client.handling.lane_commits import REBALANCED
 from eventbus.client.handling.moves import TAKEN_OVER, send
+from eventbus.client.handling.offset_commits import REBALANCED
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
-from eventbus.client.handling.ways import Shared, commit_now
 from eventbus.client.handling.work_actions import Abort, Call, Commit
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import CallTransaction
@@ -92,7 +92,7 @@ class _Failed(NamedTuple):
     is_clean: bool
 
 
-class ExactlyOnce(Lane):
+class ExactlyOnce(PartitionDriver):
     """Performs the transactions of a partition in sequence."""
 
     def __init__(
@@ -361,7 +361,7 @@ class ExactlyOnce(Lane):
         assert producer is not None and function is not None
         return await enqueue(producer, function, value)
 
-    def _failed(self, lane: Lane, call: Call, failure: Failure) -> bool:
+    def _failed(self, driver: PartitionDriver, call: Call, failure: Failure) -> bool:
         """A record's handler raised. Return True if the call goes on with the next record."""
         cause = failure.cause
         if isinstance(cause, (*TAKEN_OVER, *REBALANCED, TransactionAborted)):

@@ -23,8 +23,8 @@ from eventbus.client.handling.failures import (
     log_stopped,
 )
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane, Outcome
 from eventbus.client.handling.outcomes import joined
+from eventbus.client.handling.partition_driver import Outcome, PartitionDriver
 from eventbus.client.handling.retries import Recall, Retries
 from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
@@ -42,7 +42,7 @@ class Passed(IntEnum):
     """How one gets past a record that failed."""
 
     NOT = 0
-    """The lane has stopped."""
+    """The partition has stopped."""
     OVER = 1
     """Nothing comes of it here any more."""
     HANDLED = 2
@@ -50,7 +50,7 @@ class Passed(IntEnum):
 
 
 class Failing:
-    """Of one handler, or of one lane that fails in a way of its own."""
+    """Of one handler, or of one partition that fails in a way of its own."""
 
     def __init__(self, handler: Handler[Any, Any], counts: Counts) -> None:
         self._handler = handler
@@ -65,12 +65,12 @@ class Failing:
         self.on_ended: OnEnded = _ignore
         """Called with each record that ends in failure: nothing calls the handler with it again in this run."""
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
-        self.given_up: dict[tuple[Lane, int], list[Failure] | None] = {}
+        self.given_up: dict[tuple[PartitionDriver, int], list[Failure] | None] = {}
         """Calls in threads that took too long and still run, by offset: what they come to is ignored. What becomes of
-        their records when the call ends; None: the lane stops before them."""
+        their records when the call ends; None: the partition stops before them."""
 
     def bound(self, on_failure: OnFailure, joins: CallTransaction | None) -> Failing:
-        """The same for one lane, whose transaction ``on_failure`` knows, and its calls may send in."""
+        """The same for one partition, whose transaction ``on_failure`` knows, and its calls may send in."""
         bound = copy.copy(self)
         bound._on_failure, bound._joins, bound._in_place = on_failure, joins, False
         return bound
@@ -95,7 +95,7 @@ class Failing:
 
     async def failed(
         self,
-        lane: Lane,
+        driver: PartitionDriver,
         call: Call,
         at: int,
         raised: BaseException,
@@ -113,7 +113,7 @@ class Failing:
         chunk, index = call.records, call.indexes[at]
         if not isinstance(raised, Exception):
             check_exit_at(self._handler, chunk.record(index), raised, count)
-        if (lane, chunk.offsets[index]) in self.given_up:
+        if (driver, chunk.offsets[index]) in self.given_up:
             return Passed.NOT
         try:
             error = await as_failure(raised)
@@ -122,14 +122,15 @@ class Failing:
             if self.retries is not None and may_call and not isinstance(error, NotHandled):
                 record, in_place = chunk.record(index), self._in_place
                 verdict, error = await self.retries.outcome(
-                    lane, record, error, recall, partial(self.may_go_on, outputs), may_wait=in_place
+                    driver, record, error, recall, partial(self.may_go_on, outputs), may_wait=in_place
                 )
                 if verdict is None:
                     self._counts.handled += count
                     return Passed.HANDLED
-                if isinstance(verdict, WaitHere) and in_place:  # the lane is closing, and the record is not handled
-                    # Later records that a worker holds are not handled either, and no call will acknowledge this one.
-                    lane.work.begin_none_from(record.offset)
+                if isinstance(verdict, WaitHere) and in_place:
+                    # The partition is closing, and the record is not handled. Later records that a worker holds are not
+                    # handled either, and no call will acknowledge this one.
+                    driver.work.begin_none_from(record.offset)
                     return Passed.NOT
                 if isinstance(verdict, Stop) and not self.is_asked:
                     verdict = None
@@ -138,20 +139,20 @@ class Failing:
                 self._left_behind[_position(chunk, index)] = joined(list(outputs))
             raise
         if isinstance(error, NotHandled):
-            return self._not_handled(lane, chunk.record(index), error, count)
+            return self._not_handled(driver, chunk.record(index), error, count)
         is_clean = self._is_clean(outputs)
-        is_passed_over = self._decide(lane, call, at, error, count, is_clean, verdict, is_last=is_last)
+        is_passed_over = self._decide(driver, call, at, error, count, is_clean, verdict, is_last=is_last)
         return Passed.OVER if is_passed_over else Passed.NOT
 
-    def _not_handled(self, lane: Lane, record: ConsumerRecord, error: NotHandled, count: int) -> Passed:
+    def _not_handled(self, driver: PartitionDriver, record: ConsumerRecord, error: NotHandled, count: int) -> Passed:
         """No policy is asked: the partition stops here, or the runner does."""
-        lane.work.begin_none_from(record.offset)
+        driver.work.begin_none_from(record.offset)
         if not error.is_stopping:
             wrapped = handler_error(self._handler, record, error, count)
-            lane.stop(wrapped)
+            driver.stop(wrapped)
             if self._handler.spec.on_error == "crash":
                 raise wrapped from error
-            log_stopped(lane, wrapped, "stop")
+            log_stopped(driver, wrapped, "stop")
         return Passed.NOT
 
     def tell_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
@@ -164,44 +165,46 @@ class Failing:
             self._handler.__name__, record.topic, record.partition, record.offset, exc_info=raised,
         )  # fmt: skip
 
-    def wants_each_alone(self, lane: Lane, call: Call, count: int, error: Exception) -> bool:
+    def wants_each_alone(self, driver: PartitionDriver, call: Call, count: int, error: Exception) -> bool:
         """A batch failed in a transaction that cannot keep what it published: its records are to come one by one."""
-        return self._decide(lane, call, call.at, error, count, False, Again())
+        return self._decide(driver, call, call.at, error, count, False, Again())
 
-    def timed_out(self, lane: Lane, call: Call, count: int, seconds: float) -> bool:
+    def timed_out(self, driver: PartitionDriver, call: Call, count: int, seconds: float) -> bool:
         """The call of ``count`` records took too long. True: go on behind them."""
         late: list[Failure] | None = None
         if not self._handler.signature.is_async:
-            late = self.given_up[lane, call.offset(call.at)] = []
-        is_passed_over = self._timed_out(lane, call, CallTimedOut(seconds), count, late)
+            late = self.given_up[driver, call.offset(call.at)] = []
+        is_passed_over = self._timed_out(driver, call, CallTimedOut(seconds), count, late)
         if late is not None and not is_passed_over:
-            self.given_up[lane, call.offset(call.at)] = None
+            self.given_up[driver, call.offset(call.at)] = None
         return is_passed_over
 
-    def ends_late(self, lane: Lane, call: Call, at: int) -> bool | None:
+    def ends_late(self, driver: PartitionDriver, call: Call, at: int) -> bool | None:
         """A call that had been given up has ended: whether one gets past it. None: it had not been."""
-        key = lane, call.offset(at)
+        key = driver, call.offset(at)
         if key not in self.given_up:
             return None
         late = self.given_up.pop(key)
         if late is None:
             return False
         for failure in late:
-            self._report(lane, call, failure, is_last=failure is late[-1])
+            self._report(driver, call, failure, is_last=failure is late[-1])
         return True
 
-    def _timed_out(self, lane: Lane, call: Call, error: CallTimedOut, count: int, late: list[Failure] | None) -> bool:
+    def _timed_out(
+        self, driver: PartitionDriver, call: Call, error: CallTimedOut, count: int, late: list[Failure] | None
+    ) -> bool:
         is_clean, at = self._handler.producer is None and self._is_clean(()), call.at
         if self.retries is None or not self.is_asked:
-            return self._decide(lane, call, at, error, count, is_clean, None, late)
+            return self._decide(driver, call, at, error, count, is_clean, None, late)
         if count > 1 and not self._in_place:
-            return self.wants_each_alone(lane, call, count, error)
+            return self.wants_each_alone(driver, call, count, error)
         for one in range(at, at + count):  # nobody knows which one is to blame: each goes its way
             verdict, is_last = (
                 self.retries.at_once(call.records.record(call.indexes[one]), error),
                 one == at + count - 1,
             )
-            if not self._decide(lane, call, one, error, 1, is_clean, verdict, late, is_last=is_last):
+            if not self._decide(driver, call, one, error, 1, is_clean, verdict, late, is_last=is_last):
                 return False
         return True
 
@@ -211,7 +214,7 @@ class Failing:
 
     def _decide(
         self,
-        lane: Lane,
+        driver: PartitionDriver,
         call: Call,
         at: int,
         error: Exception,
@@ -233,27 +236,27 @@ class Failing:
         comes_again = isinstance(verdict, Again) or (isinstance(verdict, Move) and verdict.kind == "retry")
         if not comes_again:
             self.on_ended(record, error)
-        is_passed_over = self._on_failure(lane, call, failure)
+        is_passed_over = self._on_failure(driver, call, failure)
         if is_passed_over and isinstance(verdict, Move):
             if verdict.kind == "retry":
                 counts.retried += count
             else:
                 counts.dead_lettered += count
             if late is None:
-                self._report(lane, call, failure, is_last)
+                self._report(driver, call, failure, is_last)
             else:
                 late.append(failure)
         elif is_passed_over:
             counts.skipped += count
         return is_passed_over
 
-    def _report(self, lane: Lane, call: Call, failure: Failure, is_last: bool) -> None:
+    def _report(self, driver: PartitionDriver, call: Call, failure: Failure, is_last: bool) -> None:
         """Forward the records of a failure, unless whoever has the transaction does that."""
         if self._in_place and isinstance(failure.verdict, Move):
-            lane.work.raised(call, failure.at, failure.verdict, count=failure.count, is_last=is_last)
+            driver.work.raised(call, failure.at, failure.verdict, count=failure.count, is_last=is_last)
 
-    def _by_policy(self, lane: Lane, call: Call, failure: Failure) -> bool:
-        """What the policy says, else ``on_error=`` at once: skip, crash, or stop the lane."""
+    def _by_policy(self, driver: PartitionDriver, call: Call, failure: Failure) -> bool:
+        """What the policy says, else ``on_error=`` at once: skip, crash, or stop the partition."""
         verdict, on_error = failure.verdict, self._handler.spec.on_error
         if isinstance(verdict, Move):
             return True
@@ -264,11 +267,11 @@ class Failing:
             log_skipped(failure.error)
             return True
         if not failure.comes_late:
-            lane.work.raised(call, failure.at, Stop(), count=failure.count, error=failure.error)
-        lane.stop(failure.error)
+            driver.work.raised(call, failure.at, Stop(), count=failure.count, error=failure.error)
+        driver.stop(failure.error)
         if on_error == "crash":
             raise failure.error from failure.cause
-        log_stopped(lane, failure.error, on_error)
+        log_stopped(driver, failure.error, on_error)
         return False
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from eventbus.backends.process_exit import check_exit
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Call
 from eventbus.errors import EventBusError, HandlerError, SerializationError
 from eventbus.recovery import Verdict
@@ -58,7 +58,7 @@ class Failure(msgspec.Struct, frozen=True):
     """A thread is still in the call, so results of earlier records may come after this."""
 
 
-OnFailure = Callable[[Lane, Call, Failure], bool]
+OnFailure = Callable[[PartitionDriver, Call, Failure], bool]
 """What a failure means. True: go on behind it; False: return."""
 
 
@@ -73,7 +73,7 @@ def check_exit_at(handler: Handler[Any, Any], record: ConsumerRecord, raised: Ba
 
 async def as_failure(raised: BaseException) -> Exception:
     """Return the error to report. A cancellation that the bus did not ask for, as of a task that the handler waits
-    for, is a failure too. Raises when the lane itself is being cancelled, or the coroutine is being closed.
+    for, is a failure too. Raises when the partition itself is being cancelled, or the coroutine is being closed.
     """
     if isinstance(raised, Exception):
         # A handler may have made another exception of our cancellation: that is none of its failures.
@@ -114,10 +114,10 @@ def log_passed_over(error: HandlerError, reason: str) -> None:
     logger.info("%s; skipped%s", error, f": {reason}" if reason else "")
 
 
-def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
+def log_stopped(driver: PartitionDriver, error: HandlerError, policy: str) -> None:
     logger.error(
         "%s; %s is stopped here and nothing from this record on is committed (on_error=%r)",
-        error, lane.topic_partition, policy, exc_info=traceback_of(error.__cause__),
+        error, driver.topic_partition, policy, exc_info=traceback_of(error.__cause__),
     )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ import anyio
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
-from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.offset_commits import OffsetCommits
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.unfinished import fate_of, log_lost
 from eventbus.errors import EventBusError, RebalanceInProgress, TransactionalIdNotFound
 from eventbus.types import TopicPartition
@@ -30,23 +30,23 @@ class Handovers:
         group: str,
         backend: Backend,
         consumer: BackendConsumer,
-        lanes: dict[TopicPartition, Lane],
-        commits: LaneCommits,
+        drivers: dict[TopicPartition, PartitionDriver],
+        commits: OffsetCommits,
         flush: Callable[[], Awaitable[None]],
         budget_seconds: float,
         on_progress: Callable[[], None],
         on_assigned: Callable[[list[TopicPartition]], Awaitable[None]],
         on_gone: Callable[[TopicPartition], object],
-        unfinished: Callable[[Collection[Lane]], str] | None = None,
+        unfinished: Callable[[Collection[PartitionDriver]], str] | None = None,
     ) -> None:
         """``on_assigned``: awaited before the first record of new partitions is read. ``on_gone``: called when a
-        partition is no longer ours. ``unfinished``: describes the records of lanes that were begun and not finished."""
+        partition is no longer ours. ``unfinished``: describes the records that were begun and not finished."""
         self._handler = handler
         self._group = group
         self._backend = backend
         self._timers = backend.timers
         self._consumer = consumer
-        self._lanes = lanes
+        self._drivers = drivers
         self._commits = commits
         self._flush = flush
         self._budget_seconds = budget_seconds
@@ -60,11 +60,11 @@ class Handovers:
         self.moves = {"assigned": 0, "revoked": 0, "lost": 0}
         """Partitions that came and went, so far."""
         self.is_giving_up = False
-        self.ending: dict[TopicPartition, Lane] = {}
-        """Lanes given up that may still be at work: a new one of the same partition waits for them."""
-        self._lost: list[Lane] = []
-        self._unsettled: set[Lane] = set()
-        """Lanes that wait for the end of a rebalance; woken when the consumer has answered, for it may know more."""
+        self.ending: dict[TopicPartition, PartitionDriver] = {}
+        """Drivers given up that may still be at work: a new one of the same partition waits for them."""
+        self._lost: list[PartitionDriver] = []
+        self._unsettled: set[PartitionDriver] = set()
+        """Those that wait for the end of a rebalance; woken when the consumer has answered, for it may know more."""
         consumer.on_assigned = self._assigned
         consumer.on_revoking = self._give_up
         consumer.on_revoked = self._abandon
@@ -103,22 +103,22 @@ class Handovers:
         one joins again and keeps what it has (by a cooperative assignor; or it has nothing). Nothing is given up or
         assigned, and the fetch that did all this goes on waiting for records.
         """
-        for lane in self._unsettled:
-            lane.wake.set()
+        for driver in self._unsettled:
+            driver.wake.set()
         self._on_progress()
 
     async def _give_up(self, partitions: list[TopicPartition]) -> None:
-        """Partitions are about to move: finish the records at work, commit, and let go. The other lanes go on."""
-        lanes = [self._lanes[partition] for partition in partitions if partition in self._lanes]
+        """Partitions are about to move: finish the records at work, commit, and let go. The other partitions go on."""
+        drivers = [self._drivers[partition] for partition in partitions if partition in self._drivers]
         self.is_giving_up = True
         try:
-            for lane in lanes:
-                lane.close()
-            await self._let_end(lanes)
+            for driver in drivers:
+                driver.close()
+            await self._let_end(drivers)
             if not self._handler.spec.exactly_once:
-                await self._settle_and_commit(lanes)
-            for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
-                self._forget(lane)
+                await self._settle_and_commit(drivers)
+            for driver in drivers:  # not so when cancelled: then they are still ours, and `_leave` commits them
+                self._forget(driver)
             for partition in partitions:
                 self._on_gone(partition)
             self.moves["revoked"] += len(partitions)
@@ -126,13 +126,13 @@ class Handovers:
             self.is_giving_up = False
             self._on_progress()
 
-    async def _let_end(self, lanes: Collection[Lane]) -> None:
+    async def _let_end(self, drivers: Collection[PartitionDriver]) -> None:
         """Return when they are at rest, or their time is over; a handler that takes longer is cancelled."""
         with self._timers.move_on_after(self._budget_seconds):
             await self._flush()
-            for lane in lanes:
-                await lane.ended.wait()
-        late = [lane for lane in lanes if not lane.ended.is_set()]
+            for driver in drivers:
+                await driver.ended.wait()
+        late = [driver for driver in drivers if not driver.ended.is_set()]
         if not late:
             return
         logger.warning(
@@ -140,38 +140,38 @@ class Handovers:
             self._handler.__name__, self._group, named(late), self._unfinished(late),
             self._handler.spec.drain_timeout_ms, fate_of(self._handler),
         )  # fmt: skip
-        for lane in late:
-            lane.scope.cancel()
+        for driver in late:
+            driver.scope.cancel()
         with self._timers.move_on_after(self._budget_seconds):  # a plain function in its thread cannot be cancelled
-            for lane in late:
-                await lane.ended.wait()
-        for lane in late:
-            lane.cut_off()
+            for driver in late:
+                await driver.ended.wait()
+        for driver in late:
+            driver.cut_off()
 
-    async def _settle_and_commit(self, lanes: Collection[Lane]) -> None:
+    async def _settle_and_commit(self, drivers: Collection[PartitionDriver]) -> None:
         with self._timers.move_on_after(self._budget_seconds):
-            if not self._is_at_most_once and any(not lane.is_idle for lane in lanes):
+            if not self._is_at_most_once and any(not driver.is_idle for driver in drivers):
                 await self._flush()
         try:
             # The others too: a member that leaves may have no other chance to, see `commit_last`.
-            await self._commits.commit_lanes(list(self._lanes.values()))
+            await self._commits.commit_of(list(self._drivers.values()))
         except EventBusError as error:
             logger.warning(
                 "handler %r: what was finished of %s could not be committed before the group %r took it away: %s%s",
-                self._handler.__name__, named(lanes), self._group, error,
+                self._handler.__name__, named(drivers), self._group, error,
                 "" if self._is_at_most_once else "; whoever reads it next handles those records again",
             )  # fmt: skip
 
     def _abandon(self, topic_partition: TopicPartition) -> None:
         """The partition is lost, or gone, or is another one of the same name: nothing of it is committed any more."""
-        lane = self._lanes.get(topic_partition)
-        if lane is not None:
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
             self.moves["lost"] += 1
             # At most once, the records in flight were committed before, and are handled to the end of their slice.
-            if not self._is_at_most_once and (lane.is_busy or lane.work.has_uncommitted):
-                self._lost.append(lane)
-            lane.close(abandon=True)
-            self._forget(lane)
+            if not self._is_at_most_once and (driver.is_busy or driver.work.has_uncommitted):
+                self._lost.append(driver)
+            driver.close(abandon=True)
+            self._forget(driver)
             self._on_progress()
         self._on_gone(topic_partition)
 
@@ -179,13 +179,13 @@ class Handovers:
     def _is_at_most_once(self) -> bool:
         return self._handler.spec.delivery == "at-most-once"
 
-    def _forget(self, lane: Lane) -> None:
-        log_lost(self._handler, lane)
-        lane.close(abandon=True)
-        if self._lanes.get(lane.topic_partition) is lane:
-            del self._lanes[lane.topic_partition]
-        if not lane.ended.is_set():
-            self.ending[lane.topic_partition] = lane
+    def _forget(self, driver: PartitionDriver) -> None:
+        log_lost(self._handler, driver)
+        driver.close(abandon=True)
+        if self._drivers.get(driver.topic_partition) is driver:
+            del self._drivers[driver.topic_partition]
+        if not driver.ended.is_set():
+            self.ending[driver.topic_partition] = driver
 
     @property
     def is_idle_pattern(self) -> bool:
@@ -208,29 +208,29 @@ class Handovers:
         # A Kafka does not tell the generation: below 0 it is that of nobody here who knows what is his.
         return group.state == "Stable" and 0 <= group.generation_id == member.generation_id
 
-    async def wait_until_settled(self, lane: Lane) -> None:
-        """Return when the group knows whose the lane's partition is: the lane goes on, or it is closing."""
-        self._unsettled.add(lane)
+    async def wait_until_settled(self, driver: PartitionDriver) -> None:
+        """Return when the group knows whose the partition is: it goes on, or it is closing."""
+        self._unsettled.add(driver)
         try:
-            while not lane.closing:
-                lane.wake = anyio.Event()
+            while not driver.closing:
+                driver.wake = anyio.Event()
                 if await self.is_settled():
                     return
-                await lane.wake.wait()
+                await driver.wake.wait()
         finally:
-            self._unsettled.discard(lane)
+            self._unsettled.discard(driver)
 
     def polled(self) -> None:
         """The consumer has answered."""
-        lanes, self._lost = self._lost, []
-        if lanes:
+        drivers, self._lost = self._lost, []
+        if drivers:
             logger.warning(
                 "handler %r: %s went to another member of the group %r (or was deleted) before everything finished was "
                 "committed: whoever reads it next handles those records again",
-                self._handler.__name__, named(lanes), self._group,
+                self._handler.__name__, named(drivers), self._group,
             )  # fmt: skip
-        for lane in self._unsettled:
-            lane.wake.set()
+        for driver in self._unsettled:
+            driver.wake.set()
 
     async def commit_last(self) -> None:
         """Commit what is finished before leaving the group. What goes wrong is logged.
@@ -259,5 +259,5 @@ def transactional_id_of(handler: Handler[Any, Any], group: str, partition: Topic
     return f"{group}.{handler.__name__}.{partition}"
 
 
-def named(lanes: Collection[Lane]) -> str:
-    return ", ".join(str(lane.topic_partition) for lane in lanes)
+def named(drivers: Collection[PartitionDriver]) -> str:
+    return ", ".join(str(driver.topic_partition) for driver in drivers)

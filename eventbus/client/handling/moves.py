@@ -12,7 +12,7 @@ import anyio
 from eventbus import errors
 from eventbus.backends.base import BackendConsumer
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Commit
 from eventbus.client.producer import Producer
 from eventbus.errors import (
@@ -41,7 +41,7 @@ class Moving(NamedTuple):
     """The numbers of a retry partition's moves among them."""
     plan: Plan | None
     commit: Commit | None = None
-    """The commit of the lane's machine, if it has one."""
+    """The commit of the `PartitionWork`, if it has one."""
 
 
 class _Writer:
@@ -62,11 +62,11 @@ class Moves:
         handler: Handler[Any, Any],
         consumer: BackendConsumer,
         open_producer: Callable[[TopicPartition], Producer],
-        on_stored: Callable[[Lane], Awaitable[None]],
+        on_stored: Callable[[PartitionDriver], Awaitable[None]],
         behind: Callable[[ConsumerRecord], Outgoing],
     ) -> None:
-        """``open_producer``: a transactional one by the partition it is for. ``on_stored``: awaited with a lane whose
-        commit is stored. ``behind``: makes the entry of a record that waits after an earlier one of its key."""
+        """``open_producer``: a transactional one by the partition it is for. ``on_stored``: awaited when a commit is
+        stored. ``behind``: makes the entry of a record that waits after an earlier one of its key."""
         self._handler = handler
         self._consumer = consumer
         self._open_producer = open_producer
@@ -89,48 +89,48 @@ class Moves:
         else:
             self._waiting[topic_partition] = waiting
 
-    def has(self, lane: Lane) -> bool:
-        """The lane's next commit has to be one of these."""
-        writer = self._writers.get(lane.topic_partition)
+    def has(self, driver: PartitionDriver) -> bool:
+        """The partition's next commit has to be one of these."""
+        writer = self._writers.get(driver.topic_partition)
         is_unsure = writer is not None and writer.unsure is not None
-        waiting = self._waiting.get(lane.topic_partition)
+        waiting = self._waiting.get(driver.topic_partition)
         if waiting is not None:
             # Where only an offset has passed, a transaction here would fence those of `Retried`, which has the same id:
             # the next retry would be aborted and its function called twice.
-            only_passes = self._handler.spec.exactly_once and not (is_unsure or lane.moves) and waiting.plan() is None
+            only_passes = self._handler.spec.exactly_once and not (is_unsure or driver.moves) and waiting.plan() is None
             return not only_passes
         return is_unsure
 
-    async def commit(self, lane: Lane, commit: Commit | None) -> None:
+    async def commit(self, driver: PartitionDriver, commit: Commit | None) -> None:
         """Commit what is finished, with what became of it. Raises what a commit raises; nothing is lost by that.
 
-        ``commit``: what the lane's machine wants stored; None: it has none, or is asked when the outcome of its last
-        commit is known.
+        ``commit``: what `PartitionWork` wants stored; None: nothing, or it is asked when the outcome of its last commit
+        is known.
         """
-        writer = self._writers.get(lane.topic_partition)
+        writer = self._writers.get(driver.topic_partition)
         if writer is None:
-            writer = self._writers[lane.topic_partition] = _Writer()
+            writer = self._writers[driver.topic_partition] = _Writer()
         async with writer.turn:
-            if lane.abandoned:
+            if driver.abandoned:
                 return
             if writer.unsure is not None:
-                await self._settle(lane, writer)
-            moving = self._moving(lane, commit)
+                await self._settle(driver, writer)
+            moving = self._moving(driver, commit)
             if moving is not None:
-                await self._write(lane, writer, moving)
-                await self._on_stored(lane)
+                await self._write(driver, writer, moving)
+                await self._on_stored(driver)
         await self._close_left()
 
-    def _moving(self, lane: Lane, commit: Commit | None) -> Moving | None:
-        waiting = self._waiting.get(lane.topic_partition)
+    def _moving(self, driver: PartitionDriver, commit: Commit | None) -> Moving | None:
+        waiting = self._waiting.get(driver.topic_partition)
         if waiting is not None and (plan := waiting.plan()) is not None:
-            moved = list(lane.moves)
-            records = [lane.moves[number] for number in moved]
+            moved = list(driver.moves)
+            records = [driver.moves[number] for number in moved]
             if plan.done is not None:
-                records.append(Outgoing(*lane.topic_partition, plan.done))
+                records.append(Outgoing(*driver.topic_partition, plan.done))
             return Moving(plan.next_offset, records, moved, plan)
         # Of a retry partition where nothing waits: reading may have passed markers of transactions.
-        found = commit or lane.work.next_commit()
+        found = commit or driver.work.next_commit()
         if not isinstance(found, Commit):
             return None
         return Moving(found.next_offset, self.records_of(found), [], None, found)
@@ -139,50 +139,50 @@ class Moves:
         """Return what a commit has to write."""
         return [forward.outgoing or self._behind(forward.records.record(forward.at)) for forward in commit.forwards]
 
-    async def _write(self, lane: Lane, writer: _Writer, moving: Moving) -> None:
+    async def _write(self, driver: PartitionDriver, writer: _Writer, moving: Moving) -> None:
         self._count += 1
         token = f"{self._owner}-{self._count}"
         try:
             if writer.producer is None:
-                writer.producer = self._open_producer(lane.topic_partition)
+                writer.producer = self._open_producer(driver.topic_partition)
                 await writer.producer.init()
             async with writer.producer.transaction() as transaction:
                 for outgoing in moving.records:
                     await send(writer.producer, outgoing, self.partitions[outgoing.topic])
-                text = " ".join(filter(None, (token if moving.records else "", lane.note and lane.note())))
+                text = " ".join(filter(None, (token if moving.records else "", driver.note and driver.note())))
                 offset = OffsetAndMetadata(moving.next_offset, text)
-                await transaction.send_offsets({lane.topic_partition: offset}, self._consumer.group_metadata())
+                await transaction.send_offsets({driver.topic_partition: offset}, self._consumer.group_metadata())
         except BaseException:  # also an answer that was lost, or a cancellation: it may have been committed
             writer.unsure = token, moving
             raise
-        self._stored(lane, moving)
+        self._stored(driver, moving)
         if self._handler.spec.exactly_once:
             await self._let_go(writer)  # the id is that of the partition's own transactions, which take it back
 
-    async def _settle(self, lane: Lane, writer: _Writer) -> None:
+    async def _settle(self, driver: PartitionDriver, writer: _Writer) -> None:
         """Find out what became of a commit that was not answered: taking the id over ends it, one way or the other."""
         assert writer.unsure is not None
         token, moving = writer.unsure
         await self._let_go(writer)
-        writer.producer = self._open_producer(lane.topic_partition)
+        writer.producer = self._open_producer(driver.topic_partition)
         await writer.producer.init()
-        committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
+        committed = (await self._consumer.committed([driver.topic_partition])).get(driver.topic_partition)
         writer.unsure = None
         if committed is not None and committed.metadata.partition(" ")[0] == token:
-            self._stored(lane, moving)
+            self._stored(driver, moving)
         elif moving.commit is not None:
-            lane.work.commit_failed(moving.commit)
+            driver.work.commit_failed(moving.commit)
 
-    def _stored(self, lane: Lane, moving: Moving) -> None:
+    def _stored(self, driver: PartitionDriver, moving: Moving) -> None:
         for number in moving.moved:
-            lane.moves.pop(number, None)
-        waiting = self._waiting.get(lane.topic_partition)
+            driver.moves.pop(number, None)
+        waiting = self._waiting.get(driver.topic_partition)
         if moving.plan is not None and waiting is not None:
             waiting.stored(moving.plan)
         if moving.commit is not None:
-            lane.stored(moving.commit)
+            driver.stored(moving.commit)
         else:
-            lane.work.done_below(moving.next_offset)
+            driver.work.done_below(moving.next_offset)
 
     async def _let_go(self, writer: _Writer) -> None:
         producer, writer.producer = writer.producer, None

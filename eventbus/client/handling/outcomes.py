@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.lane import Outcome
+from eventbus.client.handling.partition_driver import Outcome
 from eventbus.errors import EventBusError
 
 

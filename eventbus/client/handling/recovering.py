@@ -15,9 +15,9 @@ from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
-from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.moves import Moves
+from eventbus.client.handling.offset_commits import OffsetCommits
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.handling.waits import Wait
@@ -73,8 +73,8 @@ def recovering_of(
     moves: Moves | None,
     backend: Backend,
     consumer: BackendConsumer,
-    commits: LaneCommits,
-    lanes: Mapping[TopicPartition, Lane],
+    commits: OffsetCommits,
+    drivers: Mapping[TopicPartition, PartitionDriver],
     dispatch: Dispatch,
     clock: Clock,
 ) -> Recovering | None:
@@ -94,7 +94,7 @@ def recovering_of(
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
-    return Recovering(handler, recovery, retries, moves, backend, consumer, commits, clock, lanes, marks)
+    return Recovering(handler, recovery, retries, moves, backend, consumer, commits, clock, drivers, marks)
 
 
 class Recovering:
@@ -108,9 +108,9 @@ class Recovering:
         moves: Moves,
         backend: Backend,
         consumer: BackendConsumer,
-        commits: LaneCommits,
+        commits: OffsetCommits,
         clock: Clock,
-        lanes: Mapping[TopicPartition, Lane],
+        drivers: Mapping[TopicPartition, PartitionDriver],
         crash_marks: CrashMarks | None = None,
     ) -> None:
         self.recovery = recovery
@@ -121,7 +121,7 @@ class Recovering:
         self._consumer = consumer
         self._commits = commits
         self._clock = clock
-        self._lanes = lanes
+        self._drivers = drivers
         self.partitions = moves.partitions
         """The partition counts of the policy's topics, filled in by `prepare`."""
         self.crash_marks = crash_marks
@@ -288,9 +288,9 @@ class Recovering:
             self.waiting.pop(partition.partition, None)
             self._loading.pop(partition.partition, None)
             self.moves.watch(partition, None)
-            for source, lane in self._lanes.items():
+            for source, driver in self._drivers.items():
                 if source.partition % self.partitions[partition.topic] == partition.partition:
-                    lane.blocked.held = None  # whoever still has a source of it looks anew
+                    driver.blocked.held = None  # whoever still has a source of it looks anew
         else:
             waiting = self._waiting_of(partition)
             if waiting is not None:
@@ -299,16 +299,16 @@ class Recovering:
         if self.crash_marks is not None:
             self.crash_marks.forget(partition)
 
-    async def polled(self, lanes: Mapping[TopicPartition, Lane]) -> None:
-        """The consumer has answered, and what it fetched is in the lanes: which retry partitions are read so far?"""
+    async def polled(self, drivers: Mapping[TopicPartition, PartitionDriver]) -> None:
+        """The consumer has answered, and the drivers have what it fetched: find the retry partitions that are read."""
         for number in list(self._loading):
             partition = TopicPartition(self.recovery.retry_topic or "", number)
-            await self.read(partition, lanes.get(partition))
+            await self.read(partition, drivers.get(partition))
 
-    async def read(self, partition: TopicPartition, lane: Lane | None) -> None:
-        """More of a retry partition is, perhaps all; ``lane`` may have some of it that is not taken up."""
+    async def read(self, partition: TopicPartition, driver: PartitionDriver | None) -> None:
+        """More of a retry partition is, perhaps all; ``driver`` may have some of it that is not taken up."""
         end = self._loading.get(partition.partition)
-        if end is None or (lane is not None and lane.chunks):
+        if end is None or (driver is not None and driver.chunks):
             return
         try:
             positions = await self._consumer.positions([partition])
@@ -322,7 +322,7 @@ class Recovering:
         return partition.partition in self._loading
 
     def change(self) -> None:
-        """What a lane may wait for has come: an entry is finished, or all are known."""
+        """What a partition may wait for has come: an entry is finished, or all are known."""
         wakes, self._wakes = self._wakes, []
         for wake in wakes:
             wake()
@@ -331,69 +331,71 @@ class Recovering:
         """Call it once, with the next change."""
         self._wakes.append(wake)
 
-    async def moved(self, lane: Lane) -> bool:
-        """Return when records may be called after those that were moved. False: the lane stops meanwhile."""
-        while lane.work.waits_for_commit:
-            lane.on_commit_due()
-            if not await self._changes(lane):
+    async def moved(self, driver: PartitionDriver) -> bool:
+        """Return when records may be called after those that were moved. False: the partition stops meanwhile."""
+        while driver.work.waits_for_commit:
+            driver.on_commit_due()
+            if not await self._changes(driver):
                 return False
         return True
 
-    async def _changes(self, lane: Lane) -> bool:
-        """Return when something has, or the lane is woken. False: it stops."""
-        if not (lane.closing or lane.error):
-            lane.wake = anyio.Event()
-            self.on_change(lane.wake.set)
-            await lane.wake.wait()
-        return not lane.closing and lane.error is None
+    async def _changes(self, driver: PartitionDriver) -> bool:
+        """Return when something has, or the partition is woken. False: it stops."""
+        if not (driver.closing or driver.error):
+            driver.wake = anyio.Event()
+            self.on_change(driver.wake.set)
+            await driver.wake.wait()
+        return not driver.closing and driver.error is None
 
     def _waiting_of(self, source: TopicPartition) -> Waiting | None:
         count = self.partitions.get(self.recovery.retry_topic or "", 0)
         return self.waiting.get(source.partition % count) if count else None
 
-    # lanes -----------------------------------------------------------------------------------------------------------
+    # source partitions -----------------------------------------------------------------------------------------------
 
-    async def ready(self, lane: Lane) -> bool:
-        """A source partition may begin its next fetch. False: look at the lane first."""
-        if self.is_retry(lane.topic_partition.topic):
+    async def ready(self, driver: PartitionDriver) -> bool:
+        """A source partition may begin its next fetch. False: look at the partition first."""
+        if self.is_retry(driver.topic_partition.topic):
             return True
-        is_gated = self.recovery.order != "none" and self.recovery.retry_topic is not None and lane.blocked.held is None
-        if is_gated and not await self._gate(lane):
+        is_gated = (
+            self.recovery.order != "none" and self.recovery.retry_topic is not None and driver.blocked.held is None
+        )
+        if is_gated and not await self._gate(driver):
             return False
-        waiting = self._waiting_of(lane.topic_partition)
-        while lane.work.waits_for_commit or not (waiting is None or waiting.has_room):
-            if lane.has_moves:
-                lane.on_commit_due()
-            if not await self._changes(lane):
+        waiting = self._waiting_of(driver.topic_partition)
+        while driver.work.waits_for_commit or not (waiting is None or waiting.has_room):
+            if driver.has_moves:
+                driver.on_commit_due()
+            if not await self._changes(driver):
                 return False
-        if self.crash_marks is not None and not await self.crash_marks.ready(lane):
+        if self.crash_marks is not None and not await self.crash_marks.ready(driver):
             return False
         # What was fetched is let go of while all this was asked, when the partition moves away.
-        return await self.retries.admitted(lane) and bool(lane.chunks)
+        return await self.retries.admitted(driver) and bool(driver.chunks)
 
-    async def _gate(self, lane: Lane) -> bool:
+    async def _gate(self, driver: PartitionDriver) -> bool:
         """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
-        if lane.topic_partition.partition >= self.partitions[self.recovery.retry_topic or ""]:
+        if driver.topic_partition.partition >= self.partitions[self.recovery.retry_topic or ""]:
             await self._widen()  # its topic has got partitions since the start
         count = self.partitions[self.recovery.retry_topic or ""]
-        number = lane.topic_partition.partition % count
-        if lane.has_moves and not await self._moves_read_back(lane, number):
+        number = driver.topic_partition.partition % count
+        if driver.has_moves and not await self._moves_read_back(driver, number):
             return False
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
-                self._say_apart(lane, number)
+                self._say_apart(driver, number)
                 apart = (
                     f"partition {number} of {self.recovery.retry_topic} is with another member of the group, or was "
                     "deleted and is about to be restored"
                 )
-                lane.wait = lane.wait or Wait(apart, self._backend.timers.current_time())
-            if not await self._changes(lane):
-                lane.wait = None
+                driver.wait = driver.wait or Wait(apart, self._backend.timers.current_time())
+            if not await self._changes(driver):
+                driver.wait = None
                 return False
-        lane.wait = None
+        driver.wait = None
         waiting = self.waiting[number]
-        lane.blocked.held = waiting.holds(lane.topic_partition)
-        lane.blocked.hold, lane.blocked.unhold = waiting.hold, waiting.unhold
+        driver.blocked.held = waiting.holds(driver.topic_partition)
+        driver.blocked.hold, driver.blocked.unhold = waiting.hold, waiting.unhold
         return True
 
     async def _widen(self) -> None:
@@ -403,11 +405,11 @@ class Recovering:
             topic = self.recovery.retry_topic
             logger.warning("handler %r: %s is not widened: %s", self._handler.__name__, topic, error)
 
-    async def _moves_read_back(self, lane: Lane, number: int) -> bool:
+    async def _moves_read_back(self, driver: PartitionDriver, number: int) -> bool:
         """The retry partition was away while its source stayed: what went there meanwhile is to be read too."""
-        while lane.has_moves:
-            lane.on_commit_due()
-            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+        while driver.has_moves:
+            driver.on_commit_due()
+            if not await self.retries.sleeps(driver, _LOOK_SECONDS):
                 return False
         partition = TopicPartition(self.recovery.retry_topic or "", number)
         while number in self.waiting:
@@ -417,11 +419,13 @@ class Recovering:
             except EventBusError as error:
                 if not error.retriable:
                     raise
-                if not await self.retries.sleeps(lane, _AWAY_SECONDS, f"the end of {partition} is not known: {error}"):
+                if not await self.retries.sleeps(
+                    driver, _AWAY_SECONDS, f"the end of {partition} is not known: {error}"
+                ):
                     return False
         return True
 
-    def _say_apart(self, lane: Lane, number: int) -> None:
+    def _say_apart(self, driver: PartitionDriver, number: int) -> None:
         if not self._is_apart:
             self._is_apart = True
             logger.warning(
@@ -429,23 +433,23 @@ class Recovering:
                 "deleted. Records of a key that is tried again keep their order only where both are read together, as "
                 "with partition_assignment_strategy='range' and topics of equally many partitions. Retry(order='none') "
                 "does without",
-                self._handler.__name__, lane.topic_partition, number, self.recovery.retry_topic,
+                self._handler.__name__, driver.topic_partition, number, self.recovery.retry_topic,
             )  # fmt: skip
 
     def behind(self, record: ConsumerRecord) -> Outgoing:
         """Return the entry of a record that waits after an earlier one of its key."""
         return self.recovery.behind(record, self._clock())
 
-    async def unblocked(self, lane: Lane) -> bool:
-        """Return when the lane's next record has to wait for nothing. False: the lane stops meanwhile."""
-        lane.waits = True
+    async def unblocked(self, driver: PartitionDriver) -> bool:
+        """Return when the partition's next record has to wait for nothing. False: the partition stops meanwhile."""
+        driver.waits = True
         try:
-            while lane.blocked:
-                if not await self._changes(lane):
+            while driver.blocked:
+                if not await self._changes(driver):
                     return False
             return True
         finally:
-            lane.waits = False
+            driver.waits = False
 
     def overdue(self, partition: TopicPartition) -> int:
         """How many wait in a retry partition, if one of them is due: what is to wait is not behind."""
@@ -474,12 +478,12 @@ class Recovering:
     def tell_depth(self) -> None:
         self.recovery.depth(*self.depth())
 
-    async def stored(self, lane: Lane) -> None:
-        """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be.
+    async def stored(self, driver: PartitionDriver) -> None:
+        """A partition's moves are; finished entries at the beginning of a retry partition are deleted, if that can be.
 
         Never in a topic that other groups share: what is finished for this group may wait for another one.
         """
-        partition, before = lane.topic_partition, lane.work.committed
+        partition, before = driver.topic_partition, driver.work.committed
         self.change()
         if not self.is_retry(partition.topic) or self.recovery.owner is not None:
             return

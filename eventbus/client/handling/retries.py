@@ -10,7 +10,7 @@ from eventbus.client.handling.call_loop import Slices, TimeSlice
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.failures import as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.recovery import Again, Decides, Move, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
@@ -60,7 +60,7 @@ class Retries:
 
     async def outcome(
         self,
-        lane: Lane,
+        driver: PartitionDriver,
         record: ConsumerRecord,
         error: Exception,
         recall: Recall | None,
@@ -74,19 +74,19 @@ class Retries:
         there is nothing to call: the record cannot be read.
         """
         await self.breathe()
-        tries = 1 + (lane.tried[1] if lane.tried[0] == record.offset else 0)
+        tries = 1 + (driver.tried[1] if driver.tried[0] == record.offset else 0)
         while True:
             verdict = self._ask(record, error, tries)
             if isinstance(verdict, Again) and tries < _MOST_QUESTIONS:
                 if not may_call():
-                    lane.tried = (record.offset, tries)
+                    driver.tried = (record.offset, tries)
                     return Ended(verdict, error)
                 tries += 1
             elif isinstance(verdict, WaitHere):
                 if not may_wait:
-                    lane.tried = (record.offset, tries)
+                    driver.tried = (record.offset, tries)
                     return Ended(verdict, error)
-                if not await self._waits(lane, verdict, recall):
+                if not await self._waits(driver, verdict, recall):
                     return Ended(verdict, error)
                 tries += 1
             else:
@@ -136,34 +136,34 @@ class Retries:
             self._told += handled
             self._recovery.handled(handled, now_ms)
 
-    async def _waits(self, lane: Lane, verdict: WaitHere, recall: Recall | None) -> bool:
-        """False: the lane stops meanwhile."""
+    async def _waits(self, driver: PartitionDriver, verdict: WaitHere, recall: Recall | None) -> bool:
+        """False: the partition stops meanwhile."""
         if recall is not None:
             recall.rest()
-        async with lane.step_aside():
+        async with driver.step_aside():
             seconds = verdict.seconds
-            while seconds > 0 and await self.sleeps(lane, seconds, verdict.reason):
+            while seconds > 0 and await self.sleeps(driver, seconds, verdict.reason):
                 seconds = self.closed_for()
         if seconds > 0 and recall is not None:
             recall.begin()  # it is the one that was not finished
         return seconds <= 0
 
-    async def sleeps(self, lane: Lane, seconds: float, reason: str = "") -> bool:
-        """False: the lane stops meanwhile."""
+    async def sleeps(self, driver: PartitionDriver, seconds: float, reason: str = "") -> bool:
+        """False: the partition stops meanwhile."""
         until = self._timers.current_time() + seconds
-        lane.waits = True
+        driver.waits = True
         if reason:
-            self.waiting_for[lane.topic_partition] = reason
+            self.waiting_for[driver.topic_partition] = reason
         try:
-            while not lane.closing and lane.error is None:
+            while not driver.closing and driver.error is None:
                 left = until - self._timers.current_time()
                 if left <= 0:
                     return True
                 await self._timers.sleep(min(left, _LOOK_SECONDS))
             return False
         finally:
-            lane.waits = False
-            self.waiting_for.pop(lane.topic_partition, None)
+            driver.waits = False
+            self.waiting_for.pop(driver.topic_partition, None)
 
     def closed_for(self) -> float:
         """Seconds to wait before a record may be begun; 0: go on."""
@@ -171,9 +171,9 @@ class Retries:
         self._tell(now_ms)
         return self._recovery.admit(now_ms)
 
-    async def admitted(self, lane: Lane) -> bool:
-        """Return when a record may be begun. False: look at the lane first."""
+    async def admitted(self, driver: PartitionDriver) -> bool:
+        """Return when a record may be begun. False: look at the partition first."""
         while (seconds := self.closed_for()) > 0:
-            if not await self.sleeps(lane, seconds, "a circuit is open, as too many calls have failed"):
+            if not await self.sleeps(driver, seconds, "a circuit is open, as too many calls have failed"):
                 return False
         return True

@@ -1,11 +1,11 @@
 """Hops 5 to 7: records to a handler, its outputs to their topics, and then, only then, the offset.
 
-One poll loop per handler puts what it fetches into a lane per partition; each lane handles its records in its `Way`. A
-lane with enough to do pauses its partition, so polling never waits for a handler. Commits run beside both, and see
-nothing but each lane's finished prefix.
+One poll loop per handler gives what it fetches to a `PartitionDriver` per partition. A driver with enough to do pauses
+its partition, so polling never waits for a handler. Commits run alongside both, and see nothing but the finished prefix
+of each partition.
 
-When the group rebalances, the lanes of partitions that move finish the records at work and commit; what was fetched and
-not begun is dropped, for its next owner reads it. The other lanes go on.
+When the group rebalances, the drivers of partitions that move finish the records in flight and commit. What was fetched
+and not begun is dropped, because the next owner reads it. The other partitions go on.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.delayed import Common, driver_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
+from eventbus.client.handling.drivers import ByWorkers, InOrder, Shared
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.failing import OnEnded
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.handovers import Handovers, transactional_id_of
 from eventbus.client.handling.here import inside_handler
-from eventbus.client.handling.lane import Lane, nothing_before
-from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.missing_topics import MissingTopics
 from eventbus.client.handling.moves import Moves
+from eventbus.client.handling.offset_commits import OffsetCommits
+from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
 from eventbus.client.handling.recovering import recovering_of, recovery_of
 from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.unfinished import fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import AtWork
-from eventbus.client.handling.ways import Beside, InOrder, Shared
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.outages import is_outage
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, TopicPartition
@@ -51,7 +51,7 @@ from serdes import Serde
 logger = logging.getLogger("eventbus.runner")
 
 _CHUNKS_PER_LANE = 2
-"""Fetches a lane holds before its partition is paused: one at work, one in reserve."""
+"""Fetches a driver holds before its partition is paused: one at work, one in reserve."""
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two polls, while the log cannot be reached."""
 _LAST_WORDS_SECONDS = 1.0
@@ -91,7 +91,7 @@ class Runner:
         self.group = group
         self.is_committed_only = config.isolation is IsolationLevel.READ_COMMITTED
         """It reads no record of an open transaction."""
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.drivers: dict[TopicPartition, PartitionDriver] = {}
         self.has_left = False
         """Nothing runs any more, what was finished is committed."""
         self.error: HandlerError | None = None
@@ -122,13 +122,13 @@ class Runner:
             handler, consumer, lambda one: open_of_id(transactional_id_of(handler, group, one)), self._moves_stored,
             lambda record: recovery.behind(record, clock()),
         )  # fmt: skip
-        self._commits = LaneCommits(handler, consumer, self.lanes, timers, moves, on_progress)
+        self._commits = OffsetCommits(handler, consumer, self.drivers, timers, moves, on_progress)
         self._clock = clock
         self.recovering = recovering_of(
-            handler, recovery, moves, backend, consumer, self._commits, self.lanes, self._dispatch, clock
+            handler, recovery, moves, backend, consumer, self._commits, self.drivers, self._dispatch, clock
         )
         self._handovers = Handovers(
-            handler, group, backend, consumer, self.lanes, self._commits, flush, self._drain_seconds, on_progress,
+            handler, group, backend, consumer, self.drivers, self._commits, flush, self._drain_seconds, on_progress,
             self._assigned, _ignore if self.recovering is None else self.recovering.gone, self._unfinished,
         )  # fmt: skip
         self._shared = Shared(
@@ -152,9 +152,9 @@ class Runner:
         self._stopping = False
         self._is_watched = False
         """Somebody waits for the end of a rebalance to ask `is_idle` again."""
-        self._lane_tasks: ContainedTasks | None = None
+        self._driver_tasks: ContainedTasks | None = None
         self._drained = anyio.Event()
-        """No lane is at work any more, and none was cancelled."""
+        """No partition is at work any more, and none was cancelled."""
         self._leave_scope = anyio.CancelScope()
         """Around the last commit."""
         self._thread_scope = anyio.CancelScope()
@@ -175,11 +175,11 @@ class Runner:
             await self._consumer.aclose()
             raise
 
-    async def _moves_stored(self, lane: Lane) -> None:
+    async def _moves_stored(self, driver: PartitionDriver) -> None:
         if self._places is not None:
-            await self._places.passed(lane)
+            await self._places.passed(driver)
         if self.recovering is not None:
-            await self.recovering.stored(lane)
+            await self.recovering.stored(driver)
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
         if self.recovering is not None:
@@ -217,14 +217,14 @@ class Runner:
                     background.start_soon(self._cut_long_slices)
                 elif delivery == "at-least-once":
                     background.start_soon(self._commits.run)
-                async with ContainedTasks() as self._lane_tasks:
+                async with ContainedTasks() as self._driver_tasks:
                     if not self.handler.signature.is_async:
-                        self._lane_tasks.start_soon(self._outlive_no_thread)
+                        self._driver_tasks.start_soon(self._outlive_no_thread)
                     if workers is not None:
-                        workers.start(self._lane_tasks)
+                        workers.start(self._driver_tasks)
                     with self._poll_scope:
                         await self._poll()
-                    self._close_lanes()
+                    self._close_drivers()
                     await self._drain()
                     if workers is not None:
                         workers.close()
@@ -246,7 +246,7 @@ class Runner:
                 self._stop_at = self._timers.current_time() + deadline_seconds
         self._stopping = True
         self._poll_scope.cancel()
-        self._close_lanes()
+        self._close_drivers()
         if self._places is not None:
             self._places.stop()
 
@@ -259,50 +259,50 @@ class Runner:
         last_words = RealTimers().current_time() + _LAST_WORDS_SECONDS
         self._thread_scope.deadline = min(self._thread_scope.deadline, last_words)
 
-    def _close_lanes(self) -> None:
-        for lane in self.lanes.values():
-            lane.close()
+    def _close_drivers(self) -> None:
+        for driver in self.drivers.values():
+            driver.close()
 
     async def _drain(self) -> None:
-        """Return when no lane is at work any more, or they have been told to end because their time is over."""
-        lanes = [*self.lanes.values(), *self._handovers.ending.values()]
+        """Return when no partition is at work any more, or they have been told to end because their time is over."""
+        drivers = [*self.drivers.values(), *self._handovers.ending.values()]
         seconds = math.inf if self._deadline_seconds is None else self._deadline_seconds
         with self._drain_scope, self._timers.move_on_after(seconds):
-            for lane in lanes:
-                await lane.ended.wait()
-        late = await self._outlasted(lanes, _LAST_WORDS_SECONDS)
+            for driver in drivers:
+                await driver.ended.wait()
+        late = await self._outlasted(drivers, _LAST_WORDS_SECONDS)
         if late:
             self._warn_of(late)
-            for lane in late:
-                lane.scope.cancel()
+            for driver in late:
+                driver.scope.cancel()
             self._dispatch.leave_threads_behind()
-        for lane in lanes:
-            await lane.ended.wait()
+        for driver in drivers:
+            await driver.ended.wait()
 
-    async def _outlasted(self, lanes: Collection[Lane], seconds: float) -> list[Lane]:
+    async def _outlasted(self, drivers: Collection[PartitionDriver], seconds: float) -> list[PartitionDriver]:
         """Those still at work. A plain function at work, which cannot be cancelled, has so long to return."""
         if not self.handler.signature.is_async:
             # In real time, whatever the clock: it passes for threads.
             with RealTimers().move_on_after(seconds, shield=True) as self._thread_scope:
-                for lane in lanes:
-                    await lane.ended.wait()
-        return [lane for lane in lanes if not lane.ended.is_set()]
+                for driver in drivers:
+                    await driver.ended.wait()
+        return [driver for driver in drivers if not driver.ended.is_set()]
 
     async def _outlive_no_thread(self) -> None:
         """Cancelled, by an error or from outside: plain functions at work have the time of a drain to return."""
         try:
             await self._drained.wait()
         except anyio.get_cancelled_exc_class():
-            self._close_lanes()
-            lanes = [*self.lanes.values(), *self._handovers.ending.values()]
+            self._close_drivers()
+            drivers = [*self.drivers.values(), *self._handovers.ending.values()]
             seconds = _LAST_WORDS_SECONDS if self._deadline_seconds == 0 else self._drain_seconds
-            late = await self._outlasted(lanes, seconds)
+            late = await self._outlasted(drivers, seconds)
             if late:
                 self._warn_of(late)
                 self._dispatch.leave_threads_behind()
             raise
 
-    def _warn_of(self, late: Collection[Lane]) -> None:
+    def _warn_of(self, late: Collection[PartitionDriver]) -> None:
         self.cut_off = True
         how = "cancelled" if self.handler.signature.is_async else "left behind in its thread, which cannot be cancelled"
         logger.warning(
@@ -310,8 +310,8 @@ class Runner:
             self.handler.__name__, self._unfinished(late), how, fate_of(self.handler),
         )  # fmt: skip
 
-    def _unfinished(self, lanes: Collection[Lane]) -> str:
-        return ", ".join(unfinished_of(lane, self._dispatch) for lane in lanes)
+    def _unfinished(self, drivers: Collection[PartitionDriver]) -> str:
+        return ", ".join(unfinished_of(driver, self._dispatch) for driver in drivers)
 
     async def is_idle(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
         """Everything now in this member's partitions has been handled and its outputs are stored.
@@ -319,20 +319,20 @@ class Runner:
         ``ends``: below these offsets instead, whatever goes on behind them. False while the group rebalances: records
         of a partition on its way are nobody's, and not yet handled.
         """
-        if self._stopping or not all(_is_done(lane, ends) for lane in self.lanes.values()):
-            if any(lane.has_moves for lane in self.lanes.values()):
+        if self._stopping or not all(_is_done(driver, ends) for driver in self.drivers.values()):
+            if any(driver.has_moves for driver in self.drivers.values()):
                 self._commits.due()  # they are handled once they are written, and somebody waits for that
             return False  # what is dropped when it stops is not handled
         if self.recovering is not None and not self.recovering.is_idle():
-            self._is_watched = True  # what waits may be known with the next fetch, and no lane has anything to say then
+            self._is_watched = True  # the next fetch may tell what waits, and no driver wakes anybody then
             return False
-        if self.error is None and any(lane.error or lane.unreadable for lane in self.lanes.values()):
+        if self.error is None and any(driver.error or driver.unreadable for driver in self.drivers.values()):
             return False  # it is about to be said
         held = self._consumer.assignment()
         if not await self._handovers.is_settled():
             self._is_watched = True
             return False
-        stopped = {one for one, lane in self.lanes.items() if lane.error or lane.unreadable}
+        stopped = {one for one, driver in self.drivers.items() if driver.error or driver.unreadable}
         assignment = [one for one in held if one not in stopped]
         try:
             until = await self._consumer.end_offsets(assignment) if ends is None else ends
@@ -346,10 +346,10 @@ class Runner:
         positions = await self._consumer.positions(assignment)
         # The group may take partitions away between the first line and here. The answer is about those held then.
         if self._consumer.assignment() != held or any(at < until.get(one, 0) for one, at in positions.items()):
-            self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
+            self._is_watched = True  # what follows may be aborted, and no driver wakes anybody when it is read
             return False
         self._take_passed()  # a fetch may have moved the position above and not have returned yet
-        return all(_is_done(lane, ends) for lane in self.lanes.values())
+        return all(_is_done(driver, ends) for driver in self.drivers.values())
 
     # polling ---------------------------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Runner:
                 self._hand_over(chunk)
             self._take_passed()
             if self.recovering is not None:
-                await self.recovering.polled(self.lanes)
+                await self.recovering.polled(self.drivers)
             self._handovers.polled()
             if self._is_watched:
                 self._is_watched = False
@@ -408,11 +408,11 @@ class Runner:
             failed, partition,
         )  # fmt: skip
         self._consumer.pause([partition])
-        lane = self.lanes.get(partition)
-        if lane is None:
-            lane = self._open_lane(partition, -1)
-        lane.unreadable = failed
-        lane.wake.set()
+        driver = self.drivers.get(partition)
+        if driver is None:
+            driver = self._open_driver(partition, -1)
+        driver.unreadable = failed
+        driver.wake.set()
         return True
 
     def _end_alone(self, failed: HandlerError) -> None:
@@ -427,7 +427,7 @@ class Runner:
         self.poll_error = str(error)
 
     def _take_passed(self) -> None:
-        """Have the lanes finish, after what they were given before, offsets that hold no record for a reader."""
+        """Have the partitions finish, after what they were given before, offsets that hold no record for a reader."""
         for partition, next_offset in self._consumer.passed().items():
             self._hand_over(nothing_before(partition, next_offset))
 
@@ -435,35 +435,35 @@ class Runner:
         if self._stopping:
             return
         topic_partition = TopicPartition(chunk.topic, chunk.partition)
-        lane = self.lanes.get(topic_partition)
-        if lane is None:
-            lane = self._open_lane(topic_partition, chunk.offsets[0] if chunk.offsets else chunk.next_offset)
-        if lane.error is not None or lane.closing:
+        driver = self.drivers.get(topic_partition)
+        if driver is None:
+            driver = self._open_driver(topic_partition, chunk.offsets[0] if chunk.offsets else chunk.next_offset)
+        if driver.error is not None or driver.closing:
             return
-        lane.chunks.append(chunk)
+        driver.chunks.append(chunk)
         if chunk.offsets:
             self.fetched.add(len(chunk))
-        if len(lane.chunks) >= _CHUNKS_PER_LANE and not lane.paused:
-            lane.paused = True
+        if len(driver.chunks) >= _CHUNKS_PER_LANE and not driver.paused:
+            driver.paused = True
             self._consumer.pause([topic_partition])
-        lane.wake.set()
+        driver.wake.set()
 
-    # lanes -----------------------------------------------------------------------------------------------------------
+    # drivers ---------------------------------------------------------------------------------------------------------
 
-    def _open_lane(self, topic_partition: TopicPartition, first_offset: int) -> Lane:
-        assert self._lane_tasks is not None
-        self.lanes[topic_partition] = lane = self._lane_of(topic_partition, self._lane_tasks)
-        lane.begun_at = first_offset
+    def _open_driver(self, topic_partition: TopicPartition, first_offset: int) -> PartitionDriver:
+        assert self._driver_tasks is not None
+        self.drivers[topic_partition] = driver = self._driver_of(topic_partition, self._driver_tasks)
+        driver.begun_at = first_offset
         if self._places is not None:
-            lane.note = self._places.note_of(topic_partition)
-        lane.predecessor = self._handovers.ending.get(topic_partition)
+            driver.note = self._places.note_of(topic_partition)
+        driver.predecessor = self._handovers.ending.get(topic_partition)
         workers, spec = self._shared.workers, self.handler.spec
         if workers is not None and spec.concurrency is None and self.handler.signature.is_async:
-            workers.concurrency = max(len(self.lanes), 1)
-        self._lane_tasks.start_soon(self._run_lane, lane)
-        return lane
+            workers.concurrency = max(len(self.drivers), 1)
+        self._driver_tasks.start_soon(self._run_driver, driver)
+        return driver
 
-    def _lane_of(self, topic_partition: TopicPartition, tasks: ContainedTasks) -> Lane:
+    def _driver_of(self, topic_partition: TopicPartition, tasks: ContainedTasks) -> PartitionDriver:
         shared, recovering = self._shared, self.recovering
         if recovering is not None and recovering.is_retry(topic_partition.topic):
             common = Common(shared, recovering, tasks, self._clock)
@@ -471,73 +471,73 @@ class Runner:
         if self.handler.spec.exactly_once:
             return self._once(ExactlyOnce, topic_partition)
         if shared.workers is not None:
-            return Beside(topic_partition, shared, shared.workers, tasks)
+            return ByWorkers(topic_partition, shared, shared.workers, tasks)
         return InOrder(topic_partition, shared)
 
     def _once(self, driver: type[Once], partition: TopicPartition) -> Once:
         transactional_id = transactional_id_of(self.handler, self.group, partition)
         return driver(partition, self._shared, transactional_id, self._open_producer, self.recovering)
 
-    async def _run_lane(self, lane: Lane) -> None:
+    async def _run_driver(self, driver: PartitionDriver) -> None:
         inside_handler.set(self.handler.__name__)
         try:
-            with lane.scope:
-                if lane.predecessor is not None:
-                    await lane.predecessor.ended.wait()
-                    lane.predecessor = None
-                await self._work(lane)
-                await lane.finish()
+            with driver.scope:
+                if driver.predecessor is not None:
+                    await driver.predecessor.ended.wait()
+                    driver.predecessor = None
+                await self._work(driver)
+                await driver.finish()
                 if self.recovering is not None and self.recovering.crash_marks is not None:
-                    await self.recovering.crash_marks.ended(lane)
+                    await self.recovering.crash_marks.ended(driver)
         finally:
-            await lane.aclose()
-            lane.ended.set()
-            if self._handovers.ending.get(lane.topic_partition) is lane:
-                del self._handovers.ending[lane.topic_partition]
+            await driver.aclose()
+            driver.ended.set()
+            if self._handovers.ending.get(driver.topic_partition) is driver:
+                del self._handovers.ending[driver.topic_partition]
         self._on_progress()
 
-    async def _work(self, lane: Lane) -> None:
-        """Until the lane is closing, or in error."""
-        while not lane.closing:
-            if lane.error is not None:
-                self._stop_partition(lane, lane.error)
+    async def _work(self, driver: PartitionDriver) -> None:
+        """Until the partition is closing, or in error."""
+        while not driver.closing:
+            if driver.error is not None:
+                self._stop_partition(driver, driver.error)
                 return
-            lane.wake = anyio.Event()
-            if not lane.chunks:
-                if lane.unreadable is not None and not lane.work.unfinished:
-                    lane.stop(lane.unreadable)
+            driver.wake = anyio.Event()
+            if not driver.chunks:
+                if driver.unreadable is not None and not driver.work.unfinished:
+                    driver.stop(driver.unreadable)
                     continue
                 self._on_progress()
-                await lane.rest()
-                lane.call_loop.has_turned()
+                await driver.rest()
+                driver.call_loop.has_turned()
                 continue
-            if not lane.chunks[0].offsets:
-                await lane.advance_to(self._next_chunk(lane).next_offset)
+            if not driver.chunks[0].offsets:
+                await driver.advance_to(self._next_chunk(driver).next_offset)
                 self._commits.expect()
                 continue
-            if self._schemas is not None and not await self._schemas.is_over(lane):
+            if self._schemas is not None and not await self._schemas.is_over(driver):
                 continue
-            if self.recovering is not None and not await self.recovering.ready(lane):
+            if self.recovering is not None and not await self.recovering.ready(driver):
                 continue
             self._commits.expect()
-            await lane.run(self._next_chunk(lane))
-            if lane.error is not None:
+            await driver.run(self._next_chunk(driver))
+            if driver.error is not None:
                 continue
             self._commits.expect()
             if self.handler.spec.is_firing:
                 self._on_progress()  # it may never rest, and who waits for earlier firings is to look
             # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
             await anyio.lowlevel.checkpoint()
-            lane.call_loop.has_turned()
-        if lane.error is not None and not lane.abandoned:
-            self._stop_partition(lane, lane.error)
+            driver.call_loop.has_turned()
+        if driver.error is not None and not driver.abandoned:
+            self._stop_partition(driver, driver.error)
 
-    def _next_chunk(self, lane: Lane) -> FetchedRecords:
-        chunk = lane.chunks.popleft()
-        if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
-            lane.paused = False
-            if lane.unreadable is None:
-                self._consumer.resume([lane.topic_partition])
+    def _next_chunk(self, driver: PartitionDriver) -> FetchedRecords:
+        chunk = driver.chunks.popleft()
+        if driver.paused and len(driver.chunks) < _CHUNKS_PER_LANE:
+            driver.paused = False
+            if driver.unreadable is None:
+                self._consumer.resume([driver.topic_partition])
         return chunk
 
     def _output_failed(self, error: HandlerError) -> bool:
@@ -554,10 +554,10 @@ class Runner:
         )  # fmt: skip
         return False
 
-    def _stop_partition(self, lane: Lane, error: HandlerError) -> None:
-        lane.chunks.clear()
-        if not lane.closing:
-            self._consumer.pause([lane.topic_partition])
+    def _stop_partition(self, driver: PartitionDriver, error: HandlerError) -> None:
+        driver.chunks.clear()
+        if not driver.closing:
+            self._consumer.pause([driver.topic_partition])
         self.error = self.error or error
         if self.handler.spec.on_error == "crash":
             raise error
@@ -569,13 +569,13 @@ class Runner:
         while True:
             await self._timers.sleep(longest_seconds / 2)
             latest = self._timers.current_time() - longest_seconds
-            for lane in [*self.lanes.values(), *self._handovers.ending.values()]:
+            for driver in [*self.drivers.values(), *self._handovers.ending.values()]:
                 if (
-                    isinstance(lane, ExactlyOnce)
-                    and lane.transaction_since is not None
-                    and lane.transaction_since <= latest
+                    isinstance(driver, ExactlyOnce)
+                    and driver.transaction_since is not None
+                    and driver.transaction_since <= latest
                 ):
-                    lane.work.end_slice()
+                    driver.work.end_slice()
 
     # commits ---------------------------------------------------------------------------------------------------------
 
@@ -591,9 +591,9 @@ class Runner:
         """
         if self.handler.spec.delivery != "at-least-once" or self.has_left:
             return True
-        finished = {lane: lane.work.finished for lane in self.lanes.values()}
+        finished = {driver: driver.work.finished for driver in self.drivers.values()}
         await self._commits.attempt()
-        is_over = all(lane.work.committed >= offset or lane.abandoned for lane, offset in finished.items())
+        is_over = all(driver.work.committed >= offset or driver.abandoned for driver, offset in finished.items())
         return is_over or bool(self._commits.error)
 
     async def _leave(self, is_cancelled: bool) -> None:
@@ -614,8 +614,8 @@ class Runner:
                         await self._flush()  # what is given back waits for no output
                     await (self._commits.attempt() if is_cancelled else self._handovers.commit_last())
         finally:
-            for lane in self.lanes.values():
-                log_lost(self.handler, lane)
+            for driver in self.drivers.values():
+                log_lost(self.handler, driver)
             try:
                 await self._consumer.aclose()
             finally:  # whatever went wrong: the bus waits for this
@@ -634,9 +634,9 @@ class Runner:
         Without those that wait in a retry topic, on purpose.
         """
         now_ms, ages = self._clock(), dict[TopicPartition, float]()
-        for partition, lane in self.lanes.items():
+        for partition, driver in self.drivers.items():
             if self.recovering is None or not self.recovering.is_retry(partition.topic):
-                oldest_ms = lane.oldest_ms
+                oldest_ms = driver.oldest_ms
                 ages[partition] = 0.0 if oldest_ms is None or oldest_ms < 0 else max(now_ms - oldest_ms, 0) / 1000
         return ages
 
@@ -657,12 +657,14 @@ class Runner:
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         """Partitions that wait now, each with the reason: the log cannot read them, or a record meets an outage."""
         retries, unreadable, now = self._dispatch.retries, self._consumer.waiting_for, self._timers.current_time()
-        waits = {partition: lane.wait.text(now) for partition, lane in self.lanes.items() if lane.wait is not None}
+        waits = {
+            partition: driver.wait.text(now) for partition, driver in self.drivers.items() if driver.wait is not None
+        }
         for part in (self.recovering, self._places):  # of partitions that are being assigned
             taken_up = () if part is None else part.waits.items()
             waits.update({partition: wait.text(now) for partition, wait in taken_up if wait.is_long(now)})
         if self._places is not None:
-            waits.update({one: text for one, text in self._places.waiting_for().items() if one in self.lanes})
+            waits.update({one: text for one, text in self._places.waiting_for().items() if one in self.drivers})
         return {**unreadable, **waits, **({} if retries is None else retries.waiting_for)}
 
     @property
@@ -674,8 +676,8 @@ class Runner:
             return True
         is_retry = _never if self.recovering is None else self.recovering.is_retry
         sources = [partition for partition in self._consumer.assignment() if not is_retry(partition.topic)]
-        lanes = [self.lanes.get(partition) for partition in sources]
-        return bool(lanes) and all(lane is not None and lane.error is not None for lane in lanes)
+        drivers = [self.drivers.get(partition) for partition in sources]
+        return bool(drivers) and all(driver is not None and driver.error is not None for driver in drivers)
 
     @property
     def moves(self) -> dict[str, int]:
@@ -715,7 +717,7 @@ class Runner:
     @property
     def paused(self) -> list[TopicPartition]:
         """Partitions that are not fetched from, because enough of them waits for the handler."""
-        return [topic_partition for topic_partition, lane in self.lanes.items() if lane.paused]
+        return [topic_partition for topic_partition, driver in self.drivers.items() if driver.paused]
 
     def at_work(self) -> list[AtWork]:
         """The records whose handlers are at work now."""
@@ -723,17 +725,19 @@ class Runner:
 
     async def missing_topics(self) -> str:
         """Return which of its topics do not exist, or "". Those that belong to its policy are created again."""
-        is_stuck = bool(self._commits.error) or any(lane.wait is not None for lane in self.lanes.values())
+        is_stuck = bool(self._commits.error) or any(driver.wait is not None for driver in self.drivers.values())
         return await self._missing.look(is_stuck=is_stuck)
 
     async def lag(self) -> dict[TopicPartition, int]:
         """By partition how many offsets lie between what is committed (or was begun with) and the end."""
-        unreadable = {one for one, lane in self.lanes.items() if lane.unreadable} | self._consumer.waiting_for.keys()
+        unreadable = {
+            one for one, driver in self.drivers.items() if driver.unreadable
+        } | self._consumer.waiting_for.keys()
         partitions = [one for one in self._consumer.assignment() if one not in unreadable]
         committed = await self._consumer.committed(partitions)
         ends = await self._consumer.end_offsets(partitions)
         # Without a commit it counts from where the partition was begun: what was fetched is not yet handled.
-        begun = committed.keys() | self.lanes.keys()
+        begun = committed.keys() | self.drivers.keys()
         positions = await self._consumer.positions([one for one in partitions if one not in begun])
         held = set(self._consumer.assignment())
         behind: dict[TopicPartition, int] = {}
@@ -743,20 +747,22 @@ class Runner:
             if self.recovering is not None and self.recovering.is_retry(topic_partition.topic):
                 behind[topic_partition] = self.recovering.overdue(topic_partition)
                 continue
-            known, lane = committed.get(topic_partition), self.lanes.get(topic_partition)
+            known, driver = committed.get(topic_partition), self.drivers.get(topic_partition)
             if known is not None:
                 at = known.offset
             else:
-                at = lane.begun_at if lane is not None else positions.get(topic_partition, end)
+                at = driver.begun_at if driver is not None else positions.get(topic_partition, end)
             behind[topic_partition] = max(end - at, 0)
         return behind
 
     def __repr__(self) -> str:
-        return f"<runner {self.handler.__name__} group={self.group} lanes={len(self.lanes)}>"
+        return f"<runner {self.handler.__name__} group={self.group} partitions={len(self.drivers)}>"
 
 
-def _is_done(lane: Lane, ends: Mapping[TopicPartition, int] | None) -> bool:
-    return lane.is_idle or (ends is not None and lane.work.finished >= ends.get(lane.topic_partition, sys.maxsize))
+def _is_done(driver: PartitionDriver, ends: Mapping[TopicPartition, int] | None) -> bool:
+    return driver.is_idle or (
+        ends is not None and driver.work.finished >= ends.get(driver.topic_partition, sys.maxsize)
+    )
 
 
 def _single_errors(group: BaseExceptionGroup[EventBusError]) -> list[EventBusError]:
@@ -770,7 +776,7 @@ def _single_errors(group: BaseExceptionGroup[EventBusError]) -> list[EventBusErr
 def _ignore(partition: TopicPartition) -> None: ...
 
 
-async def _always(lane: Lane) -> bool:
+async def _always(driver: PartitionDriver) -> bool:
     return True
 
 

@@ -1,4 +1,4 @@
-"""A lane waits until the schemas of its next fetch are here: decoding itself never waits for a registry."""
+"""A partition waits until the schemas of its next fetch are here: decoding itself never waits for a registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.waits import tried
 from eventbus.types import FetchedRecords
 from serdes import SchemaRegistryError
@@ -38,38 +38,38 @@ class SchemaWait:
         self._unreachable = False
         """It has been said."""
 
-    async def is_over(self, lane: Lane) -> bool:
-        """Everything is here for the lane's next fetch, as far as it exists. False: look at the lane first."""
-        chunk = lane.chunks[0]
+    async def is_over(self, driver: PartitionDriver) -> bool:
+        """Return when the schemas of the next fetch are here, if they exist. False: look at the partition first."""
+        chunk = driver.chunks[0]
         values: Sequence[bytes | None] = self._calls.values(chunk)
         given_up: set[str] = set()
         pause = _FIRST_PAUSE_SECONDS
         while (needed := self._serde.needed(chunk.topic, values)) is not None and str(needed) not in given_up:
-            problem = await self._asked(needed, lane, chunk)
-            if not _is_current(lane, chunk):
-                lane.wait = None
+            problem = await self._asked(needed, driver, chunk)
+            if not _is_current(driver, chunk):
+                driver.wait = None
                 return False
             if problem is None:
                 self._unreachable = False
-                lane.wait = None
+                driver.wait = None
             elif isinstance(problem, SchemaRegistryError) and problem.is_final:
                 given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
             else:
-                self._say(lane, needed, problem)
+                self._say(driver, needed, problem)
                 reason = f"{needed}: {type(problem).__name__}: {problem}"
-                lane.wait = tried(lane.wait, reason, self._timers.current_time())
-                lane.wake = anyio.Event()
+                driver.wait = tried(driver.wait, reason, self._timers.current_time())
+                driver.wake = anyio.Event()
                 with self._timers.move_on_after(pause):
-                    await lane.wake.wait()
+                    await driver.wake.wait()
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                if not _is_current(lane, chunk):
-                    lane.wait = None
+                if not _is_current(driver, chunk):
+                    driver.wait = None
                     return False
-        lane.wait = None
+        driver.wait = None
         return True
 
-    async def _asked(self, needed: SchemaNeeded, lane: Lane, chunk: FetchedRecords) -> Exception | None:
-        """What came in the way, if anything. A lane that has to go, to another member say, waits for no answer."""
+    async def _asked(self, needed: SchemaNeeded, driver: PartitionDriver, chunk: FetchedRecords) -> Exception | None:
+        """What came in the way, if anything. A partition that has to go, to another member say, waits for no answer."""
         problem: Exception | None = None
 
         async def ask() -> None:
@@ -82,21 +82,21 @@ class SchemaWait:
 
         async with ContainedTasks() as tasks:
             tasks.start_soon(ask)
-            while _is_current(lane, chunk):
-                lane.wake = anyio.Event()
-                await lane.wake.wait()
+            while _is_current(driver, chunk):
+                driver.wake = anyio.Event()
+                await driver.wake.wait()
             tasks.cancel_scope.cancel()
         return problem
 
-    def _say(self, lane: Lane, needed: SchemaNeeded, error: Exception) -> None:
+    def _say(self, driver: PartitionDriver, needed: SchemaNeeded, error: Exception) -> None:
         if not self._unreachable:  # once for each outage
             logger.warning(
                 "handler %r: %s waits for a schema, and the registry is asked again: %s: %s",
-                self._handler.__name__, lane.topic_partition, needed, error,
+                self._handler.__name__, driver.topic_partition, needed, error,
             )  # fmt: skip
         self._unreachable = True
 
 
-def _is_current(lane: Lane, chunk: FetchedRecords) -> bool:
-    """Is there nothing else to do for the lane than to handle this fetch?"""
-    return not lane.closing and lane.error is None and bool(lane.chunks) and lane.chunks[0] is chunk
+def _is_current(driver: PartitionDriver, chunk: FetchedRecords) -> bool:
+    """Is there nothing else to do for the partition than to handle this fetch?"""
+    return not driver.closing and driver.error is None and bool(driver.chunks) and driver.chunks[0] is chunk

@@ -11,8 +11,8 @@ from typing import Any
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
-from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.offset_commits import OffsetCommits
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError
@@ -44,7 +44,7 @@ class StoredPlaces:
         backend: Backend,
         consumer: BackendConsumer,
         dispatch: Dispatch,
-        commits: LaneCommits,
+        commits: OffsetCommits,
         recovering: Recovering | None,
     ) -> None:
         tx: UnitsOfWork = handler.spec.tx
@@ -71,11 +71,11 @@ class StoredPlaces:
         """Wait for no database any more."""
         self._units.stop()
 
-    async def passed(self, lane: Lane) -> None:
+    async def passed(self, driver: PartitionDriver) -> None:
         """Note in the database how far the log has committed a source partition."""
-        partition = lane.topic_partition
+        partition = driver.topic_partition
         if self._recovering is None or not self._recovering.is_retry(partition.topic):
-            await self._units.passed(partition, lane.work.committed)
+            await self._units.passed(partition, driver.work.committed)
 
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         """Return the partitions whose next record waits for the database, each with the reason."""
@@ -196,7 +196,7 @@ def places_of(
     backend: Backend,
     consumer: BackendConsumer,
     dispatch: Dispatch,
-    commits: LaneCommits,
+    commits: OffsetCommits,
     recovering: Recovering | None,
 ) -> StoredPlaces | None:
     """None for a handler without ``tx=``."""

@@ -11,10 +11,10 @@ from functools import partial
 import anyio
 
 from eventbus.backends.clock import Timers
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 
 _TURN_SECONDS = 0.05
-"""A lane works so long while others wait; then it ends the record at work, and goes to the end of the line."""
+"""A partition works so long while others wait; then it ends the record at work, and goes to the end of the line."""
 
 
 class _Waiter:
@@ -26,44 +26,44 @@ class _Waiter:
 
 
 class Turns:
-    """Of the lanes of one handler."""
+    """Of the partitions of one handler."""
 
     def __init__(self, count: int, timers: Timers) -> None:
         self._free = count
         self._timers = timers
         self._line: deque[_Waiter] = deque()
-        self._at_work: dict[Lane, float] = {}
+        self._at_work: dict[PartitionDriver, float] = {}
         """Since when; the longest first."""
 
     @asynccontextmanager
-    async def of(self, lane: Lane) -> AsyncGenerator[None]:
-        """A lane's turn. Its call is ended when the turn is over."""
-        await self._take(lane)
-        lane.step_aside = partial(self._stepped_aside, lane)
+    async def of(self, driver: PartitionDriver) -> AsyncGenerator[None]:
+        """A partition's turn. Its call is ended when the turn is over."""
+        await self._take(driver)
+        driver.step_aside = partial(self._stepped_aside, driver)
         try:
             yield
         finally:
-            lane.step_aside = nullcontext
-            if self._at_work.pop(lane, None) is not None:  # else it has stepped aside and did not come back
+            driver.step_aside = nullcontext
+            if self._at_work.pop(driver, None) is not None:  # else it has stepped aside and did not come back
                 self._pass_on()
 
     @asynccontextmanager
-    async def _stepped_aside(self, lane: Lane) -> AsyncGenerator[None]:
-        """The lane's record waits in its place, maybe for hours: others have the turn, and it takes another one."""
-        del self._at_work[lane]
+    async def _stepped_aside(self, driver: PartitionDriver) -> AsyncGenerator[None]:
+        """A record waits in its place, maybe for hours: other partitions have the turn, and it takes another one."""
+        del self._at_work[driver]
         self._pass_on()
         yield
-        if not lane.closing and lane.error is None:
-            await self._take(lane)
+        if not driver.closing and driver.error is None:
+            await self._take(driver)
 
-    async def _take(self, lane: Lane) -> None:
+    async def _take(self, driver: PartitionDriver) -> None:
         if self._free and not self._line:
             self._free -= 1
         else:
-            await self._wait(lane)
-        self._at_work[lane] = self._timers.current_time()
+            await self._wait(driver)
+        self._at_work[driver] = self._timers.current_time()
 
-    async def _wait(self, lane: Lane) -> None:
+    async def _wait(self, driver: PartitionDriver) -> None:
         waiter = _Waiter()
         self._line.append(waiter)
         try:
@@ -88,10 +88,10 @@ class Turns:
 
     def _end_longest(self) -> None:
         latest = self._timers.current_time() - _TURN_SECONDS
-        for lane, since in self._at_work.items():
+        for driver, since in self._at_work.items():
             if since <= latest:
-                self._at_work[lane] = math.inf  # once
-                lane.work.end_slice()
+                self._at_work[driver] = math.inf  # once
+                driver.work.end_slice()
                 return
 
     def _pass_on(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.types import TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -21,23 +21,23 @@ def described(partition: TopicPartition, offsets: Sequence[int]) -> str:
     return f"{partition} offsets {offsets[0]} to {offsets[-1]} ({len(offsets):,} records)"
 
 
-def log_lost(handler: Handler[Any, Any], lane: Lane) -> None:
-    """Log the records that a lane could not give back."""
-    lost = lane.work.drop_not_begun()
+def log_lost(handler: Handler[Any, Any], driver: PartitionDriver) -> None:
+    """Log the records that a partition could not give back."""
+    lost = driver.work.drop_not_begun()
     if not lost:
         return
-    why = "the partition belongs to another member" if lane.abandoned else "the commit that gives them back failed"
+    why = "the partition belongs to another member" if driver.abandoned else "the commit that gives them back failed"
     logger.error(
         "handler %r: %s never reached the handler and are lost. They were committed before they were handled "
         "(delivery='at-most-once'), and %s. To handle them, set the group's offset back to %d",
-        handler.__name__, described(lane.topic_partition, lost), why, lost[0],
+        handler.__name__, described(driver.topic_partition, lost), why, lost[0],
     )  # fmt: skip
 
 
-def unfinished_of(lane: Lane, dispatch: Dispatch) -> str:
-    """Describe the records of a lane that reached the handler and are not finished."""
-    offsets = lane.work.begun(lambda call: len(dispatch.records_at(call)))
-    return described(lane.topic_partition, offsets) if offsets else f"what was begun of {lane.topic_partition}"
+def unfinished_of(driver: PartitionDriver, dispatch: Dispatch) -> str:
+    """Describe the records of a partition that reached the handler and are not finished."""
+    offsets = driver.work.begun(lambda call: len(dispatch.records_at(call)))
+    return described(driver.topic_partition, offsets) if offsets else f"what was begun of {driver.topic_partition}"
 
 
 def fate_of(handler: Handler[Any, Any]) -> str:

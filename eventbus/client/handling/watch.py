@@ -17,7 +17,7 @@ from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.here import Calling, Member, begin_here, here
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Call
 from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
@@ -52,12 +52,12 @@ class _Seen:
 class Caller:
     """A task that makes calls: of a partition in order, or of any partition of the handler."""
 
-    __slots__ = ("call", "call_loop", "dispatch", "is_late", "lane", "member", "scope", "task_id")
+    __slots__ = ("call", "call_loop", "dispatch", "driver", "is_late", "member", "scope", "task_id")
 
     def __init__(self, dispatch: Dispatch, call_loop: CallLoop) -> None:
         self.dispatch = dispatch
         self.call_loop = call_loop
-        self.lane: Lane | None = None
+        self.driver: PartitionDriver | None = None
         self.call: Call | None = None
         """The records that it handles now."""
         self.member: Member | None = None
@@ -84,32 +84,32 @@ class Caller:
     @property
     def where(self) -> tuple[TopicPartition, int] | None:
         """Partition and offset of the record in flight."""
-        call, lane = self.in_flight, self.lane
-        return None if call is None or lane is None else (lane.topic_partition, call.offset(call.at))
+        call, driver = self.in_flight, self.driver
+        return None if call is None or driver is None else (driver.topic_partition, call.offset(call.at))
 
     def is_too_late(self) -> None:
         """Cancel the record's call, and begin no other inside the scope that is cancelled."""
-        if self.lane is not None and self.call is not None:
+        if self.driver is not None and self.call is not None:
             self.is_late = True
-            self.lane.work.cut(self.call)
+            self.driver.work.cut(self.call)
             self.scope.cancel()
 
     def pass_over(self, seconds: float) -> None:
         """The record's call was cancelled because it took too long: go on behind it, or not. Raises HandlerError."""
-        lane, call = self.lane, self.call
-        if not self.is_late or lane is None or call is None or call.is_over or call.is_resting:
+        driver, call = self.driver, self.call
+        if not self.is_late or driver is None or call is None or call.is_over or call.is_resting:
             return
-        if self.dispatch.timed_out(lane, call, seconds):
-            self.dispatch.pass_over(lane, call)
+        if self.dispatch.timed_out(driver, call, seconds):
+            self.dispatch.pass_over(driver, call)
 
-    def give_up(self, seconds: float) -> Lane | None:
+    def give_up(self, seconds: float) -> PartitionDriver | None:
         """The record's call is in a thread and cannot be cancelled: what it comes to is ignored."""
-        lane, call = self.lane, self.in_flight
-        if lane is not None and call is not None:
-            if not self.dispatch.timed_out(lane, call, seconds):
-                lane.work.cut(call)
-            lane.wake.set()
-        return lane
+        driver, call = self.driver, self.in_flight
+        if driver is not None and call is not None:
+            if not self.dispatch.timed_out(driver, call, seconds):
+                driver.work.cut(call)
+            driver.wake.set()
+        return driver
 
 
 class Watch:
@@ -119,10 +119,10 @@ class Watch:
         self,
         handler: Handler[..., object],
         timers: Timers,
-        on_given_up: Callable[[Lane, HandlerError], object],
+        on_given_up: Callable[[PartitionDriver, HandlerError], object],
     ) -> None:
         self._on_given_up = on_given_up
-        """Called with a lane that stops while a thread is at work in it."""
+        """Called with a partition that stops while a thread is at work in it."""
         self.name = handler.__name__
         self.group = ""
         """Whose member makes the calls."""
@@ -196,9 +196,9 @@ class Watch:
                 "what is behind it waits", self._handler.__name__, _named(one.where), timeout,
             )  # fmt: skip
         else:
-            lane = one.give_up(timeout)
-            if lane is not None and lane.error is not None:
-                self._on_given_up(lane, lane.error)
+            driver = one.give_up(timeout)
+            if driver is not None and driver.error is not None:
+                self._on_given_up(driver, driver.error)
 
     def at_work(self) -> list[AtWork]:
         """The records whose handlers are at work now."""
@@ -210,15 +210,15 @@ class Watch:
                 found.append(AtWork(*where, seen.since if marker == seen.marker else now))
         return sorted(found)
 
-    async def run_in_order(self, dispatch: Dispatch, lane: Lane, call: Call) -> None:
+    async def run_in_order(self, dispatch: Dispatch, driver: PartitionDriver, call: Call) -> None:
         """Handle the records of a call in order, up to where it has to end.
 
-        A record that takes too long is passed over, or stops the lane, as ``on_error`` says.
+        A record that takes too long is passed over, or stops the partition, as ``on_error`` says.
         """
-        caller, first, times = lane.caller, call.at, dispatch.times
+        caller, first, times = driver.caller, call.at, dispatch.times
         if caller is None:  # the same one for all calls, so that their contexts are equal
-            caller = lane.caller = Caller(dispatch, lane.call_loop)
-            caller.lane = lane
+            caller = driver.caller = Caller(dispatch, driver.call_loop)
+            caller.driver = driver
             begin_here(self, caller)
         caller.call, caller.is_late = call, False
         here.set(caller)
@@ -226,10 +226,10 @@ class Watch:
         began, was_each = times.now(), times.is_each
         try:
             if self.timeout_seconds is None or self._in_threads:
-                await dispatch.run(lane, call)
+                await dispatch.run(driver, call)
             else:
                 with anyio.CancelScope() as caller.scope:
-                    await dispatch.run(lane, call)
+                    await dispatch.run(driver, call)
                     # A call that ended in the very turn in which it was cancelled comes here: its task was about to go
                     # on already. `Dispatch.run` then looked where the call has to end and returned. It was in time.
                     caller.is_late = False

@@ -16,7 +16,7 @@ from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.call_loop import CallLoop, fresh_context
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.here import begin_here
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.watch import Caller, Watch
 
 
@@ -40,7 +40,7 @@ class Workers:
         """How many records are at work at most."""
         self._in_threads = in_threads
         """Plain functions: records of several queues share a change of threads."""
-        self._line: deque[Lane] = deque()
+        self._line: deque[PartitionDriver] = deque()
         """Partitions that may have a call: each gives one to a worker, and goes to the end of the line."""
         self._all: set[Worker] = set()
         self._idle: list[Worker] = []
@@ -57,9 +57,9 @@ class Workers:
         for worker in self._idle:
             worker.wake.set()
 
-    def look_at(self, lane: Lane) -> None:
+    def look_at(self, driver: PartitionDriver) -> None:
         """The partition may have a call: have an idle worker look, or another one, as long as there may be more."""
-        self._queue(lane)
+        self._queue(driver)
         self._wake_another()
 
     def _wake_another(self) -> None:
@@ -71,16 +71,16 @@ class Workers:
             self._all.add(worker)
             self._tasks.start_soon(self._run, worker)
 
-    def _queue(self, lane: Lane) -> None:
-        if not lane.is_queued:
-            lane.is_queued = True
-            self._line.append(lane)
+    def _queue(self, driver: PartitionDriver) -> None:
+        if not driver.is_queued:
+            driver.is_queued = True
+            self._line.append(driver)
 
-    def cancel(self, lane: Lane) -> None:
+    def cancel(self, driver: PartitionDriver) -> None:
         """Cancel what is at work of a partition, and begin nothing of it any more."""
-        lane.work.begin_none_from(-1)
+        driver.work.begin_none_from(-1)
         for worker in self._all:
-            if worker.lane is lane:
+            if worker.driver is driver:
                 worker.scope.cancel()
 
     # a worker --------------------------------------------------------------------------------------------------------
@@ -112,10 +112,10 @@ class Workers:
             if not self._take(worker):
                 await self._wait(worker)
                 continue
-            lane, call = worker.lane, worker.call
-            assert lane is not None and call is not None
+            driver, call = worker.driver, worker.call
+            assert driver is not None and call is not None
             began, was_each = times.now(), times.is_each
-            await self._dispatch.work(lane, call, loop)
+            await self._dispatch.work(driver, call, loop)
             times.ran(began, call.at, was_each)
             if copy_context() != loop.clean:
                 await fresh_context()  # `_leave` may begin another worker, whose task inherits the context
@@ -138,23 +138,23 @@ class Workers:
         workers = self.concurrency if self._in_threads else 0
         line = self._line
         while line:
-            lane = line[0]
-            worker.call = lane.work.next_call(workers=workers)
-            lane.progressed()
+            driver = line[0]
+            worker.call = driver.work.next_call(workers=workers)
+            driver.progressed()
             if worker.call is not None:
-                worker.lane = lane
+                worker.driver = driver
                 line.rotate(-1)
                 self._wake_another()
                 return True
-            lane.is_queued = False
+            driver.is_queued = False
             line.popleft()
         return False
 
     def _leave(self, worker: Worker) -> None:
-        lane, call = worker.lane, worker.call
-        assert lane is not None and call is not None
-        lane.work.ended(call)
-        worker.call = worker.lane = None
-        if not lane.is_queued:
-            self._queue(lane)
-        lane.progressed()
+        driver, call = worker.driver, worker.call
+        assert driver is not None and call is not None
+        driver.work.ended(call)
+        worker.call = worker.driver = None
+        if not driver.is_queued:
+            self._queue(driver)
+        driver.progressed()

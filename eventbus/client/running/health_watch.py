@@ -154,7 +154,7 @@ class _Track:
         self._rebalancing_since = _since(self._rebalancing_since, moves, now)
         self._polls_fail_since = _since(self._polls_fail_since, bool(runner.poll_error), now)
         self._see_lag(lag, now)
-        failed = {one: lane.error for one, lane in runner.lanes.items() if lane.error is not None}
+        failed = {one: driver.error for one, driver in runner.drivers.items() if driver.error is not None}
         error = runner.error or next(iter(failed.values()), None)
         return Facts(
             handler=runner.handler.__name__,
@@ -193,9 +193,9 @@ class _Track:
         # Records that wait for the end of an outage may occupy all workers. Then that is the reason why other records
         # wait.
         for one, behind in () if self._runner.waiting_for else lag.items():
-            lane = self._runner.lanes.get(one)
-            if behind > 0 and not (lane is not None and lane.waits):
-                at = -1 if lane is None else lane.work.finished
+            driver = self._runner.drivers.get(one)
+            if behind > 0 and not (driver is not None and driver.waits):
+                at = -1 if driver is None else driver.work.finished
                 before = self._finished.get(one)
                 finished[one] = before if before is not None and before[0] == at else (at, now)
         self._finished = finished

@@ -15,7 +15,7 @@ from dlq import Retry
 from eventbus import ConsumerRecord, EventBus, OffsetAndMetadata, TopicPartition, consumer
 from eventbus.backends.clock import system_clock
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.recovering import Recovering
 from eventbus.errors import CoordinatorNotAvailable
 from eventbus.testing import TestBus
@@ -73,16 +73,16 @@ async def test_what_is_behind_a_call_in_a_thread_that_took_too_long_is_handled(
 
 async def test_a_retry_partition_that_goes_leaves_the_sources_of_others_their_keys() -> None:
     sources = [TopicPartition("orders", number) for number in (0, 1)]
-    lanes = {source: Lane(source, lambda error: False) for source in sources}
-    for lane in lanes.values():
-        lane.blocked.held = {b"k"}
+    drivers = {source: PartitionDriver(source, lambda error: False) for source in sources}
+    for driver in drivers.values():
+        driver.blocked.held = {b"k"}
     recovery = SimpleNamespace(retry_topic="retry.billing")
     recovering = Recovering(
         cast("Any", None), cast("Any", recovery), cast("Any", None), Mock(partitions={"retry.billing": 2}),
-        cast("Any", None), cast("Any", None), cast("Any", None), system_clock, lanes,
+        cast("Any", None), cast("Any", None), cast("Any", None), system_clock, drivers,
     )  # fmt: skip
     recovering.gone(TopicPartition("retry.billing", 1))
-    assert [lanes[source].blocked.held for source in sources] == [{b"k"}, None]
+    assert [drivers[source].blocked.held for source in sources] == [{b"k"}, None]
 
 
 async def test_records_of_a_batch_that_were_acknowledged_before_it_failed_are_not_called_again() -> None:

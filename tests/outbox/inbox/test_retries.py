@@ -142,9 +142,9 @@ async def test_nothing_is_handled_behind_a_record_that_is_not_stored_elsewhere_y
     ledger, plan, stored = Ledger(database), Plan(), list[dict[Any, int]]()
     write = Moves._write
 
-    async def look_first(self: Moves, lane: Any, *arguments: Any) -> None:
+    async def look_first(self: Moves, driver: Any, *arguments: Any) -> None:
         stored.append(ledger.stored())
-        await write(self, lane, *arguments)
+        await write(self, driver, *arguments)
 
     monkeypatch.setattr(Moves, "_write", look_first)
     async with log_of(0, 1) as log:

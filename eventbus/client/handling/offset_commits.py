@@ -1,4 +1,4 @@
-"""Hop 7: what is finished in a handler's lanes becomes its group's offsets."""
+"""Hop 7: what is finished in a handler's partitions becomes its group's offsets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
 from eventbus.backends.histogram import SECONDS, Histogram
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.moves import Moves, is_final
+from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Commit
 from eventbus.errors import (
     EventBusError,
@@ -36,14 +36,14 @@ _LONGEST_PAUSE_SECONDS = 5.0
 """Between two attempts, while commits fail."""
 
 
-class LaneCommits:
-    """Commits the lanes' finished prefixes, at intervals and when somebody asks for it."""
+class OffsetCommits:
+    """Commits the partitions' finished prefixes, at intervals and when somebody asks for it."""
 
     def __init__(
         self,
         handler: Handler[..., object],
         consumer: BackendConsumer,
-        lanes: Mapping[TopicPartition, Lane],
+        drivers: Mapping[TopicPartition, PartitionDriver],
         timers: Timers,
         moves: Moves | None,
         on_moved: Callable[[], object],
@@ -53,7 +53,7 @@ class LaneCommits:
         self._handler = handler
         self._is_ahead = handler.spec.delivery == "at-most-once"
         self._consumer = consumer
-        self._lanes = lanes
+        self._drivers = drivers
         self._timers = timers
         self._moves = moves
         self.elsewhere: dict[TopicPartition, int] = {}
@@ -85,7 +85,7 @@ class LaneCommits:
         return self._failing_since
 
     def expect(self) -> None:
-        """A lane is at work: commit what it has finished at the end of an interval."""
+        """A partition is at work: commit what it has finished at the end of an interval."""
         self._expected.set()
 
     def due(self) -> None:
@@ -112,14 +112,16 @@ class LaneCommits:
             await self.attempt()
             if self.last_commit_at is not None:
                 moved_at = max(moved_at, self.last_commit_at)
-            is_left = any(lane.is_busy or lane.has_moves or lane.work.has_uncommitted for lane in self._lanes.values())
+            is_left = any(
+                driver.is_busy or driver.has_moves or driver.work.has_uncommitted for driver in self._drivers.values()
+            )
             if is_left or self.elsewhere:
                 self._expected.set()  # slow handlers, or a commit that failed
 
-    async def attempt(self, lanes: Collection[Lane] | None = None) -> None:
-        """Commit what is finished now, of some lanes or all; what goes wrong is logged."""
+    async def attempt(self, drivers: Collection[PartitionDriver] | None = None) -> None:
+        """Commit what is finished now, of some partitions or all; what goes wrong is logged."""
         try:
-            await self.commit(lanes)
+            await self.commit(drivers)
         except REBALANCED as error:
             # The next fetch rejoins; then it is tried again, or the partition is given up there.
             logger.debug("handler %r: not committed yet: %s", self._handler.__name__, error)
@@ -128,67 +130,70 @@ class LaneCommits:
                 logger.error("handler %r: offsets are not committed: %s", self._handler.__name__, error)
             self.failed(error)
 
-    def commit(self, lanes: Collection[Lane] | None = None) -> Awaitable[None]:
-        """Commit what is finished now, of some lanes or all. Raises what a commit raises."""
+    def commit(self, drivers: Collection[PartitionDriver] | None = None) -> Awaitable[None]:
+        """Commit what is finished now, of some partitions or all. Raises what a commit raises."""
         self._consumer.assignment()  # those gone meanwhile are abandoned here
-        return self.commit_lanes(list(self._lanes.values()) if lanes is None else lanes)
+        return self.commit_of(list(self._drivers.values()) if drivers is None else drivers)
 
-    async def commit_lanes(self, lanes: Collection[Lane]) -> None:
-        """The same of some lanes."""
-        for lane in lanes:
-            if lane.outputs:
-                lane.settle()
+    async def commit_of(self, drivers: Collection[PartitionDriver]) -> None:
+        """The same of some partitions."""
+        for driver in drivers:
+            if driver.outputs:
+                driver.settle()
         # One at a time: a partition has one commit in flight. And a plain commit that is answered late would take an
         # offset back behind which a record was moved.
         async with self._turn:
             moves = self._moves
-            unsure = [] if moves is None else [lane for lane in lanes if moves.has(lane)]
-            plain: dict[Lane, Commit] = {}
-            moving: dict[Lane, Commit | None] = dict.fromkeys(unsure)
-            for lane in lanes:
-                if lane not in moving and not (self._is_ahead and lane.work.commits_ahead):
-                    commit = lane.work.next_commit()
+            unsure = [] if moves is None else [driver for driver in drivers if moves.has(driver)]
+            plain: dict[PartitionDriver, Commit] = {}
+            moving: dict[PartitionDriver, Commit | None] = dict.fromkeys(unsure)
+            for driver in drivers:
+                if driver not in moving and not (self._is_ahead and driver.work.commits_ahead):
+                    commit = driver.work.next_commit()
                     if isinstance(commit, Commit):
-                        (moving if commit.forwards else plain)[lane] = commit
+                        (moving if commit.forwards else plain)[driver] = commit
             await self._commit_plainly(plain)
             if moves is not None and moving:
                 await self._commit_moves(moves, moving)
 
-    async def _commit_moves(self, moves: Moves, commits: Mapping[Lane, Commit | None]) -> None:
+    async def _commit_moves(self, moves: Moves, commits: Mapping[PartitionDriver, Commit | None]) -> None:
         errors: list[EventBusError] = []
         async with anyio.create_task_group() as tasks:  # each is a transaction of its own
-            for lane, commit in commits.items():
-                tasks.start_soon(self._commit_with, moves, lane, commit, errors)
+            for driver, commit in commits.items():
+                tasks.start_soon(self._commit_with, moves, driver, commit, errors)
         self._on_moved()
         if errors:
             raise errors[0]
 
-    async def _commit_with(self, moves: Moves, lane: Lane, commit: Commit | None, errors: list[EventBusError]) -> None:
+    async def _commit_with(
+        self, moves: Moves, driver: PartitionDriver, commit: Commit | None, errors: list[EventBusError]
+    ) -> None:
         with self.asked():
             try:
-                await moves.commit(lane, commit)
+                await moves.commit(driver, commit)
             except EventBusError as error:
                 errors.append(error)
-                lane.was_committed(lane.work.finished, error)
-                if is_final(error) and not isinstance(error, REBALANCED) and not lane.closing:
-                    self._stop(lane, error)
+                driver.was_committed(driver.work.finished, error)
+                if is_final(error) and not isinstance(error, REBALANCED) and not driver.closing:
+                    self._stop(driver, error)
             else:
                 self.succeeded()
 
-    def _stop(self, lane: Lane, error: EventBusError) -> None:
+    def _stop(self, driver: PartitionDriver, error: EventBusError) -> None:
         """What failed can go nowhere, and is not passed over: the partition ends here."""
         stopped = HandlerError(
-            f"handler {self._handler.__name__!r}: {lane.topic_partition}: what failed could not be written to its "
-            f"retry or dead-letter topic, so nothing from offset {max(lane.work.committed, 0)} on is committed: {error}"
+            f"handler {self._handler.__name__!r}: {driver.topic_partition}: what failed could not be written to its "
+            f"retry or dead-letter topic, so nothing from offset {max(driver.work.committed, 0)} on is committed: "
+            f"{error}"
         )
         stopped.__cause__ = error
-        lane.stop(stopped)
+        driver.stop(stopped)
 
-    async def _commit_plainly(self, commits: Mapping[Lane, Commit]) -> None:
+    async def _commit_plainly(self, commits: Mapping[PartitionDriver, Commit]) -> None:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        for lane, commit in commits.items():
-            note = "" if lane.note is None else lane.note()
-            offsets[lane.topic_partition] = OffsetAndMetadata(commit.next_offset, note)
+        for driver, commit in commits.items():
+            note = "" if driver.note is None else driver.note()
+            offsets[driver.topic_partition] = OffsetAndMetadata(commit.next_offset, note)
         shown, self.elsewhere = self._shown() if self.elsewhere else {}, {}
         for partition, offset in shown.items():
             offsets.setdefault(partition, OffsetAndMetadata(offset))
@@ -198,22 +203,22 @@ class LaneCommits:
             try:
                 await self._consumer.commit(offsets)
             except BaseException as error:
-                for lane, commit in commits.items():
-                    lane.work.commit_failed(commit)
+                for driver, commit in commits.items():
+                    driver.work.commit_failed(commit)
                     if isinstance(error, EventBusError):
-                        lane.was_committed(commit.next_offset, error)
+                        driver.was_committed(commit.next_offset, error)
                 self.elsewhere = {**shown, **self.elsewhere}
                 raise
-        for lane, commit in commits.items():
-            lane.stored(commit)
+        for driver, commit in commits.items():
+            driver.stored(commit)
         self.succeeded()
 
     def _shown(self) -> dict[TopicPartition, int]:
-        """Of `elsewhere` what is ours, where no lane has gone beyond."""
-        ours, lanes = set(self._consumer.assignment()), self._lanes
+        """Of `elsewhere` what is ours, where no partition has gone beyond."""
+        ours, drivers = set(self._consumer.assignment()), self._drivers
         return {
             one: offset for one, offset in self.elsewhere.items()
-            if one in ours and (one not in lanes or lanes[one].work.committed < offset)
+            if one in ours and (one not in drivers or drivers[one].work.committed < offset)
         }  # fmt: skip
 
     @contextmanager

@@ -16,9 +16,9 @@ from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane, nothing_before
-from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
+from eventbus.client.handling.offset_commits import REBALANCED, OffsetCommits
 from eventbus.client.handling.options import ConsumerSpec
+from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.unfinished import described, fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import Watch
@@ -47,23 +47,23 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class Shared:
-    """What the lanes of one handler share."""
+    """What the partitions of one handler share."""
 
     def __init__(
         self,
         handler: Handler[Any, Any],
         dispatch: Dispatch,
         consumer: BackendConsumer,
-        commits: LaneCommits,
+        commits: OffsetCommits,
         timers: Timers,
         flush: Callable[[], Awaitable[None]],
-        settled: Callable[[Lane], Awaitable[None]],
+        settled: Callable[[PartitionDriver], Awaitable[None]],
         budget_seconds: float,
         fetch_bytes: int,
-        on_given_up: Callable[[Lane, HandlerError], object],
+        on_given_up: Callable[[PartitionDriver, HandlerError], object],
         on_output_error: Callable[[HandlerError], bool],
-        unblocked: Callable[[Lane], Awaitable[bool]],
-        moved: Callable[[Lane], Awaitable[bool]],
+        unblocked: Callable[[PartitionDriver], Awaitable[bool]],
+        moved: Callable[[PartitionDriver], Awaitable[bool]],
         recovery: Recovery | None,
     ) -> None:
         self.handler = handler
@@ -73,12 +73,12 @@ class Shared:
         self.timers = timers
         self.flush = flush
         self.settled = settled
-        """Returns when no rebalance is under way, or the lane is closing."""
+        """Returns when no rebalance is under way, or the partition is closing."""
         self.unblocked = unblocked
-        """Returns when no record of the lane has to wait for an earlier one; False: the lane stops meanwhile."""
+        """Returns when no record of the partition has to wait for an earlier one. False: it stops meanwhile."""
         self.moved = moved
         """Returns when what failed so far is stored elsewhere, as far as later records have to wait for that. False:
-        the lane stops meanwhile."""
+        the partition stops meanwhile."""
         self.on_output_error = on_output_error
         """Called if the log refuses an output. True: the handler goes on without it."""
         self.recovery = recovery
@@ -121,44 +121,44 @@ class Shared:
             msgspec.structs.replace(self._policy, order="partition", commit_every=None) if is_ordered else self._policy
         )
 
-    def turn(self, lane: Lane) -> AbstractAsyncContextManager[None]:
-        """Around the work of a lane, where only so many may be at work."""
-        return nullcontext() if self.turns is None else self.turns.of(lane)
+    def turn(self, driver: PartitionDriver) -> AbstractAsyncContextManager[None]:
+        """Around the work of a partition, where only so many may be at work."""
+        return nullcontext() if self.turns is None else self.turns.of(driver)
 
-    async def room(self, lane: Lane, has_room: Callable[[], bool], *, once: bool = False) -> None:
-        """Return when records may be begun, or the lane stops. ``once``: also when it is woken."""
-        while lane.error is None and not lane.closing and not has_room():
+    async def room(self, driver: PartitionDriver, has_room: Callable[[], bool], *, once: bool = False) -> None:
+        """Return when records may be begun, or the partition stops. ``once``: also when it is woken."""
+        while driver.error is None and not driver.closing and not has_room():
             if self._is_slow_told:
-                await lane.until(has_room)
+                await driver.until(has_room)
             else:
                 with self.timers.move_on_after(_PATIENCE_SECONDS) as patience:
-                    await lane.until(has_room)
+                    await driver.until(has_room)
                 if patience.cancelled_caught:
-                    self._tell_slow(lane)
+                    self._tell_slow(driver)
             if once:
                 return
 
-    def _tell_slow(self, lane: Lane) -> None:
+    def _tell_slow(self, driver: PartitionDriver) -> None:
         self._is_slow_told = True
-        policy, work = self._policy, lane.work
+        policy, work = self._policy, driver.work
         logger.warning(
             "handler %r: no further record of %s is begun. %d records (%d bytes) wait for their acknowledgement. "
             "At most max_unfinished=%d records and %d bytes (%d times max_partition_fetch_bytes) may wait. "
             "Acknowledge earlier, or raise the option whose limit is reached",
-            self.handler.__name__, lane.topic_partition, work.unfinished, work.size_bytes, policy.max_unfinished,
+            self.handler.__name__, driver.topic_partition, work.unfinished, work.size_bytes, policy.max_unfinished,
             policy.max_bytes, _FETCHES_UNACKNOWLEDGED,
         )  # fmt: skip
 
-    async def acknowledged(self, lane: Lane) -> None:
+    async def acknowledged(self, driver: PartitionDriver) -> None:
         """Return when all that was begun is acknowledged, or the time for that is over."""
-        work, handler = lane.work, self.handler
+        work, handler = driver.work, self.handler
         with self.timers.move_on_after(self.budget_seconds) as time:
-            while work.has_unacknowledged and lane.error is None and not lane.abandoned:
-                await lane.until(lambda: not work.has_unacknowledged)
+            while work.has_unacknowledged and driver.error is None and not driver.abandoned:
+                await driver.until(lambda: not work.has_unacknowledged)
         if time.cancelled_caught:
             logger.warning(
                 "handler %r: %s not acknowledged within drain_timeout_ms=%d: %s",
-                handler.__name__, unfinished_of(lane, self.dispatch), handler.spec.drain_timeout_ms, fate_of(handler),
+                handler.__name__, unfinished_of(driver, self.dispatch), handler.spec.drain_timeout_ms, fate_of(handler),
             )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def _call_records(spec: ConsumerSpec, in_threads: bool) -> int:
     return _MOST_IN_THREADS if in_threads else _MOST_AT_ONCE if spec.order == "key" else 1
 
 
-class InOrder(Lane):
+class InOrder(PartitionDriver):
     """Performs the calls of a partition in order. `PartitionWork` decides what is next.
 
     At least once, a record is finished when its call has returned and its outputs are stored, or at its
@@ -202,7 +202,7 @@ class InOrder(Lane):
             elif self.closing or not await self._goes_on():
                 break
         if self.closing:
-            await shared.flush()  # somebody waits for this lane: do not let outputs linger
+            await shared.flush()  # somebody waits for this partition: do not let outputs linger
         if self.outputs:
             await self.outputs_stored()
         if self.error is not None and shared.is_at_most_once:
@@ -276,7 +276,7 @@ class InOrder(Lane):
             log_lost(self._shared.handler, self)
 
 
-class Beside(Lane):
+class ByWorkers(PartitionDriver):
     """By the handler's workers: by key or without any order."""
 
     def __init__(
@@ -349,29 +349,29 @@ class Beside(Lane):
                 await self.until(lambda: not work.has_calls)
 
 
-async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
-    """Commit, again and again until it is stored. False: the lane is closing, and another member commits next."""
+async def commit_now(driver: PartitionDriver, shared: Shared, next_offset: int) -> bool:
+    """Commit, again and again until it is stored. False: the partition is closing, and another member commits next."""
     pause = shared.handler.spec.commit_interval_ms / 1000
-    while not lane.closing:
+    while not driver.closing:
         try:
             with shared.commits.asked():
-                await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(next_offset)})
+                await shared.consumer.commit({driver.topic_partition: OffsetAndMetadata(next_offset)})
         except REBALANCED as error:
             logger.debug("handler %r: not committed yet: %s", shared.handler.__name__, error)
-            await shared.settled(lane)
+            await shared.settled(driver)
         except EventBusError as error:
             if str(error) != shared.commits.error:
                 logger.error(
                     "handler %r: the offset %d of %s is not committed, so what is below it is not handled yet: %s",
-                    shared.handler.__name__, next_offset, lane.topic_partition, error,
+                    shared.handler.__name__, next_offset, driver.topic_partition, error,
                 )  # fmt: skip
             shared.commits.failed(error)
         else:
             shared.commits.succeeded()
             return True
-        lane.wake = anyio.Event()
-        if not lane.closing:
+        driver.wake = anyio.Event()
+        if not driver.closing:
             with shared.timers.move_on_after(pause):
-                await lane.wake.wait()
+                await driver.wake.wait()
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     return False

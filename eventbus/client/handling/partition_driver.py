@@ -52,8 +52,8 @@ class CommitWaiter:
         self.error: EventBusError | None = None
 
 
-class BlockedByLane:
-    """The keys of a partition that wait for a later try, as its lane is told of them."""
+class KeysInRetry:
+    """The keys of a partition that wait for a later try."""
 
     held: Collection[bytes | None] | None = None
     """A live view; None: nothing waits."""
@@ -77,7 +77,7 @@ class BlockedByLane:
         self.unhold(records.record(index))
 
 
-class Lane:
+class PartitionDriver:
     """One partition of a handler. The base class takes records, and calls none."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Lane:
         on_commit_due: Callable[[], object] = lambda: None,
     ) -> None:
         self.topic_partition = topic_partition
-        self.blocked = BlockedByLane()
+        self.blocked = KeysInRetry()
         self.work = PartitionWork(policy or Policy(), self.blocked)
         self._in_transactions = self.work.policy.delivery == "exactly-once"
         self.chunks: deque[FetchedRecords] = deque()
@@ -101,21 +101,21 @@ class Lane:
         self.begun_at = -1
         """The first offset that was fetched."""
         self.error: HandlerError | None = None
-        """Why the lane has stopped."""
+        """Why the partition has stopped."""
         self.unreadable: HandlerError | None = None
-        """Why the log cannot be read any further; the lane stops when it has handled what was fetched before."""
+        """Why the log cannot be read any further; the partition stops when it has handled what was fetched before."""
         self.closing = False
         """No further record is begun at all: the partition moves away, or the handler stops."""
         self.is_queued = False
         """It stands in the line of partitions that may have a call for a worker."""
         self.wake = anyio.Event()
         self.awaited: Callable[[], bool] | None = None
-        """The lane's task waits until this is true of ``work``."""
+        """The partition's task waits until this is true of ``work``."""
         self.scope = anyio.CancelScope()
-        """Around everything the lane does; cancelled when a handler outlasts the time it has to give up a partition."""
+        """Around all that the driver does; cancelled when a handler outlasts the time it has to give up a partition."""
         self.ended = anyio.Event()
-        self.predecessor: Lane | None = None
-        """The lane of the same partition before this one, when it may still be at work: its end comes first."""
+        self.predecessor: PartitionDriver | None = None
+        """The driver of the same partition before this one, when it may still be at work: its end comes first."""
         self.call_loop = CallLoop()
         """Runs the calls of records that are handled in order."""
         self.caller: Caller | None = None
@@ -127,9 +127,9 @@ class Lane:
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
         self.wait: Wait | None = None
-        """Set while the lane tries something until it works, although its next record is due."""
+        """Set while the partition tries something until it works, although its next record is due."""
         self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-        """Entered for such a wait: under ``concurrency=`` another lane has its turn meanwhile."""
+        """Entered for such a wait: under ``concurrency=`` another partition has its turn meanwhile."""
         self.tried: tuple[int, int] = (-1, 0)
         """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""
         self.on_commit_due = on_commit_due
@@ -183,7 +183,7 @@ class Lane:
     # what its task waits for -----------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the lane is woken, or the condition has become true of ``work``."""
+        """Return when the partition is woken, or the condition has become true of ``work``."""
         self.wake = anyio.Event()
         if condition():
             return
@@ -207,7 +207,7 @@ class Lane:
         self.progressed()
 
     def stop(self, error: HandlerError) -> None:
-        """Stop the lane; what was finished before is committed."""
+        """Stop the partition; what was finished before is committed."""
         self.error = self.error or error
         self.work.stop(error)
         self.wake.set()
@@ -340,7 +340,7 @@ class Lane:
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "idle" if self.is_idle else "busy"
-        return f"<lane {self.topic_partition} {state} {self.work!r}>"
+        return f"<partition {self.topic_partition} {state} {self.work!r}>"
 
 
 def nothing_before(topic_partition: TopicPartition, next_offset: int) -> FetchedRecords:
