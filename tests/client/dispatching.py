@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from eventbus import TopicPartition
+from eventbus.backends.clock import Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
-from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.batches import BatchDispatch
+from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Policy
 from eventbus.types import FetchedRecords, TimestampType
+from serdes import Serde
 
 
 class Outputs:
@@ -28,6 +33,17 @@ class Outputs:
         return Delivery(self.batches[-1], 0, 0)
 
 
+def dispatch_of(
+    handler: Handler[..., Any],
+    publish: Publish | None,
+    serdes: Mapping[type, Serde],
+    middleware: Sequence[Middleware] = (),
+    timers: Timers | None = None,
+) -> Dispatch:
+    """Return the dispatch that a runner makes for the handler."""
+    return (BatchDispatch if handler.spec.batch else Dispatch)(handler, publish, serdes, middleware, timers)
+
+
 def chunk_of(*values: bytes | None) -> FetchedRecords:
     count = len(values)
     no_keys: list[bytes | None] = [None] * count
@@ -40,7 +56,7 @@ async def dispatched(
 ) -> PartitionDriver:
     """Return the driver after the handler was called with a fetch of these values."""
     driver = driver_of(handler)
-    await run(Dispatch(handler, outputs.publish if outputs is not None else None, {}), driver, chunk_of(*values))
+    await run(dispatch_of(handler, outputs.publish if outputs is not None else None, {}), driver, chunk_of(*values))
     return driver
 
 

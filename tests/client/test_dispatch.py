@@ -15,10 +15,9 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus, consumer, producer
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import StorageError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, driver_of, run
+from tests.client.dispatching import Outputs, chunk_of, dispatch_of, dispatched, driver_of, run
 
 
 class Order(msgspec.Struct):
@@ -268,7 +267,7 @@ async def test_nothing_more_is_published_once_the_lane_has_failed(kind: str) -> 
             driver.settle()
         return delivery
 
-    await run(Dispatch(_publishing(kind, "stop"), publish, {}), driver, chunk_of(b"1", b"2", b"3", b"4"))
+    await run(dispatch_of(_publishing(kind, "stop"), publish, {}), driver, chunk_of(b"1", b"2", b"3", b"4"))
     assert outputs.values == [b"1", b"2"]
     assert driver.work.finished == 0
     assert "disk full" in str(driver.error)

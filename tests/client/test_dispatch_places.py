@@ -13,11 +13,10 @@ import pytest
 
 from eventbus import ConsumerRecord, consumer, producer
 from eventbus.client.handling import calls
-from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Call
 from eventbus.errors import HandlerError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, driver_of, run
+from tests.client.dispatching import Outputs, chunk_of, dispatch_of, dispatched, driver_of, run
 from tests.support import others_wait
 
 
@@ -90,7 +89,7 @@ async def test_a_call_that_has_to_end_goes_on_in_the_next_one(shape: str) -> Non
             driver.work.end_slice()
 
     handler = shaped(shape, seen, cut)
-    driver, dispatch = driver_of(handler), Dispatch(handler, None, {})
+    driver, dispatch = driver_of(handler), dispatch_of(handler, None, {})
     driver.work.fetched(chunk_of(b"1", b"2", b"3", b"4", b"5"))
     while (call := driver.work.next_call()) is not None:
         await dispatch.run(driver, call)
@@ -109,7 +108,7 @@ async def test_counts(shape: str, policy: str) -> None:
             raise ValueError("no")
 
     handler = shaped(shape, [], fail, on_error=policy)
-    driver, dispatch = driver_of(handler), Dispatch(handler, None, {})
+    driver, dispatch = driver_of(handler), dispatch_of(handler, None, {})
     await run(dispatch, driver, chunk_of(b"1", b"2", b"3", b"4", b"5"))
     failed = 2 if "batch" in shape else 1
     if policy == "skip":
@@ -126,7 +125,7 @@ async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
         seen: list[Any] = []
         handler = shaped(shape, seen, on_error="skip")
         driver, chunk = driver_of(), chunk_of(b"1", None, b"3")
-        dispatch = Dispatch(handler, None, {})
+        dispatch = dispatch_of(handler, None, {})
         await run(dispatch, driver, chunk)
         assert (seen, driver.work.finished) == ([b"1", b"3"], 3), shape
         assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
@@ -166,7 +165,7 @@ async def test_a_lane_in_error_begins_nothing(shape: str) -> None:
     call = driver.work.next_call()
     assert call is not None
     driver.stop(HandlerError("an output before it was not stored"))
-    await Dispatch(handler, None, {}).run(driver, call)
+    await dispatch_of(handler, None, {}).run(driver, call)
     driver.work.ended(call)
     assert (seen, driver.work.finished) == ([], 0)
 
@@ -178,7 +177,7 @@ async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
     for policy in ("stop", "skip"):
         driver, call = call_of(b"1", b"2", b"3")
         call.at = 1
-        dispatch = Dispatch(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
+        dispatch = dispatch_of(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
         assert dispatch.timed_out(driver, call, 2.5) is (policy == "skip")
         assert dispatch.counts == calls.Counts(failed=1, timed_out=1, skipped=int(policy == "skip"))
         if policy == "stop":
@@ -196,7 +195,7 @@ async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finish
         if value == b"2":  # as the watch does, in the midst of it
             dispatch.timed_out(driver, call, 5)
 
-    dispatch = Dispatch(shaped("sync", [], give_up, timeout=5), None, {})
+    dispatch = dispatch_of(shaped("sync", [], give_up, timeout=5), None, {})
     await dispatch.run(driver, call)
     driver.work.ended(call)
     assert (seen, driver.work.finished) == ([b"1", b"2"], 1)
@@ -228,7 +227,7 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
     handle.__annotations__["payload"] = list[bytes] if batch else bytes
     handler = consumer("t", batch=batch, timeout=5, middleware=[passing] if with_middleware else [])(handle)
     monkeypatch.setattr(calls, "time", Time)
-    dispatch = Dispatch(handler, None, {})
+    dispatch = dispatch_of(handler, None, {})
     await dispatch.run(driver, call)
     driver.work.ended(call)
     assert (dispatch.counts.failed, dispatch.counts.timed_out) == (1, 1)
@@ -238,7 +237,7 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
 
 async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
     driver, call = call_of(b"1", b"2", b"3")
-    dispatch = Dispatch(shaped("batch", [], on_error="stop", timeout=1), None, {})
+    dispatch = dispatch_of(shaped("batch", [], on_error="stop", timeout=1), None, {})
     assert not dispatch.timed_out(driver, call, 1)
     assert "offset 0 (a batch of 2 records)" in str(driver.error)
     assert dispatch.counts.timed_out == 2
@@ -264,7 +263,7 @@ async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
     monkeypatch.setattr(calls, "time", Time)
     outputs = Outputs()
     handler = consumer("t", timeout=2, on_error="skip", batch=1 if batch else False)(producer("out")(handle))
-    dispatch, driver = Dispatch(handler, outputs.publish, {}), driver_of()
+    dispatch, driver = dispatch_of(handler, outputs.publish, {}), driver_of()
     await run(dispatch, driver, chunk_of(b"1", b"2", b"3"))
     assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
     assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
@@ -287,7 +286,7 @@ def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: st
     handler = consumer("t", batch=shape == "batch", ack=ack, on_error="skip")(functions.get(shape, forever_record))
 
     async def main() -> None:
-        driver, chunk, dispatch = driver_of(handler), chunk_of(b"1"), Dispatch(handler, None, {})
+        driver, chunk, dispatch = driver_of(handler), chunk_of(b"1"), dispatch_of(handler, None, {})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, dispatch, driver, chunk)
             await others_wait()
@@ -312,7 +311,7 @@ def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(b
 
     async def main() -> None:
         driver, chunk = driver_of(), chunk_of(b"1", b"2")
-        dispatch = Dispatch(handle, outputs.publish, {})
+        dispatch = dispatch_of(handle, outputs.publish, {})
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run, dispatch, driver, chunk)
@@ -343,7 +342,7 @@ def test_plain_functions_run_side_by_side_as_far_as_concurrency_allows() -> None
             inside -= 1
 
     async def main() -> None:
-        dispatch = Dispatch(handle, None, {})
+        dispatch = dispatch_of(handle, None, {})
         async with anyio.create_task_group() as tasks:
             for partition in range(6):
                 tasks.start_soon(run, dispatch, driver_of(partition=partition), chunk_of(b"x"))
@@ -364,12 +363,16 @@ def test_a_record_that_waits_for_its_thread_is_not_at_work(backend: str) -> None
         release.wait(10)
 
     async def main() -> None:
-        dispatch, (first, one), (second, other) = Dispatch(handle, None, {}), call_of(b"1"), call_of(b"2")
+        dispatch, (first, one), (second, other) = dispatch_of(handle, None, {}), call_of(b"1"), call_of(b"2")
+
+        async def work(driver: PartitionDriver, call: Call) -> None:
+            await dispatch.run(driver, call)
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatch.run, first, one)
+            tasks.start_soon(work, first, one)
             while not begun:
                 await anyio.lowlevel.checkpoint()
-            tasks.start_soon(dispatch.run, second, other)
+            tasks.start_soon(work, second, other)
             await others_wait()
             assert not one.is_resting and other.is_resting
             release.set()

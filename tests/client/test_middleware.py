@@ -14,10 +14,9 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus, Transaction, consumer, producer
 from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.middleware import CallNext, check_middleware
 from eventbus.errors import ConfigError, SerializationError
-from tests.client.dispatching import Outputs, chunk_of, dispatched, driver_of, finished, run
+from tests.client.dispatching import Outputs, chunk_of, dispatch_of, dispatched, driver_of, finished, run
 
 
 class Order(msgspec.Struct):
@@ -82,7 +81,7 @@ async def test_outermost_first_and_the_buses_before_the_handlers(kind: str) -> N
 
     handler = handler_of(kind, steps, middleware=[Step("a"), Step("b")])
     publish = Outputs().publish if kind == "producer" else None
-    driver, dispatch = driver_of(), Dispatch(handler, publish, {}, [Step("bus")])
+    driver, dispatch = driver_of(), dispatch_of(handler, publish, {}, [Step("bus")])
     await run(dispatch, driver, chunk_of(*VALUES))
     groups = [[0, 1, 2]] if "batch" in kind else [[0], [1], [2]]
     expected: list[Any] = []
@@ -420,7 +419,7 @@ async def test_a_record_that_the_filter_drops_is_finished_without_the_handler(ki
     middleware = [passing] if with_middleware else []
     handler = handler_of(kind, seen, filter=keep, middleware=middleware)
     outputs = Outputs()
-    driver, dispatch = driver_of(), Dispatch(handler, outputs.publish if kind == "producer" else None, {})
+    driver, dispatch = driver_of(), dispatch_of(handler, outputs.publish if kind == "producer" else None, {})
     await run(dispatch, driver, chunk_of(b"no json", VALUES[1], b"nor this"))
     assert (seen, asked) == ([1], [0, 1, 2])
     driver.settle()
@@ -531,7 +530,7 @@ async def test_each_lane_of_an_exactly_once_handler_passes_its_own_transaction()
     async def handle(payload: bytes, tx: Transaction) -> None:
         seen.append(tx)
 
-    dispatch = Dispatch(handler=handle, publish=None, serdes={})
+    dispatch = dispatch_of(handle, None, {})
     transactions: list[Any] = [object(), object()]
     for transaction in transactions:
         driver, bound = driver_of(), dispatch.bound(None, lambda driver, call, failure: False)

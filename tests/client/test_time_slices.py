@@ -13,11 +13,10 @@ from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.backends.delivery import this_loop
 from eventbus.client.handling.call_loop import Slices, TimeSlice
-from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import consumer
 from eventbus.client.handling.watch import Watch
 from eventbus.testing import FakeClock
-from tests.client.dispatching import chunk_of, driver_of, run
+from tests.client.dispatching import chunk_of, dispatch_of, driver_of, run
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 RECORDS = 200
@@ -245,7 +244,7 @@ def test_no_turn_is_added_to_calls_that_suspend(backend: str, monkeypatch: pytes
             await anyio.lowlevel.checkpoint()
             done.append(value)
 
-        await run(Dispatch(handle, None, {}, timers=clock), driver_of(), chunk_of(*[b"1"] * RECORDS))
+        await run(dispatch_of(handle, None, {}, timers=clock), driver_of(), chunk_of(*[b"1"] * RECORDS))
 
     anyio.run(main, backend=backend)
     assert len(done) == RECORDS
@@ -268,7 +267,7 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
         async def handle(value: bytes) -> None:
             calls.compute()
 
-        dispatch = Dispatch(handle, None, {}, timers=calls.clock)
+        dispatch = dispatch_of(handle, None, {}, timers=calls.clock)
         watch = Watch(handle, calls.clock, lambda driver, error: None)
 
         async def look() -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
@@ -20,7 +19,7 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.call_times import CallTimes
-from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
+from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded
 from eventbus.client.handling.failing import Failing, OnEnded, Passed, recall_of
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, for_each, no_producer
@@ -31,10 +30,8 @@ from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.client.transaction import Transaction
-from eventbus.errors import SerializationError
 from eventbus.outages import is_outage
-from eventbus.types import ConsumerRecord, FetchedRecords
-from eventbus.units_of_work import NotHandled, OpenUnits
+from eventbus.units_of_work import OpenUnits
 from serdes import Serde
 
 logger = logging.getLogger("eventbus.runner")
@@ -51,7 +48,7 @@ RunCalls = Callable[[PartitionDriver, Call, CallLoop], Coroutine[Any, Any, None]
 
 
 class Dispatch:
-    """Calls a handler for the records of a call, in order."""
+    """Calls a handler for the records of a call, in order. For one that takes lists see `batches`."""
 
     def __init__(
         self,
@@ -139,8 +136,6 @@ class Dispatch:
 
     def _choose(self) -> RunCalls:
         signature, calls = self._handler.signature, self._calls
-        if self._handler.spec.batch:
-            return self._batches
         if not calls.on_loop:
             return self._in_slices
         is_plain = self._publish is None and not calls.needs_record and calls.joins is None
@@ -417,138 +412,9 @@ class Dispatch:
             driver.published(call, after, joined(outputs))
         call.at = after
 
-    # batches ---------------------------------------------------------------------------------------------------------
-
-    async def _batches(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
-        """A handler of lists: one call for all records, or for slices of ``batch`` records."""
-        while call.at < call.end:
-            if not loop.look():
-                await loop.turn()
-            if call.at >= call.end or not await self._batch(driver, call, loop):
-                return
-
-    async def _batch(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> bool:
-        """One batch. False: the call ends here."""
-        call.is_resting = False
-        chunk, indexes = call.records, self.records_at(call)
-        count, after, key = len(indexes), call.at + len(indexes), (driver, call.offset(call.at))
-        given, outputs = set[int](), list[Delivery]()
-        failed = partial(self._unreadable, driver, call, outputs)
-        if self._calls.units is not None and self._failing.is_asked and count > 1:
-            # Its transaction would count those as done whose way to the dead letters is not stored yet.
-            failed = None
-        reading = _Reading(failed)
-        passed = Passed.HANDLED
-        try:
-            result = await self._call_batch(driver, chunk, indexes, given, reading)
-            if not (reading.stopped or key in self._failing.given_up):
-                await self._send(result, outputs)
-        except BaseException as error:
-            check_exit_at(self._handler, chunk.record(indexes[0]), error, count)
-            if reading.stopped:
-                return False
-            if key in self._failing.given_up:
-                pass  # what becomes of it was said when its time was over
-            elif count > 1 and self._wants_singly(error, reading):
-                if self._failing.may_go_on(outputs):
-                    return await self._singly(driver, call, loop, indexes, reading)
-                return self._failing.wants_each_alone(driver, call, count, await as_failure(error))
-            else:
-                again = partial(self._batch_again, driver, call, indexes, given, outputs, reading.left_out)
-                recall = recall_of(call, again)
-                passed = await self._failing.failed(driver, call, call.at, error, recall, outputs, count)
-                if not passed:
-                    return False
-        else:
-            self.counts.handled += 0 if reading.stopped else count - len(reading.left_out)
-        is_passed_over = self._failing.ends_late(driver, call, call.at)
-        if reading.stopped or is_passed_over is False:
-            return False
-        self._passed(driver, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
-        return True
-
-    def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
-        """Return True if a batch that failed is to be called again record by record, to find the record at fault.
-
-        Without a policy only if the handler was not called: a value that cannot be restored must not cost the other
-        records, and an outage of the store may hide such a value.
-        """
-        if self._failing.is_asked:
-            return not isinstance(error, NotHandled)
-        return isinstance(error, Exception) and not (reading.was_read or reading.left_out)
-
-    async def _unreadable(
-        self, driver: PartitionDriver, call: Call, outputs: list[Delivery], index: int, error: BaseException
-    ) -> Passed:
-        at = call.indexes.index(index)
-        return await self._failing.failed(driver, call, at, error, None, outputs, is_last=False)
-
-    async def _call_batch(
-        self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
-    ) -> Any:
-        return await self.times.ended(self._call_with(driver, chunk, indexes, given, reading), self.times.now())
-
-    async def _call_with(
-        self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
-    ) -> Any:
-        calls = self._calls
-        await fresh_context()
-        if calls.joins is not None:
-            calls.joins.begins()
-        if calls.needs_record:
-            make = manual_records(chunk, driver, given) if self._is_manual else chunk.record
-            read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
-            return await calls.with_batch(read, reading.was_read)([make(index) for index in indexes])
-        payloads = await reading.payloads(partial(calls.payload_at, chunk), int, indexes)
-        return await calls.call_batch(payloads) if payloads else None
-
-    async def _singly(
-        self, driver: PartitionDriver, call: Call, loop: CallLoop, indexes: Sequence[int], reading: _Reading
-    ) -> bool:
-        """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
-        call.is_alone = True
-        for index in indexes:
-            if not loop.look():
-                await loop.turn()
-            if driver.closing or call.at >= call.end:
-                return False
-            given, outputs = set[int](), list[Delivery]()
-            passed = Passed.OVER
-            if index not in reading.left_out and not (self._is_manual and call.is_done(index)):
-                recall = recall_of(call, partial(self._batch_again, driver, call, (index,), given, outputs))
-                recall.begin()
-                try:
-                    await recall.call()
-                    self.counts.handled += 1
-                    passed = Passed.HANDLED
-                except BaseException as error:
-                    passed = await self._failing.failed(driver, call, call.at, error, recall, outputs)
-                    if not passed:
-                        return False
-            self._passed(driver, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)
-        call.is_alone = False
-        return True
-
-    async def _batch_again(
-        self,
-        driver: PartitionDriver,
-        call: Call,
-        indexes: Sequence[int],
-        given: set[int],
-        outputs: list[Delivery],
-        left_out: Collection[int] = (),
-    ) -> None:
-        """One more call, without records that cannot be read and those that the handler has acknowledged."""
-        left = [one for one in indexes if one not in left_out and not (self._is_manual and call.is_done(one))]
-        if left:
-            await self._send(await self._call_batch(driver, call.records, left, given, _Reading(None)), outputs)
-
     def records_at(self, call: Call) -> Sequence[int]:
         """Return the indexes of the records whose call begins at ``call.at``."""
-        at, batch = call.at, self._handler.spec.batch
-        if batch is True and not call.is_alone:
-            return call.indexes[at:]
-        return call.indexes[at : at + (1 if call.is_alone else max(int(batch), 1))]
+        return call.indexes[call.at : call.at + 1]
 
     # calls that took too long ----------------------------------------------------------------------------------------
 
@@ -597,40 +463,6 @@ class Dispatch:
             await loop.turn()
         await fresh_context()
         await self._send(call(), outputs)
-
-
-class _Reading:
-    """Makes the payloads of a batch. A record that cannot be read is left out, or stops the partition, or raises."""
-
-    def __init__(self, failed: Callable[[int, BaseException], Awaitable[Passed]] | None) -> None:
-        self._failed = failed
-        self.left_out: set[int] = set()
-        self.was_read: list[Any] = []
-        """The items that it made payloads of."""
-        self.stopped = False
-
-    async def payloads(
-        self, payload: Callable[[Any], Any], index: Callable[[Any], int], items: Iterable[Any]
-    ) -> list[Any]:
-        """None at all when the partition has stopped."""
-        payloads: list[Any] = []
-        self.was_read.clear()  # a middleware may call again
-        for item in items:
-            try:
-                payloads.append(payload(item))
-                self.was_read.append(item)
-            except SerializationError as error:
-                if self._failed is None:
-                    raise
-                if not await self._failed(index(item), error):
-                    self.stopped = True
-                    return []
-                self.left_out.add(index(item))
-        return payloads
-
-
-def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:
-    return bisect_left(chunk.offsets, record.offset)
 
 
 async def _publish_one(publish: Publish, value: Any, outputs: list[Delivery]) -> None:

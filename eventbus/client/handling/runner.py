@@ -24,6 +24,7 @@ from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.backends.clock import Clock, RealTimers, system_clock
 from eventbus.backends.histogram import RECORDS, Histogram
 from eventbus.backends.process_exit import ContainedTasks
+from eventbus.client.handling.batches import BatchDispatch
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.delayed import Common, driver_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
@@ -103,7 +104,8 @@ class Runner:
         # When, in seconds on the backend's timers; None: not yet.
         self.started_at: float | None = None
         self.last_poll_at: float | None = None
-        self._dispatch = Dispatch(handler, publish, serdes, middleware, backend.timers)
+        kind = BatchDispatch if handler.spec.batch else Dispatch
+        self._dispatch = kind(handler, publish, serdes, middleware, backend.timers)
         if on_ended is not None:
             self._dispatch.on_ended(on_ended)
         self.fetched = Histogram(RECORDS)
