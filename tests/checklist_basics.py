@@ -78,7 +78,7 @@ CONCEPTS = Section(
             8,
             "slow consumers; pulling",
             "answered",
-            "consumers pull; a lane that is full pauses its partition, and its member stays in the group",
+            "consumers pull; a handler that is behind pauses its partition, and its member stays in the group",
             (
                 "tests/kafka/test_consumer.py::test_one_partition_waits_while_another_is_read",
                 "tests/client/test_known_bugs_stops.py::test_kafkajs_1764_a_slow_batch_needs_no_heartbeats",
