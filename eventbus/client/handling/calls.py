@@ -178,7 +178,7 @@ class Calls:
 
         Records that are acknowledged by hand belong to ``driver``; those that reach the handler are added to ``given``.
         """
-        begin = self._beginning(chunk, driver if self._is_manual else None, given)
+        begin = self.beginning(chunk, driver, given)
         return begin if self.joins is None else self.joins.beginning(begin)
 
     def in_units(self, units: OpenUnits) -> None:
@@ -187,14 +187,15 @@ class Calls:
         calls = DatabaseCalls(self._handler.__name__)
         self._function = calls.inside(self._function, is_async=self._signature.is_async)
 
-    def _beginning(
+    def beginning(
         self, chunk: FetchedRecords, driver: PartitionDriver | None, given: set[int] | None
     ) -> Callable[[int], Any]:
+        """Return the same without the transaction that the calls join."""
         if not self.needs_record and self._signature.record_name is None:
             return self._of_values(chunk)
-        record = (
-            chunk.record if driver is None else manual_records(chunk, driver, given if given is not None else set())
-        )
+        record: Callable[[int], ConsumerRecord] = chunk.record
+        if driver is not None and self._is_manual:
+            record = manual_records(chunk, driver, given if given is not None else set())
         call = self._chain(chunk.topic) if self.on_loop and self.needs_record else self._plainly(chunk.topic)
 
         def begin(index: int) -> Any:

@@ -246,11 +246,13 @@ class Dispatch:
 
         All calls of a fetch share both, because without order each record is a call.
         """
-        fetch = call.fetch
+        fetch, joins = call.fetch, self._calls.joins
         if fetch.prepared is None:
             given = set[int]()
-            fetch.prepared = self._calls.of(call.records, driver, given), given
+            fetch.prepared = self._calls.beginning(call.records, driver, given), given
         begin, given = fetch.prepared
+        if joins is not None:
+            begin = joins.beginning(begin)
         if given:
             given.difference_update(call.indexes)  # a record may be called again, and its filter may drop it then
         return self.times.timed(begin), given
