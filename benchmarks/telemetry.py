@@ -82,7 +82,7 @@ def _dispatch(handler: Any, middleware: tuple[Any, ...] = (), is_off: bool = Fal
     dispatch: Any = Dispatch(handler, None, {}, middleware)
     if is_off:
         dispatch.times = _Off()
-        dispatch.run = dispatch._choose()
+        dispatch.work = dispatch._choose()
     return handler, dispatch
 
 

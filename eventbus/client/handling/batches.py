@@ -41,34 +41,34 @@ class BatchDispatch(Dispatch):
         count, after, key = len(indexes), call.at + len(indexes), (driver, call.offset(call.at))
         given, outputs = set[int](), list[Delivery]()
         failed = partial(self._unreadable, driver, call, outputs)
-        if self._calls.units is not None and self._failing.is_asked and count > 1:
+        if self.calls.units is not None and self.failing.is_asked and count > 1:
             # Its transaction would count those as done whose way to the dead letters is not stored yet.
             failed = None
         reading = _Reading(failed)
         passed = Passed.HANDLED
         try:
             result = await self._call_batch(driver, chunk, indexes, given, reading)
-            if not (reading.stopped or key in self._failing.given_up):
+            if not (reading.stopped or key in self.failing.given_up):
                 await self._send(result, outputs)
         except BaseException as error:
             check_exit_at(self._handler, chunk.record(indexes[0]), error, count)
             if reading.stopped:
                 return False
-            if key in self._failing.given_up:
+            if key in self.failing.given_up:
                 pass  # what becomes of it was said when its time was over
             elif count > 1 and self._wants_singly(error, reading):
-                if self._failing.may_go_on(outputs):
+                if self.failing.may_go_on(outputs):
                     return await self._singly(driver, call, loop, indexes, reading)
-                return self._failing.wants_each_alone(driver, call, count, await as_failure(error))
+                return self.failing.wants_each_alone(driver, call, count, await as_failure(error))
             else:
                 again = partial(self._batch_again, driver, call, indexes, given, outputs, reading.left_out)
                 recall = recall_of(call, again)
-                passed = await self._failing.failed(driver, call, call.at, error, recall, outputs, count)
+                passed = await self.failing.failed(driver, call, call.at, error, recall, outputs, count)
                 if not passed:
                     return False
         else:
             self.counts.handled += 0 if reading.stopped else count - len(reading.left_out)
-        is_passed_over = self._failing.ends_late(driver, call, call.at)
+        is_passed_over = self.failing.ends_late(driver, call, call.at)
         if reading.stopped or is_passed_over is False:
             return False
         self._passed(driver, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
@@ -80,7 +80,7 @@ class BatchDispatch(Dispatch):
         Without a policy only if the handler was not called: a value that cannot be restored must not cost the other
         records, and an outage of the store may hide such a value.
         """
-        if self._failing.is_asked:
+        if self.failing.is_asked:
             return not isinstance(error, NotHandled)
         return isinstance(error, Exception) and not (reading.was_read or reading.left_out)
 
@@ -88,7 +88,7 @@ class BatchDispatch(Dispatch):
         self, driver: PartitionDriver, call: Call, outputs: list[Delivery], index: int, error: BaseException
     ) -> Passed:
         at = call.indexes.index(index)
-        return await self._failing.failed(driver, call, at, error, None, outputs, is_last=False)
+        return await self.failing.failed(driver, call, at, error, None, outputs, is_last=False)
 
     async def _call_batch(
         self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
@@ -98,7 +98,7 @@ class BatchDispatch(Dispatch):
     async def _call_with(
         self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
     ) -> Any:
-        calls = self._calls
+        calls = self.calls
         await fresh_context()
         if calls.joins is not None:
             calls.joins.begins()
@@ -129,7 +129,7 @@ class BatchDispatch(Dispatch):
                     self.counts.handled += 1
                     passed = Passed.HANDLED
                 except BaseException as error:
-                    passed = await self._failing.failed(driver, call, call.at, error, recall, outputs)
+                    passed = await self.failing.failed(driver, call, call.at, error, recall, outputs)
                     if not passed:
                         return False
             self._passed(driver, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import NamedTuple, Protocol
 
 import anyio
 
-from eventbus.backends.clock import Clock
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.drivers import Shared
@@ -26,19 +24,6 @@ _LONGEST_LOOK_SECONDS = 10.0
 """Between two looks at the clock: it may be set while an entry waits."""
 
 
-class Common(NamedTuple):
-    """What the retry partitions of a handler share."""
-
-    shared: Shared
-    recovering: Recovering
-    tasks: ContainedTasks
-    clock: Clock
-
-
-class Once(Protocol):
-    def __call__(self, driver: type[Retried], partition: TopicPartition) -> Retried: ...
-
-
 class Delayed(PartitionDriver):
     """At least once: an entry is finished when its call has returned and its outputs are stored.
 
@@ -46,14 +31,15 @@ class Delayed(PartitionDriver):
     record was read first. What has finished is committed by `Moves`, with what became of those that failed again.
     """
 
-    def __init__(self, common: Common, topic_partition: TopicPartition, waiting: Waiting) -> None:
-        shared = common.shared
+    def __init__(
+        self, topic_partition: TopicPartition, shared: Shared, recovering: Recovering, tasks: ContainedTasks
+    ) -> None:
         super().__init__(topic_partition, shared.on_output_error, on_commit_due=shared.commits.due)
-        self._waiting = waiting
+        self._waiting = recovering.waiting[topic_partition.partition]
         self._shared = shared
-        self._recovering = common.recovering
-        self._tasks = common.tasks
-        self._clock = common.clock
+        self._recovering = recovering
+        self._tasks = tasks
+        self._clock = recovering.clock
         self._dispatch = shared.dispatch.of_retries()
         self._most = shared.handler.spec.concurrency or 1
         self._changed = anyio.Event()
@@ -309,12 +295,20 @@ class Retried(ExactlyOnce):
 class DelayedOnce(Delayed):
     """Exactly once, one entry after the other."""
 
-    def __init__(self, common: Common, topic_partition: TopicPartition, waiting: Waiting, once: Once) -> None:
-        super().__init__(common, topic_partition, waiting)
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        shared: Shared,
+        recovering: Recovering,
+        tasks: ContainedTasks,
+        one: Retried,
+    ) -> None:
+        """``one``: handles each entry in a transaction."""
+        super().__init__(topic_partition, shared, recovering, tasks)
         self._most = 1
-        self._one = once(Retried, topic_partition)
-        self._one.blocked.hold, self._one.blocked.unhold = waiting.hold, waiting.unhold
-        self._one.retry_partition, self._one.waiting = topic_partition, waiting
+        self._one, waiting = one, self._waiting
+        one.blocked.hold, one.blocked.unhold = waiting.hold, waiting.unhold
+        one.retry_partition, one.waiting = topic_partition, waiting
 
     def _driver_of(self, entry: Entry) -> PartitionDriver:
         return self._one
@@ -330,10 +324,3 @@ class DelayedOnce(Delayed):
     async def aclose(self) -> None:
         await super().aclose()
         await self._one.aclose()
-
-
-def driver_of_retries(common: Common, topic_partition: TopicPartition, waiting: Waiting, once: Once) -> Delayed:
-    """``once`` makes the transactions of an exactly-once handler."""
-    if common.shared.handler.spec.exactly_once:
-        return DelayedOnce(common, topic_partition, waiting, once)
-    return Delayed(common, topic_partition, waiting)

@@ -20,16 +20,14 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded
-from eventbus.client.handling.failing import Failing, OnEnded, Passed, recall_of
+from eventbus.client.handling.failing import Failing, Passed, recall_of
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, for_each, no_producer
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.partition_driver import PartitionDriver
-from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
-from eventbus.client.transaction import Transaction
 from eventbus.outages import is_outage
 from eventbus.units_of_work import OpenUnits
 from serdes import Serde
@@ -63,8 +61,10 @@ class Dispatch:
         self.slices = Slices(self.times.now)
         self._handler = handler
         self._publish = publish
-        self._calls = Calls(handler, serdes, middleware, self.counts)
-        self._failing = Failing(handler, self.counts)
+        self.calls = Calls(handler, serdes, middleware, self.counts)
+        """How the handler is called, and what its payloads are made with."""
+        self.failing = Failing(handler, self.counts)
+        """What becomes of calls that fail."""
         self._is_manual = handler.spec.ack == "manual"
         self.work = self._choose()
         """Handles the records of a call in sequence, up to where it has to end, inside of a loop.
@@ -78,64 +78,29 @@ class Dispatch:
         ``joins``: what its calls send is part of that.
         """
         bound = copy.copy(self)
-        bound._publish, bound._failing = publish, self._failing.bound(on_failure, joins)
-        bound._calls = self._calls.copy()
-        bound._calls.joins = joins
+        bound._publish, bound.failing = publish, self.failing.bound(on_failure, joins)
+        bound.calls = self.calls.copy()
+        bound.calls.joins = joins
         bound.work = bound._choose()
         return bound
 
     def in_units(self, units: OpenUnits) -> None:
         """Each call is a database transaction, which ``units`` makes."""
-        self._calls.in_units(units)
+        self.calls.in_units(units)
         self.work = self._choose()
 
     def of_retries(self) -> Dispatch:
         """The same for records that come from the retry topic; they share threads and counts."""
-        if self._calls.units is None:
+        if self.calls.units is None:
             return self
         other = copy.copy(self)
-        other._calls = self._calls.copy()
-        other._calls.is_retry = True
+        other.calls = self.calls.copy()
+        other.calls.is_retry = True
         other.work = other._choose()
         return other
 
-    def recover_by(self, retries: Retries) -> None:
-        """Ask a policy about each failure."""
-        self._failing.recover_by(retries)
-
-    def wait_out(self, retries: Retries) -> None:
-        """Wait outages out as ``retries`` decides, without a policy."""
-        self._failing.wait_out(retries)
-
-    @property
-    def retries(self) -> Retries | None:
-        """How records are called again in their place; None where each is called once."""
-        return self._failing.retries
-
-    def on_ended(self, on_ended: OnEnded) -> None:
-        """Have ``on_ended`` called with each record that ends in failure, and its error."""
-        self._failing.on_ended = on_ended
-
-    def leave_threads_behind(self) -> None:
-        """Calls of a plain function end for whoever waits for them; their tasks are to be cancelled."""
-        self._calls.threads.leave_behind()
-
-    @property
-    def calls(self) -> Calls:
-        """How the handler is called, and what its payloads are made with."""
-        return self._calls
-
-    @property
-    def transaction(self) -> Transaction | None:
-        """What a handler gets that asks for one."""
-        return self._calls.transaction
-
-    @transaction.setter
-    def transaction(self, transaction: Transaction | None) -> None:
-        self._calls.transaction = transaction
-
     def _choose(self) -> RunCalls:
-        signature, calls = self._handler.signature, self._calls
+        signature, calls = self._handler.signature, self.calls
         if not calls.on_loop:
             return self._in_slices
         is_plain = self._publish is None and not calls.needs_record and calls.joins is None
@@ -151,7 +116,7 @@ class Dispatch:
 
     async def _payloads(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
-        function, calls, counts = self.times.timed(self._handler.function), self._calls, self.counts
+        function, calls, counts = self.times.timed(self._handler.function), self.calls, self.counts
         chunk = call.records
         values: Sequence[Any] = calls.values(chunk)
         if len(call.indexes) < len(values):
@@ -192,7 +157,7 @@ class Dispatch:
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
                 again = partial(self._once, loop, partial(calls.of(chunk), index), outputs)
-                if not await self._failing.failed(driver, call, call.at, error, recall_of(call, again), outputs):
+                if not await self.failing.failed(driver, call, call.at, error, recall_of(call, again), outputs):
                     return
                 call.at += 1
 
@@ -200,7 +165,7 @@ class Dispatch:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
         publish, indexes = self._publish, call.indexes
         begin, given = self._prepared(driver, call)
-        clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self._failing.given_up
+        clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self.failing.given_up
         handled, look_at = 0, call.at
         try:
             for place, index in enumerate(indexes[call.at :], call.at):
@@ -246,10 +211,10 @@ class Dispatch:
 
         All calls of a fetch share both, because without order each record is a call.
         """
-        fetch, joins = call.fetch, self._calls.joins
+        fetch, joins = call.fetch, self.calls.joins
         if fetch.prepared is None:
             given = set[int]()
-            fetch.prepared = self._calls.beginning(call.records, driver, given), given
+            fetch.prepared = self.calls.beginning(call.records, driver, given), given
         begin, given = fetch.prepared
         if joins is not None:
             begin = joins.beginning(begin)
@@ -260,14 +225,14 @@ class Dispatch:
     async def _in_slices(self, driver: PartitionDriver, call: Call, loop: CallLoop) -> None:
         """A plain function: records go to a worker thread by the slice, not one change of threads for each."""
         given, call.is_live = set[int](), False
-        begin = self.times.timed(self._calls.of(call.records, driver, given))
+        begin = self.times.timed(self.calls.of(call.records, driver, given))
         while (place := call.at) < call.end:
             call.is_resting = True
             done: list[tuple[Any, BaseException | None]] = []
             if copy_context() != loop.clean:
                 await fresh_context()
             try:
-                await self._calls.in_thread(self._slice, call, begin, loop, done)
+                await self.calls.in_thread(self._slice, call, begin, loop, done)
             except BaseException:  # the thread was left behind: what it was through with before is finished
                 for one in done:
                     if not self._is_plain(*one):
@@ -307,7 +272,7 @@ class Dispatch:
             if own != clean:
                 own = base.copy()
             try:
-                result = own.run(self._calls.collected, begin, call.indexes[place])
+                result = own.run(self.calls.collected, begin, call.indexes[place])
             except BaseException as error:  # the user's code may raise anything
                 done.append((None, error))
                 break
@@ -319,7 +284,7 @@ class Dispatch:
 
     def _is_plain(self, result: Any, error: BaseException | None) -> bool:
         """There is no more to a call in a thread than that it has returned."""
-        return result is None and error is None and self._publish is None and not self._failing.given_up
+        return result is None and error is None and self._publish is None and not self.failing.given_up
 
     def _count(self, driver: PartitionDriver, call: Call, position: int, given: set[int]) -> None:
         self.counts.handled += 1
@@ -340,7 +305,7 @@ class Dispatch:
         place, index = call.at, call.indexes[call.at]
         if raised is not None and not isinstance(raised, Exception):
             check_exit_at(self._handler, call.records.record(index), raised)
-        offset, given_up = call.offset(place), self._failing.given_up
+        offset, given_up = call.offset(place), self.failing.given_up
         if driver.error is not None and not any(one is driver and offset <= late for one, late in given_up):
             return False  # nothing more is published once the partition has failed
         outputs: list[Delivery] = []
@@ -352,7 +317,7 @@ class Dispatch:
                 await self._send(result, outputs)
                 self.counts.handled += 1
             except BaseException as error:
-                recall = partial(self._calls.in_thread, self._calls.collected, begin, index)
+                recall = partial(self.calls.in_thread, self.calls.collected, begin, index)
                 again = partial(self._once, loop, recall, outputs)
                 is_passed_over = bool(await self._failed(driver, call, error, again, outputs, given))
         if is_passed_over is False:
@@ -374,23 +339,23 @@ class Dispatch:
         if late is not None:
             return Passed.OVER if late else Passed.NOT
         if self._is_acknowledged(call, raised):
-            self._failing.tell_acknowledged(call.records.record(index), raised)
+            self.failing.tell_acknowledged(call.records.record(index), raised)
             return Passed.HANDLED
         recall = recall_of(call, partial(self._again, call, again) if self._is_manual else again)
-        passed = await self._failing.failed(driver, call, call.at, raised, recall, outputs)
+        passed = await self.failing.failed(driver, call, call.at, raised, recall, outputs)
         if passed is Passed.OVER:
             given.discard(index)
         return passed
 
     def _late(self, driver: PartitionDriver, call: Call, given: set[int]) -> bool | None:
         """A record's call has ended. If it had been given up: whether one gets past it."""
-        late = self._failing.ends_late(driver, call, call.at)
+        late = self.failing.ends_late(driver, call, call.at)
         if late:
             given.discard(call.indexes[call.at])
         return late
 
     def _is_acknowledged(self, call: Call, raised: BaseException) -> bool:
-        return self._is_manual and call.is_done(call.indexes[call.at]) and (self._failing.is_asked or is_outage(raised))
+        return self._is_manual and call.is_done(call.indexes[call.at]) and (self.failing.is_asked or is_outage(raised))
 
     async def _again(self, call: Call, again: Callable[[], Awaitable[None]]) -> None:
         """Call a record again. If the handler acknowledges it in this call, no further call follows."""
@@ -400,7 +365,7 @@ class Dispatch:
             if not self._is_acknowledged(call, raised):
                 raise
             await as_failure(raised)
-            self._failing.tell_acknowledged(call.records.record(call.indexes[call.at]), raised)
+            self.failing.tell_acknowledged(call.records.record(call.indexes[call.at]), raised)
 
     def _passed(
         self, driver: PartitionDriver, call: Call, after: int, outputs: list[Delivery], given: Collection[int]
@@ -425,12 +390,12 @@ class Dispatch:
 
         True: go on behind them; what they had published is `left_behind`.
         """
-        return self._failing.timed_out(driver, call, len(self.records_at(call)), seconds)
+        return self.failing.timed_out(driver, call, len(self.records_at(call)), seconds)
 
     def pass_over(self, driver: PartitionDriver, call: Call) -> None:
         """The records in flight are finished, for better or worse."""
         output, after = (
-            self._failing.left_behind(call.records, call.indexes[call.at]),
+            self.failing.left_behind(call.records, call.indexes[call.at]),
             call.at + len(self.records_at(call)),
         )
         if output is not None and not self._is_manual:

@@ -19,13 +19,13 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.offset_commits import REBALANCED, OffsetCommits
 from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
+from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.unfinished import described, fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import Watch
 from eventbus.client.handling.work_actions import Call, Commit, Policy
 from eventbus.client.handling.workers import Workers
 from eventbus.errors import EventBusError, HandlerError
-from eventbus.recovery import Recovery
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -62,9 +62,7 @@ class Shared:
         fetch_bytes: int,
         on_given_up: Callable[[PartitionDriver, HandlerError], object],
         on_output_error: Callable[[HandlerError], bool],
-        unblocked: Callable[[PartitionDriver], Awaitable[bool]],
-        moved: Callable[[PartitionDriver], Awaitable[bool]],
-        recovery: Recovery | None,
+        recovering: Recovering | None,
     ) -> None:
         self.handler = handler
         self.dispatch = dispatch
@@ -74,14 +72,9 @@ class Shared:
         self.flush = flush
         self.settled = settled
         """Returns when no rebalance is under way, or the partition is closing."""
-        self.unblocked = unblocked
-        """Returns when no record of the partition has to wait for an earlier one. False: it stops meanwhile."""
-        self.moved = moved
-        """Returns when what failed so far is stored elsewhere, as far as later records have to wait for that. False:
-        the partition stops meanwhile."""
         self.on_output_error = on_output_error
         """Called if the log refuses an output. True: the handler goes on without it."""
-        self.recovery = recovery
+        self.recovering = recovering
         self.budget_seconds = budget_seconds
         """How long a partition that moves waits for what is at work."""
         self.watch = Watch(handler, timers, on_given_up)
@@ -110,7 +103,7 @@ class Shared:
             max_unfinished=spec.max_unfinished if self.counts_bytes else sys.maxsize,
             max_bytes=fetch_bytes * (_FETCHES_UNACKNOWLEDGED if is_manual else _FETCHES_AHEAD),
             least_unfinished=concurrency,
-            retry_order="none" if recovery is None else recovery.order,
+            retry_order="none" if recovering is None else recovering.recovery.order,
             store_forwards_first=spec.tx is not None,
             key_queues=_KEY_QUEUES_PER_WORKER * concurrency,
         )
@@ -210,16 +203,16 @@ class InOrder(PartitionDriver):
 
     async def _goes_on(self) -> bool:
         """Return True when there may be another call, False if there is none now."""
-        shared, work = self._shared, self.work
-        if shared.is_at_most_once:
+        work, recovering = self.work, self._shared.recovering
+        if self._shared.is_at_most_once:
             return await self._commit()
-        if work.waits_for_commit:
-            return await shared.moved(self)
-        if work.waits_as_a_whole:
-            return await shared.unblocked(self)
+        if recovering is not None and work.waits_for_commit:
+            return await recovering.moved(self)
+        if recovering is not None and work.waits_as_a_whole:
+            return await recovering.unblocked(self)
         if not work.has_left:
             return False
-        await shared.room(self, lambda: work.has_room)
+        await self._shared.room(self, lambda: work.has_room)
         return True
 
     async def _commit(self) -> bool:
@@ -236,11 +229,8 @@ class InOrder(PartitionDriver):
     async def _handle(self, call: Call) -> None:
         shared = self._shared
         self._call = call
-        if shared.turns is None:
+        async with shared.turn(self):
             await shared.watch.run_in_order(shared.dispatch, self, call)
-        else:
-            async with shared.turns.of(self):
-                await shared.watch.run_in_order(shared.dispatch, self, call)
         self._call = None
         self.work.ended(call)
 

@@ -25,7 +25,6 @@ from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.offset_commits import REBALANCED
 from eventbus.client.handling.partition_driver import PartitionDriver
-from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import tried
 from eventbus.client.handling.work_actions import Abort, Call, Commit
 from eventbus.client.producer import Producer
@@ -101,7 +100,6 @@ class ExactlyOnce(PartitionDriver):
         shared: Shared,
         transactional_id: str,
         open_producer: OpenProducer,
-        recovering: Recovering | None,
     ) -> None:
         super().__init__(
             topic_partition, _leaves_it_to_the_transaction, shared.policy(), on_commit_due=shared.commits.due
@@ -114,7 +112,6 @@ class ExactlyOnce(PartitionDriver):
         self._bound = shared.dispatch.bound(publish, self._failed, self._joins)
         self._consumer = shared.consumer
         self._open_producer = open_producer
-        self._recovering = recovering
         self._producer: Producer | None = None
         self._call: Call | None = None
         """The last call."""
@@ -171,8 +168,9 @@ class ExactlyOnce(PartitionDriver):
         """Return when records may be called; False: the partition stops meanwhile."""
         until_ms = self.work.waits_until_ms
         if until_ms is None:
-            return bool(self.blocked) and await self._shared.unblocked(self)
-        retries = self._bound.retries
+            recovering = self._shared.recovering
+            return recovering is not None and bool(self.blocked) and await recovering.unblocked(self)
+        retries = self._bound.failing.retries
         assert retries is not None
         seconds = max(until_ms - self._now_ms(), 1) / 1000
         return await retries.sleeps(self, seconds, self._wait_reason) and await retries.admitted(self)
@@ -256,13 +254,14 @@ class ExactlyOnce(PartitionDriver):
         self.error = self._interruption = None
         self.transaction_since = self._shared.timers.current_time()
         try:
-            async with self._producer.transaction() as self._bound.transaction:
+            async with self._producer.transaction() as transaction:
+                self._bound.calls.transaction = transaction
                 if call is not None:
                     commit = await self._fill(call)
                 if not isinstance(commit, Commit) or self.abandoned:
                     raise _NothingToCommit
                 # The offsets first: then one flush makes them durable together with what the handler published.
-                await self._write(self._bound.transaction, commit)
+                await self._write(transaction, commit)
                 await self._check_stored()
                 filled_at = self._shared.timers.current_time()
             self._shared.commits.seconds.add(self._shared.timers.current_time() - filled_at)
@@ -329,10 +328,11 @@ class ExactlyOnce(PartitionDriver):
         await transaction.send_offsets(offsets, self._consumer.group_metadata())
 
     async def _send_forwards(self, commit: Commit, *others: Outgoing) -> None:
-        forwards = self._recovering.moves.records_of(commit) if self._recovering is not None else []
+        recovering = self._shared.recovering
+        forwards = [] if recovering is None else recovering.moves.records_of(commit)
         for outgoing in (*forwards, *others):
-            assert self._producer is not None and self._recovering is not None
-            await send(self._producer, outgoing, self._recovering.partitions[outgoing.topic])
+            assert self._producer is not None and recovering is not None
+            await send(self._producer, outgoing, recovering.partitions[outgoing.topic])
 
     async def _check_stored(self) -> None:
         """Raise the error of an output of this slice that the log did not store."""

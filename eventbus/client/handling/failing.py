@@ -76,9 +76,11 @@ class Failing:
         return bound
 
     def recover_by(self, retries: Retries) -> None:
+        """Ask a policy about each failure."""
         self.retries, self.is_asked = retries, True
 
     def wait_out(self, retries: Retries) -> None:
+        """Wait outages out as ``retries`` decides, without a policy."""
         self.retries = retries
 
     def may_go_on(self, outputs: Sequence[Delivery]) -> bool:

@@ -87,10 +87,10 @@ def recovering_of(
     if recovery is None or moves is None:
         if spec.delivery != "at-most-once" and not (spec.is_firing and spec.on_error == "skip"):
             wait_out = WaitOut(handler.__name__)
-            dispatch.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
+            dispatch.failing.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
         return None
     retries = Retries(handler, recovery, dispatch.counts, backend.timers, clock)
-    dispatch.recover_by(retries)
+    dispatch.failing.recover_by(retries)
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
@@ -120,7 +120,7 @@ class Recovering:
         self._backend = backend
         self._consumer = consumer
         self._commits = commits
-        self._clock = clock
+        self.clock = clock
         self._drivers = drivers
         self.partitions = moves.partitions
         """The partition counts of the policy's topics, filled in by `prepare`."""
@@ -438,7 +438,7 @@ class Recovering:
 
     def behind(self, record: ConsumerRecord) -> Outgoing:
         """Return the entry of a record that waits after an earlier one of its key."""
-        return self.recovery.behind(record, self._clock())
+        return self.recovery.behind(record, self.clock())
 
     async def unblocked(self, driver: PartitionDriver) -> bool:
         """Return when the partition's next record has to wait for nothing. False: the partition stops meanwhile."""
@@ -455,20 +455,20 @@ class Recovering:
         """How many wait in a retry partition, if one of them is due: what is to wait is not behind."""
         waiting = self.waiting.get(partition.partition)
         due_ms = None if waiting is None else waiting.next_due_ms()
-        return len(waiting) if waiting is not None and due_ms is not None and due_ms <= self._clock() else 0
+        return len(waiting) if waiting is not None and due_ms is not None and due_ms <= self.clock() else 0
 
     # signals, and old entries ----------------------------------------------------------------------------------------
 
     def is_idle(self) -> bool:
         """Nothing that waits is due."""
-        now_ms = self._clock()
+        now_ms = self.clock()
         dues = (one.next_due_ms() for one in self.waiting.values())
         return not self._loading and all(due is None or due > now_ms for due in dues)
 
     def gauges(self) -> dict[str, float]:
         """How the policy stands, for metrics."""
         self.tell_depth()
-        return dict(self.recovery.gauges(self._clock()))
+        return dict(self.recovery.gauges(self.clock()))
 
     def depth(self) -> tuple[int, int | None]:
         """How many records wait for their next try, and when the first of them is due."""

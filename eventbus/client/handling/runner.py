@@ -26,7 +26,7 @@ from eventbus.backends.histogram import RECORDS, Histogram
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.batches import BatchDispatch
 from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.delayed import Common, driver_of_retries
+from eventbus.client.handling.delayed import Delayed, DelayedOnce, Retried
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.drivers import ByWorkers, InOrder, Shared
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
@@ -107,7 +107,7 @@ class Runner:
         kind = BatchDispatch if handler.spec.batch else Dispatch
         self._dispatch = kind(handler, publish, serdes, middleware, backend.timers)
         if on_ended is not None:
-            self._dispatch.on_ended(on_ended)
+            self._dispatch.failing.on_ended = on_ended
         self.fetched = Histogram(RECORDS)
         """How many records come at a time."""
         schemas = self._dispatch.calls.schemas
@@ -136,9 +136,7 @@ class Runner:
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
             self._drain_seconds, config.max_partition_fetch_bytes, self._stop_partition, self._output_failed,
-            _always if self.recovering is None else self.recovering.unblocked,
-            _always if self.recovering is None else self.recovering.moved,
-            recovery,
+            self.recovering,
         )  # fmt: skip
         self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
         self._missing = MissingTopics(handler, backend, consumer, self.recovering)
@@ -277,7 +275,7 @@ class Runner:
             self._warn_of(late)
             for driver in late:
                 driver.scope.cancel()
-            self._dispatch.leave_threads_behind()
+            self._dispatch.calls.threads.leave_behind()
         for driver in drivers:
             await driver.ended.wait()
 
@@ -301,7 +299,7 @@ class Runner:
             late = await self._outlasted(drivers, seconds)
             if late:
                 self._warn_of(late)
-                self._dispatch.leave_threads_behind()
+                self._dispatch.calls.threads.leave_behind()
             raise
 
     def _warn_of(self, late: Collection[PartitionDriver]) -> None:
@@ -468,8 +466,9 @@ class Runner:
     def _driver_of(self, topic_partition: TopicPartition, tasks: ContainedTasks) -> PartitionDriver:
         shared, recovering = self._shared, self.recovering
         if recovering is not None and recovering.is_retry(topic_partition.topic):
-            common = Common(shared, recovering, tasks, self._clock)
-            return driver_of_retries(common, topic_partition, recovering.waiting[topic_partition.partition], self._once)
+            if not self.handler.spec.exactly_once:
+                return Delayed(topic_partition, shared, recovering, tasks)
+            return DelayedOnce(topic_partition, shared, recovering, tasks, self._once(Retried, topic_partition))
         if self.handler.spec.exactly_once:
             return self._once(ExactlyOnce, topic_partition)
         if shared.workers is not None:
@@ -478,7 +477,7 @@ class Runner:
 
     def _once(self, driver: type[Once], partition: TopicPartition) -> Once:
         transactional_id = transactional_id_of(self.handler, self.group, partition)
-        return driver(partition, self._shared, transactional_id, self._open_producer, self.recovering)
+        return driver(partition, self._shared, transactional_id, self._open_producer)
 
     async def _run_driver(self, driver: PartitionDriver) -> None:
         inside_handler.set(self.handler.__name__)
@@ -658,7 +657,11 @@ class Runner:
     @property
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         """Partitions that wait now, each with the reason: the log cannot read them, or a record meets an outage."""
-        retries, unreadable, now = self._dispatch.retries, self._consumer.waiting_for, self._timers.current_time()
+        retries, unreadable, now = (
+            self._dispatch.failing.retries,
+            self._consumer.waiting_for,
+            self._timers.current_time(),
+        )
         waits = {
             partition: driver.wait.text(now) for partition, driver in self.drivers.items() if driver.wait is not None
         }
@@ -776,10 +779,6 @@ def _single_errors(group: BaseExceptionGroup[EventBusError]) -> list[EventBusErr
 
 
 def _ignore(partition: TopicPartition) -> None: ...
-
-
-async def _always(driver: PartitionDriver) -> bool:
-    return True
 
 
 def _never(topic: str) -> bool:
