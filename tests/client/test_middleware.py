@@ -534,7 +534,7 @@ async def test_each_lane_of_an_exactly_once_handler_passes_its_own_transaction()
     transactions: list[Any] = [object(), object()]
     for transaction in transactions:
         driver, bound = driver_of(), dispatch.bound(None, lambda driver, call, failure: False)
-        bound.transaction = transaction
+        bound.calls.transaction = transaction
         await run(bound, driver, chunk_of(b"x"))
         assert driver.work.finished == 1
     assert seen == transactions
