@@ -41,8 +41,8 @@ def run_python(block: Block, folder: Path) -> None:
     name = f"page_line_{block.line}"
     module = types.ModuleType(name)
     sys.modules[name] = module  # types are looked up where they say they are
-    # Spark's Python workers stand where the session was begun.
-    body = block.body.replace('"./data"', repr(str(folder / "data")))
+    # Spark's JVM and its Python workers run in the directory where the session was started.
+    body = block.body.replace('"./data"', repr(str(folder / "data"))).replace('"./own/', f'"{folder}/own/')
     code = compile(body, f"{PAGE.name}:{block.line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result: Any = eval(code, module.__dict__)
     if asyncio.iscoroutine(result):
