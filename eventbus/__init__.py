@@ -12,7 +12,7 @@ The packages, from the user's side down to the disk:
 - ``log``, ``records``, ``protocol``: files, record batches, wire messages
 - ``settings``, ``errors``: every setting and every error of the API
 - ``testing``, ``telemetry``, ``middleware``, ``web``, ``cli``: tools around a bus
-- ``connect``, ``mirror``, ``doctor``, ``asyncapi``, ``ledger``, ``demo``: programs over a bus
+- ``connect``, ``mirror``, ``doctor``, ``asyncapi``, ``ledger``: programs over a bus
 """
 
 from __future__ import annotations

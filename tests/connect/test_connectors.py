@@ -434,7 +434,7 @@ async def test_a_connector_that_never_returns_holds_up_neither_the_bus_nor_the_e
     try:
         async with bus:
             await anyio.to_thread.run_sync(Stuck.began.wait)
-        assert notes.has("stuck: not stopped within 0.001 s, and left behind")
+        assert notes.has("stuck: not stopped within 0.001 s, and was abandoned; nothing of it is stored")
         assert any(thread.is_alive() for thread in left_behind), "the command does not wait for these at its end"
     finally:
         Stuck.goes_on.set()

@@ -28,9 +28,9 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     ("url", "code", "said"),
     [
         ("", 2, "which database? Give its URL with --database, or in EVENTBUS_DATABASE"),
-        ("shop.db", 2, "--database shop.db: that is no URL of a database, as postgresql://me@localhost/shop"),
-        ("postgres://me@localhost/shop", 2, "postgres:// is no kind of database that SQLAlchemy knows; say postgresql://"),
-        ("oracel://localhost/shop", 2, "oracel:// is no kind of database that SQLAlchemy knows; as postgresql://"),
+        ("shop.db", 2, "--database shop.db: that is not a database URL, as postgresql://me@localhost/shop"),
+        ("postgres://me@localhost/shop", 2, "postgres:// is not a database that SQLAlchemy supports; say postgresql://"),
+        ("oracel://localhost/shop", 2, "oracel:// is not a database that SQLAlchemy supports; as postgresql://"),
         ("sqlite://", 2, "a database in memory is its own process's"),
         ("sqlite:///no/such.db", 1, "error: there is no file"),
         ("mysql://localhost/shop", 1, 'the driver MySQLdb, which is not installed: pip install "mysqlclient", or use'),

@@ -36,7 +36,7 @@ async def test_a_row_that_is_no_event_is_put_aside(database: Database, odd: dict
         with anyio.fail_after(30):
             assert await scene.drained() == [b"behind"]
         (row,) = scene.rows(scene.outbox.tables.failed)
-        assert row.reason.startswith("SerializationError: the row is no event (")
+        assert row.reason.startswith("SerializationError: the row is not an event (")
 
 
 @ON_SQLITE

@@ -117,7 +117,7 @@ def test_headers_as_they_were_given(database: Database) -> None:
         ("event-id", row["event_id"].encode()),
     )
     assert (pack(()), unpack(None), published(None, "x")) == (None, (), (("event-id", b"x"),))
-    for wrong, why in (({"a": 1}, "bytes, text or None"), ([("a",)], "no pair"), ({1: b""}, "names are text")):
+    for wrong, why in (({"a": 1}, "bytes, text or None"), ([("a",)], "is not a pair"), ({1: b""}, "names are text")):
         with pytest.raises(ConfigError, match=why):
             row_of(database, outbox, "t", b"", headers=wrong)
 

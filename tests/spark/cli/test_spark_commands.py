@@ -111,7 +111,6 @@ def test_what_is_not_there_is_said(spark_command: Any, log: TestLog, tmp_path: P
         (("status", "payments", "./w"), "is the table of topic 'orders', not of 'payments'"),
         (("verify", "./w", "--url", "./elsewhere"), "LOG './elsewhere': there is no directory"),
         (("status", "detla:./w"), "TABLE 'detla:./w': there is no kind of table called 'detla'; did you mean delta:?"),
-        (("status", "s3://bucket/w"), "tables of files are directories of this machine"),
         (("compact", "./w", "--before", "yesterday"), "--before 'yesterday': the table is split by day"),
         (("compact", "./w", "--min-files", "1"), "--min-files 1: one file is not made fewer"),
     ):

@@ -190,12 +190,14 @@ class TestParquet(InStore):
         return lambda name: ParquetRig(store, _plain(name))
 
 
+@pytest.mark.slow  # live/test_object_store.py lands such a table in the system tier
 class TestDelta(InStore):
     @pytest.fixture
     def rigs(self, store: ObjectStore) -> MakeRig:
         return lambda name: DeltaRig(store, _plain(name))
 
 
+@pytest.mark.slow
 class TestDeltaUpserts(UpsertConformance):
     @pytest.fixture
     def rigs(self, store: ObjectStore) -> MakeRig:
@@ -210,6 +212,7 @@ class TestDeltaUpserts(UpsertConformance):
     def test_crash_before_every_step_of_an_upsert(self) -> None: ...
 
 
+@pytest.mark.slow
 class TestIceberg(InStore):
     every = 17
 
