@@ -33,6 +33,7 @@ def test_plain_columns_set_numbers_to_the_right() -> None:
     assert plain_columns(["name", "count"], []) == ["NAME  COUNT"]
 
 
+@pytest.mark.system  # rich draws, which is an extra
 @pytest.mark.parametrize("dense", [False, True])
 def test_a_terminal_gets_a_table_and_brackets_survive_it(dense: bool) -> None:
     stream = Terminal()

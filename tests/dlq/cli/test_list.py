@@ -139,6 +139,7 @@ def test_what_is_wrong_with_a_command_line(dlq: Dlq, args: tuple[str, ...], mess
     assert result.code == 2 and message in result.err, result
 
 
+@pytest.mark.system  # rich draws, which is an extra
 @pytest.mark.parametrize("columns", [80, 140])
 def test_on_a_terminal_it_fits(on_terminal: OnTerminal, dlq: Dlq, columns: int) -> None:
     long = "payments.adapters.CardWasDeclinedByTheIssuerError"
