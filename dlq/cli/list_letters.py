@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _MOST_LETTERS = 50
 _MOST_OF_KEY = 16
-"""Characters."""
+"""The most characters of a key that the table of letters shows."""
 _DONE = ("resolved", "redriven", "edited")
-"""What nobody has to do anything about."""
+"""States of letters that need no more work."""
 _EPILOG = """\
   eventbus dlq list                             what fails, how often, since when
   eventbus dlq list dlq.billing --since 1h

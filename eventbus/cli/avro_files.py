@@ -123,7 +123,7 @@ class FromFile:
 
 
 def _check_library() -> None:
-    from serdes.avro.codec.library import fastavro
+    from serdes.avro.codec.fastavro_engine import fastavro
 
     try:
         fastavro()

@@ -87,8 +87,7 @@ class _Wish:
         kinds: list[Any] = [kind]
         try:
             self._encoded = encoder_for(kind, topic, serdes)(value)
-        # Not a value that can be sent, but one that can be compared: unittest.mock.ANY, alone or inside.
-        except Exception:
+        except Exception:  # a serde may raise anything for a value to compare with, such as unittest.mock.ANY inside it
             kinds.append(Any)
         for one in kinds:
             with suppress(TypeError):  # not a type that JSON can be decoded to

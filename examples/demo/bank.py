@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -60,10 +59,12 @@ class Bank(msgspec.Struct, kw_only=True):
     seconds: float
 
 
-def build_bank(url: str, prefix: str, between: Callable[[Transfer], Awaitable[None]], **config: Any) -> EventBus:
+def build_bank(
+    url: str, prefix: str, between: Callable[[Transfer], Awaitable[None]], *, drain_timeout_ms: int = 30_000
+) -> EventBus:
     """The service: what the handler sends, and that it has handled the transfer, is one transaction."""
     # What a dead service has left open holds up readers for as long at most, whatever becomes of it.
-    bus = EventBus(url, service="demo", transaction_timeout_ms=10_000, **config)
+    bus = EventBus(url, service="demo", transaction_timeout_ms=10_000, drain_timeout_ms=drain_timeout_ms)
     for topic in _TOPICS:
         bus.topic(f"{prefix}{topic}", partitions=_PARTITIONS)
 
@@ -137,7 +138,7 @@ def _kill_in_the_middle(url: str, prefix: str) -> None:
             raise EventBusError(f"The demo's bank did not come as far as transfer {KILLED_AT}. {' '.join(last)}")
 
 
-def _stuck_half_way(url: str, prefix: str, then: Callable[[], object], **config: Any) -> EventBus:
+def _stuck_half_way(url: str, prefix: str, then: Callable[[], object], *, drain_timeout_ms: int = 30_000) -> EventBus:
     """Build the service that is cut off: it calls ``then`` when half of a transfer is stored, and then waits."""
 
     async def between(transfer: Transfer) -> None:
@@ -146,7 +147,7 @@ def _stuck_half_way(url: str, prefix: str, then: Callable[[], object], **config:
             then()
             await anyio.sleep_forever()
 
-    bus = build_bank(url, prefix, between, **config)
+    bus = build_bank(url, prefix, between, drain_timeout_ms=drain_timeout_ms)
     return bus
 
 

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
-from serdes.avro.codec.library import fastavro, new_decoder, new_encoder
+from serdes.avro.codec.fastavro_engine import fastavro, new_decoder, new_encoder
 from serdes.avro.parse import parse
 from serdes.avro.schema import Schema
 from serdes.avro.text import to_text

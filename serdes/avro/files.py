@@ -14,7 +14,7 @@ from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, BinaryIO, Final
 
-from serdes.avro.codec.library import fastavro, parsed
+from serdes.avro.codec.fastavro_engine import fastavro, parsed
 from serdes.avro.parse import parse
 from serdes.avro.schema import Schema
 

@@ -15,7 +15,7 @@ import pytest
 
 from serdes import Avro
 from serdes.avro import AvroDataError
-from serdes.avro.codec.library import new_decoder, new_encoder
+from serdes.avro.codec.fastavro_engine import new_decoder, new_encoder
 from serdes.avro.codec.reader import Decoder
 from serdes.avro.codec.writer import Encoder
 from serdes.avro.files import AvroFileError, FileReader, FileWriter
