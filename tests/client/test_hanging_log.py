@@ -23,6 +23,7 @@ BUDGET_MS = 500
 @pytest.fixture(autouse=True)
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_LAST_WORDS_SECONDS", 0.001)
+    monkeypatch.setattr(runner, "_LAST_COMMIT_SECONDS", 0.001)
     monkeypatch.setattr(last_words, "_AT_ONCE_SECONDS", 0.001)
     monkeypatch.setattr(last_words, "_LEAST_SECONDS", 0.001)
     monkeypatch.setattr(memory, "_LEAVE_SECONDS", 0.001)

@@ -56,7 +56,9 @@ _CHUNKS_PER_LANE = 2
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two polls, while the log cannot be reached."""
 _LAST_WORDS_SECONDS = 1.0
-"""When all is to stop at once: for plain functions at work to return, and for the commit of what is finished."""
+"""When all is to stop at once: for plain functions at work to return."""
+_LAST_COMMIT_SECONDS = 1.0
+"""However short the time for stopping is: for the commit of what is finished."""
 _ENDED_ALONE = (
     "%s. This handler has ended, even with on_error='skip'. Other handlers go on. Fix the cause and start the bus "
     "again: the handler goes on at its last commit"
@@ -604,10 +606,8 @@ class Runner:
                 self._leave_scope = anyio.CancelScope()
                 timers = RealTimers() if is_cancelled else self._timers
                 # What the records at work have left of the time, not the whole of it once more.
-                left = max(self._stop_at - self._timers.current_time(), _LAST_WORDS_SECONDS)
-                seconds = min(self._drain_seconds, self._deadline_seconds or math.inf, left)
-                if self._deadline_seconds == 0:
-                    seconds = _LAST_WORDS_SECONDS
+                left = 0 if self._deadline_seconds == 0 else self._stop_at - self._timers.current_time()
+                seconds = max(min(self._drain_seconds, left), _LAST_COMMIT_SECONDS)
                 with self._leave_scope, timers.move_on_after(seconds):
                     # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is
                     # gone.
