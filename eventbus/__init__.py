@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from eventbus.client.metrics import BusMetrics
     from eventbus.client.producer import Producer
     from eventbus.client.router import Router
-    from eventbus.client.scheduling.agenda import Firing
+    from eventbus.client.scheduling.partition_schedule import Firing
     from eventbus.client.scheduling.times import Scheduled
     from eventbus.client.tables.contents import TableChange
     from eventbus.client.tables.table import Table
@@ -131,7 +131,7 @@ _HOMES = {
     "client.metrics": ("BusMetrics",),
     "client.producer": ("Producer",),
     "client.router": ("Router",),
-    "client.scheduling.agenda": ("Firing",),
+    "client.scheduling.partition_schedule": ("Firing",),
     "client.scheduling.times": ("Scheduled",),
     "client.tables.contents": ("TableChange",),
     "client.tables.table": ("Table",),

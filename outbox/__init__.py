@@ -4,7 +4,7 @@
 of a handler's ``tx=``: each record changes the database once. `SqlOffsets` does the same for a custom consumer loop.
 
 - ``outbox``, ``writing``, ``serializing``, ``sessions``: `publish` in the caller's transaction
-- ``relay``: publishes committed events; ``wakes`` and ``notify`` make it prompt
+- ``relay``: publishes committed events; ``commit_listeners`` and ``notify`` make it prompt
 - ``quarantine``, ``status``, ``watch``: events that the log refused, and monitoring
 - ``inbox``, ``units``, ``calls``, ``claims``, ``tries``: handlers with ``tx=``
 - ``offsets``: `SqlOffsets`

@@ -15,7 +15,7 @@ from eventbus.errors import ConfigError
 from eventbus.forks import never_free, watch_forks
 from eventbus.outages import MYSQL_AWAY, MYSQL_CONFLICT, SQLITE_CONFLICT, SQLSTATES_AWAY, SQLSTATES_CONFLICT
 from outbox.autocommit import AUTOCOMMIT
-from outbox.wakes import watch
+from outbox.commit_listeners import watch
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSp
 from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
 from eventbus.errors import ConfigError, OffsetsMoved
 from eventbus.units_of_work import StoredOffset
+from outbox.commit_listeners import watch
 from outbox.database import trouble_of
 from outbox.table_names import check_name, exists, quoted, schema_of
 from outbox.threaded import ThreadedConnection
-from outbox.wakes import watch
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData

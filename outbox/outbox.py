@@ -15,6 +15,7 @@ from eventbus.client.sending import check_values
 from eventbus.durations import Milliseconds
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
+from outbox.commit_listeners import CommitListeners, after_commit
 from outbox.database import Database, now_ms, trouble_of
 from outbox.inserting import Inserter
 from outbox.notify import Notifier
@@ -22,7 +23,6 @@ from outbox.serializing import Packer, fetch_here
 from outbox.sessions import Asynchronous, Plain, connection_of, own
 from outbox.table_names import channel_of
 from outbox.tables import PRESETS, OutboxTables
-from outbox.wakes import Wakes, after_commit
 from outbox.writing import EventOptions, Rows, Writer
 from serdes import Serde
 from serdes.choose import Others, Serdes
@@ -132,7 +132,7 @@ class Outbox:
             serdes if isinstance(serdes, Serdes) else Serdes(serdes)
         )  # those of a bus include the types of its topics
         self.serdes = given if serde is None else given.joined_with({Others: serde, **given})
-        self.wakes = Wakes()
+        self.listeners = CommitListeners()
         """Called after each commit of events in this process."""
         self._notifier = Notifier(channel_of(name, schema)) if notify else None
         self._writer = Writer(
@@ -248,7 +248,7 @@ class Outbox:
 
     def _committed(self, engine: Engine) -> None:
         """Called after the commit, in the committing thread. It does not block."""
-        self.wakes.wake()
+        self.listeners.wake()
         if self._notifier is not None:
             self._notifier.notify(engine)
 

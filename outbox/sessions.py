@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, cast
 from eventbus.errors import ConfigError
 from eventbus.forks import forked
 from outbox.autocommit import AUTOCOMMIT, is_autocommit
-from outbox.wakes import is_savepoint_in_autocommit, is_savepoint_unseen
+from outbox.commit_listeners import is_savepoint_in_autocommit, is_savepoint_unseen
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -180,7 +180,7 @@ def _run(args: argparse.Namespace, startup: Startup, worker: Worker | None, note
     if health is None:
         return run_bus(bus, startup, stays=args.stay)
     with health.around(bus):
-        logging.getLogger("eventbus.life").info("health and metrics: %s/health/ready, /metrics", health.url)
+        logging.getLogger("eventbus.bus_run").info("health and metrics: %s/health/ready, /metrics", health.url)
         return run_bus(bus, startup, stays=args.stay)
 
 

@@ -11,7 +11,7 @@ from eventbus.cli.shell import open_bus
 
 if TYPE_CHECKING:
     from eventbus import EventBus
-    from eventbus.client.scheduling.agenda import Pending
+    from eventbus.client.scheduling.partition_schedule import Pending
 
 EPILOG = """\
   eventbus schedule list                     what waits, the next first

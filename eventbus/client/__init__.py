@@ -1,7 +1,7 @@
 """The bus, its decorators, explicit clients and the runner.
 
-- ``bus``, ``life``: the bus, and one run of it from opening to closing
-- ``declares``, ``declarations``, ``router``: decorators, and what they declare
+- ``bus``, ``bus_run``: the bus, and one run of it from opening to closing
+- ``decorators``, ``declarations``, ``router``: decorators, and what they declare
 - ``producer``, ``partitioner``, ``sending``, ``producing``: how a record gets its bytes and its partition
 - ``consumer``, ``consuming``, ``rebalance``: a consumer for your own loop
 - ``transaction``, ``requests``, ``replies``, ``interceptors``, ``admin``: one module each

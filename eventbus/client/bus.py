@@ -14,6 +14,7 @@ from eventbus.backends.base import Backend
 from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import system_clock
 from eventbus.client.admin import Admin
+from eventbus.client.bus_run import BusRun, Plan
 from eventbus.client.config import consumer_settings, serdes_given
 from eventbus.client.configuration.choose import configure
 from eventbus.client.consumer import Consumer
@@ -23,7 +24,6 @@ from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.health import BusHealth
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from eventbus.client.life import Life, Plan
 from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.producing.joining import outside_calls
@@ -153,8 +153,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         is not there; StorageError.
         """
         context = self._context
-        if context.life is not None:
-            context.life.home.check_fork("start")
+        if context.bus_run is not None:
+            context.bus_run.home.check_fork("start")
             raise ConfigError("the bus is running already")
         for handler in context.handlers:
             handler.override(self.dependency_overrides)
@@ -162,12 +162,12 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         context.check_names()
         check_groups(members, context.topics)
         with outside_calls():  # the tasks of this bus do not belong to the call of a handler that starts it
-            context.life = life = Life(self, self._plan(members))
-            context.outcome = life.outcome
+            context.bus_run = bus_run = BusRun(self, self._plan(members))
+            context.outcome = bus_run.outcome
             try:
-                await life.open()
+                await bus_run.open()
             except BaseException:
-                context.life = None
+                context.bus_run = None
                 raise
 
     def _plan(self, members: Members) -> Plan:
@@ -209,19 +209,19 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        life = self._context.life
-        if life is None:
+        bus_run = self._context.bus_run
+        if bus_run is None:
             return None
-        life.home.check_fork("close")
-        if life.phase == "closing":
+        bus_run.home.check_fork("close")
+        if bus_run.phase == "closing":
             return None
-        life.home.check_task("close")  # else it would cancel what is not the bus's
-        if life.phase == "starting":
+        bus_run.home.check_task("close")  # else it would cancel what is not the bus's
+        if bus_run.phase == "starting":
             raise ConfigError("close: the bus is starting: raise an error to end that, or call bus.stop()")
         try:
-            return await life.close(kind, error, traceback)
+            return await bus_run.close(kind, error, traceback)
         finally:
-            self._context.life = None
+            self._context.bus_run = None
 
     async def run(self, *, ends_with_handlers: bool = False) -> None:
         """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running.
@@ -233,19 +233,19 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         signal, also while the bus closes, cancels them: they are not committed, and handled again after the next start.
         Then closing raises `StoppedBySignal`. Outside of the main thread signals are not received; use `stop`.
         """
-        life = self._context.life
-        if life is not None and life.is_open:
-            life.home.check("run")
-            await life.run(ends_with_handlers)
+        bus_run = self._context.bus_run
+        if bus_run is not None and bus_run.is_open:
+            bus_run.home.check("run")
+            await bus_run.run(ends_with_handlers)
             return
         async with self:
             await self.run(ends_with_handlers=ends_with_handlers)
 
     def stop(self) -> None:
         """Make `run` return. From any thread, and from a signal handler."""
-        life = self._context.life
-        if life is not None:
-            life.stop()
+        bus_run = self._context.bus_run
+        if bus_run is not None:
+            bus_run.stop()
 
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.
@@ -266,16 +266,18 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
         The bus also checks this every few seconds, and logs a warning when a handler is wedged, and when it goes on.
         """
-        life = self._context.life
-        return BusHealth(status="failed", reason="the bus is not running") if life is None else await life.health()
+        bus_run = self._context.bus_run
+        return (
+            BusHealth(status="failed", reason="the bus is not running") if bus_run is None else await bus_run.health()
+        )
 
     def metrics(self) -> BusMetrics:
         """Return the current counters, without a request to the log: records handled, lags, Kafka's round trips."""
-        life = self._context.life
-        if life is None or not life.is_open:
+        bus_run = self._context.bus_run
+        if bus_run is None or not bus_run.is_open:
             return BusMetrics()
-        life.home.check("metrics")
-        return bus_metrics(life.watch.metrics(), self._context.backend.statistics(), life.parts)
+        bus_run.home.check("metrics")
+        return bus_metrics(bus_run.watch.metrics(), self._context.backend.statistics(), bus_run.parts)
 
     # sending ---------------------------------------------------------------------------------------------------------
 
@@ -301,10 +303,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
-        life = self._context.life
-        if life is not None:
-            life.home.check("flush")
-            await life.producers.flush()
+        bus_run = self._context.bus_run
+        if bus_run is not None:
+            bus_run.home.check("flush")
+            await bus_run.producers.flush()
 
     async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
         """Have the schemas of these types registered, or looked up, for ``topic``: then `send_nowait` takes them.
@@ -324,9 +326,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``interceptors`` see its records after the bus's own. It sends from now on; leave it with `Producer.aclose`, or
         the bus closes it when it closes.
         """
-        life = self._running("new_producer")
-        life.restoring.check_known(interceptors)
-        return life.producers.open({**config}, interceptors)
+        bus_run = self._running("new_producer")
+        bus_run.restoring.check_known(interceptors)
+        return bus_run.producers.open({**config}, interceptors)
 
     @overload
     def new_consumer(
@@ -386,17 +388,17 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``start``, ``isolation``, ``fetch_min_bytes``, ``group_instance_id``, ``session_timeout_ms``,
         ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """
-        life = self._running("new_consumer")
+        bus_run = self._running("new_consumer")
         context = self._context
         settings = consumer_settings({**context.consumer_config, "group": group, **config})
         check_keywords("new_consumer(...)", config)
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
-            context.backend, lambda: context.backend.consumer(settings), settings, wanted, spawn=life.start_soon,
+            context.backend, lambda: context.backend.consumer(settings), settings, wanted, spawn=bus_run.start_soon,
             listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
             pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=context.serdes,
-            interceptors=tuple(interceptors), restoring=life.restoring,
+            interceptors=tuple(interceptors), restoring=bus_run.restoring,
         )  # fmt: skip
 
-    def _running(self, what: str) -> Life:
+    def _running(self, what: str) -> BusRun:
         return self._context.running(what)

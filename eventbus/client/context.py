@@ -10,6 +10,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.backends.urls import is_durable, open_backend
 from eventbus.client.admin import Admin
+from eventbus.client.bus_run import BusRun, Outcome, not_running
 from eventbus.client.config import consumer_settings
 from eventbus.client.configuration.choose import Configuration
 from eventbus.client.configuration.handlers import tuned_handlers
@@ -20,7 +21,6 @@ from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusPhase
 from eventbus.client.host import Part
-from eventbus.client.life import Life, Outcome, not_running
 from eventbus.client.producer import Producer
 from eventbus.client.running.start_checks import check_named_groups, unnamed_service
 from eventbus.client.threads import Bridge
@@ -66,26 +66,26 @@ class BusContext(Declared):
         self.drain_timeout_ms: int = configuration.drain_timeout_ms
         """How long records in flight may take to finish when the bus closes. Set it before the bus starts."""
         self.wedged_after_ms: int = configuration.wedged_after_ms
-        self.life: Life | None = None
+        self.bus_run: BusRun | None = None
         """The current run; None while the bus is stopped."""
         self.outcome = Outcome()
         """The result of the last run."""
 
     @property
     def is_running(self) -> bool:
-        return self.life is not None
+        return self.bus_run is not None
 
     @property
     def phase(self) -> BusPhase:
         """The phase of the current run; may be read in any thread."""
-        life = self.life
-        return "stopped" if life is None else life.phase
+        bus_run = self.bus_run
+        return "stopped" if bus_run is None else bus_run.phase
 
     @property
     def runners(self) -> tuple[Runner, ...]:
         """One runner for each handler, in the order of their declaration; empty while the bus is stopped."""
-        life = self.life
-        return () if life is None else tuple(life.runners)
+        bus_run = self.bus_run
+        return () if bus_run is None else tuple(bus_run.runners)
 
     def handlers_in_force(self) -> list[Handler[Any, Any]]:
         """Return the handlers with their settings from the configuration file. Raises ConfigError for a wrong one."""
@@ -160,34 +160,34 @@ class BusContext(Declared):
 
     # the current run --------------------------------------------------------------------------------------------------
 
-    def alive(self, what: str) -> Life:
+    def alive(self, what: str) -> BusRun:
         """Return the run, if its tasks run. The caller checks the thread. Raises ConfigError."""
-        life = self.life
-        if life is None or not life.is_open:
-            if life is not None:
-                life.home.check_fork(what)
+        bus_run = self.bus_run
+        if bus_run is None or not bus_run.is_open:
+            if bus_run is not None:
+                bus_run.home.check_fork(what)
             raise not_running(what)
-        return life
+        return bus_run
 
-    def running(self, what: str) -> Life:
+    def running(self, what: str) -> BusRun:
         """Return the run, if its tasks run and the caller is a task of its event loop. Raises ConfigError."""
-        life = self.alive(what)
-        life.home.check(what)
-        return life
+        bus_run = self.alive(what)
+        bus_run.home.check(what)
+        return bus_run
 
     def check_home(self, what: str) -> None:
         """Raise ConfigError if the bus runs on another event loop, or in the parent of this process."""
-        life = self.life
-        if life is not None:
-            life.home.check(what)
+        bus_run = self.bus_run
+        if bus_run is not None:
+            bus_run.home.check(what)
 
     def bridge(self, what: str) -> Bridge | None:
         """Return the access of other threads to the run; None while it has none.
 
         May be called in any thread. Raises ConfigError in a forked child, in every phase of the parent's bus.
         """
-        life = self.life
-        if life is None:
+        bus_run = self.bus_run
+        if bus_run is None:
             return None
-        life.home.check_fork(what)
-        return life.bridge if life.is_open else None
+        bus_run.home.check_fork(what)
+        return bus_run.bridge if bus_run.is_open else None

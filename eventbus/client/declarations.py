@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from eventbus.broker import TopicSpec
-from eventbus.client.declares import Declares
+from eventbus.client.decorators import Decorators
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.published import serdes_meant
@@ -134,7 +134,7 @@ class Declared(ABC):
             self.handlers = kept
 
 
-class Declarations(Declares, TableDeclarations):
+class Declarations(Decorators, TableDeclarations):
     """The decorators of a bus."""
 
     def __init__(self, declared: Declared) -> None:

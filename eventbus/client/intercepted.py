@@ -21,9 +21,9 @@ from eventbus.client.interceptors import (
 )
 from eventbus.client.producer import AddReady, Producer
 from eventbus.client.producing.joining import called_here, joined
-from eventbus.client.producing.last_words import LastWords
 from eventbus.client.producing.look_ups import Unplaced
 from eventbus.client.producing.packing import pack_headers
+from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions, check_values
 from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady
@@ -40,13 +40,13 @@ def open_producer(
     clock: Callable[[], int],
     serdes: Mapping[type, Serde],
     on_close: Callable[[Producer], None],
-    last_words: LastWords,
+    shutdown_work: ShutdownWork,
     interceptors: Sequence[ProducerInterceptor] = (),
 ) -> Producer:
     """Return a producer, with interceptors if any are given."""
     if not interceptors:
-        return Producer(backend, settings, clock, serdes, on_close, last_words)
-    return InterceptedProducer(backend, settings, clock, serdes, on_close, last_words, interceptors)
+        return Producer(backend, settings, clock, serdes, on_close, shutdown_work)
+    return InterceptedProducer(backend, settings, clock, serdes, on_close, shutdown_work, interceptors)
 
 
 class InterceptedProducer(Producer):
@@ -59,10 +59,10 @@ class InterceptedProducer(Producer):
         clock: Callable[[], int],
         serdes: Mapping[type, Serde],
         on_close: Callable[[Producer], None],
-        last_words: LastWords,
+        shutdown_work: ShutdownWork,
         interceptors: Sequence[ProducerInterceptor],
     ) -> None:
-        super().__init__(backend, settings, clock, serdes, on_close, last_words)
+        super().__init__(backend, settings, clock, serdes, on_close, shutdown_work)
         self._interceptors = interceptors
         self.suspends = any(isinstance(one, Suspends) for one in interceptors)
         """True if an interceptor may wait. Sends then go through `accepted`."""

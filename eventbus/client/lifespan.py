@@ -15,7 +15,7 @@ from eventbus.client.handling.functions import name_of, own_function, takes
 from eventbus.client.host import Host
 from eventbus.errors import ConfigError
 
-logger = logging.getLogger("eventbus.life")
+logger = logging.getLogger("eventbus.bus_run")
 
 _AT_ONCE_SECONDS = 1.0
 """Time for shutdown hooks after a second signal."""

@@ -26,9 +26,9 @@ from eventbus.client.producing.joining import (
     outside_of_calls,
     refuse_transaction,
 )
-from eventbus.client.producing.last_words import LastWords
 from eventbus.client.producing.look_ups import LookUps, Unplaced
 from eventbus.client.producing.packing import pack_headers, packer_of, unnamed
+from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendOptions, check_values
 from eventbus.client.threads import Home
@@ -128,9 +128,9 @@ class Producer:
         clock: Callable[[], int],
         serdes: Mapping[type, Serde],
         on_close: Callable[[Producer], None],
-        last_words: LastWords,
+        shutdown_work: ShutdownWork,
     ) -> None:
-        self.last_words = last_words
+        self.shutdown_work = shutdown_work
         """Its shield lets shutdown work finish although the surrounding task is cancelled."""
         self.schedules: Schedules | None = None
         """The schedules of its bus, which store delayed records."""
@@ -667,7 +667,7 @@ class Producer:
             self._home.check("closing a producer")
             self._closed = True
             try:
-                with self.last_words.shield() as scope:
+                with self.shutdown_work.shield() as scope:
                     await self._all_known()
                     await self._backend.aclose()
                 if scope.cancelled_caught:

@@ -17,7 +17,7 @@ from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.intercepted import InterceptedProducer, open_producer
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.producer import Producer
-from eventbus.client.producing.last_words import LastWords
+from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady
@@ -64,7 +64,7 @@ class Producers:
         self._config = config
         self._interceptors = interceptors
         self._spawn = spawn
-        self.last_words = LastWords(backend.timers, drain_seconds)
+        self.shutdown_work = ShutdownWork(backend.timers, drain_seconds)
         self._home = Home()
         self._own: dict[int | None, Producer] = {}
         """Producers by identity of their partitioner; None is the bus's own."""
@@ -92,7 +92,7 @@ class Producers:
             self._clock,
             self._serdes.joined_with(serdes) if serdes else self._serdes,
             self._open.remove,
-            self.last_words,
+            self.shutdown_work,
             (*self._interceptors, *interceptors),
         )
         one.schedules, one.family = self._schedules, self

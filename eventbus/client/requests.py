@@ -38,7 +38,7 @@ from serdes.base import bind_decoder
 from serdes.choose import likely_cause, split_optional
 
 if TYPE_CHECKING:
-    from eventbus.client.life import Life
+    from eventbus.client.bus_run import BusRun
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class Asking(ABC):
     ) -> RecordMetadata: ...
 
     @abstractmethod
-    def _running(self, what: str) -> Life: ...
+    def _running(self, what: str) -> BusRun: ...
 
     @overload
     async def request(

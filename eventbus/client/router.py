@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 import msgspec
 
 from eventbus.broker import TopicSpec
-from eventbus.client.declares import AnyFunction, AnyHandler, Declares
+from eventbus.client.decorators import AnyFunction, AnyHandler, Decorators
 from eventbus.client.handling.handlers import Handler, ProducerFunction, consumer_spec
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.options import ConsumerSpec
@@ -55,7 +55,7 @@ class Placed(NamedTuple):
     """The declared types of topics."""
 
 
-class Router(Declares):
+class Router(Decorators):
     """A group of handlers and producer functions, declared as on a bus and added with ``bus.include(router)``.
 
     ``prefix`` is put before the names of its topics: those read (also by pattern), published to and declared, and its

@@ -130,7 +130,7 @@ class Transaction(Sending):
         except BaseException:  # cancelled
             self._outcome = "unknown"
             self._reusable = True  # its next user settles this transaction first
-            with producer.last_words.shield():
+            with producer.shutdown_work.shield():
                 await self.settle()
             raise
         self._outcome = "committed"
@@ -142,7 +142,7 @@ class Transaction(Sending):
         """
         self._outcome = "aborted"
         try:
-            with producer.last_words.shield() as scope:
+            with producer.shutdown_work.shield() as scope:
                 await producer.abort()
             self._reusable = not scope.cancelled_caught
             if scope.cancelled_caught:

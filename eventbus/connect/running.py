@@ -108,7 +108,7 @@ class Run(ABC):
             while not self._stopping:
                 before = self.records
                 try:
-                    await self._life()
+                    await self._bus_run()
                 except Exception as error:  # a connector may be any code, and its failure affects only itself
                     self._failed(error)
                     if isinstance(error, _FINAL):
@@ -145,7 +145,7 @@ class Run(ABC):
         self._notify()
 
     @abstractmethod
-    async def _life(self) -> None:
+    async def _bus_run(self) -> None:
         """Run one connector from `start` to `stop`."""
 
     def stop(self) -> None:

@@ -49,7 +49,7 @@ class SinkRun(Run):
     def group(self) -> str:
         return f"connect-{self.name}"
 
-    async def _life(self) -> None:
+    async def _bus_run(self) -> None:
         common = self._common
         dead = common["errors.deadletterqueue.topic.name"]
         await self._create_topics({*self._topics}, -1, -1, {})

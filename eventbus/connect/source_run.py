@@ -60,7 +60,7 @@ class SourceRun(Run):
         self._drained: int = 0
         self._repeats = False
 
-    async def _life(self) -> None:
+    async def _bus_run(self) -> None:
         connector = cast("SourceConnector", self._make(self._context))
         self._repeats = connector.repeats
         self._topics.clear()

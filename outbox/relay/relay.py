@@ -14,10 +14,10 @@ from eventbus.client.threads import Home
 from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
 from outbox.database import Database, now_sql, proxy_advice, trouble_of
+from outbox.relay.lease_keeper import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.releases import Releases
 from outbox.relay.slots import MOST_LEASE_MS, LeaseLost, Now
-from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.transactions import check_isolation, engine_for
 from outbox.relay.work import Work
 from outbox.table_names import channel_of, full_name
@@ -156,7 +156,7 @@ class Relay:
             home.call(self._woken)
 
         self._work.cleaner.on_clean = self._wake_up
-        self._remove_wake = self._outbox.wakes.add(wake)
+        self._remove_wake = self._outbox.listeners.add(wake)
         if self._listens:
             from outbox.notify import Listener
 
@@ -292,7 +292,7 @@ class Relay:
         while True:
             await work.timers.sleep(self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE / 2)
             try:
-                await work.tenure.renew()
+                await work.keeper.renew()
             except Exception as error:  # the steps run into the error too, and report it
                 logger.debug("outbox %r: the lease was not renewed: %s", self._tables.name, error)
 
@@ -347,7 +347,7 @@ class Relay:
             return "failed", "the relay is not running"
         if self._trouble:
             return "degraded", f"nothing is published now, it is retried automatically: {self._trouble}"
-        if work.tenure.lease is None:
+        if work.keeper.lease is None:
             return "starting", "the relay waits for a slot"
         if work.cleaner.trouble:
             return (

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from outbox.relay.lease_keeper import LeaseKeeper
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.rows import Row, Rows
 from outbox.relay.slots import Slots
-from outbox.relay.tenure import Tenure
 from outbox.relay.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class RowFilters:
         transactions: Transactions,
         rows: Rows,
         slots: Slots,
-        tenure: Tenure,
+        keeper: LeaseKeeper,
         metrics: RelayMetrics,
         at: Callable[[str], Any],
     ) -> None:
         self._run = transactions.run
         self._rows = rows
         self._slots = slots
-        self._tenure = tenure
+        self._keeper = keeper
         self._metrics = metrics
         self._at = at
 
@@ -67,13 +67,13 @@ class RowFilters:
 
     async def promote(self, most: int) -> None:
         """Move scheduled events that are due to the events."""
-        shards, now_ms = self._tenure.shards, int(self._tenure.now_ms())
+        shards, now_ms = self._keeper.shards, int(self._keeper.now_ms())
         promote = partial(self._rows.promote, shards=shards, now_ms=now_ms, limit=most)
         self._metrics.promoted += await self._guarded(promote)
         await self._at("promoted")
 
     async def _without_expired(self, rows: list[Row]) -> list[Row]:
-        now_ms = self._tenure.now_ms()
+        now_ms = self._keeper.now_ms()
         expired = {row[0]: row[1] for row in rows if row[8] is not None and row[8] <= now_ms}
         if not expired:
             return rows
@@ -87,7 +87,7 @@ class RowFilters:
     def _behind(self, rows: list[Row]) -> dict[int, list[int]]:
         """Map the id of each blocking row to the ids of the rows that wait for it."""
         behind: dict[int, list[int]] = {}
-        blocked = self._tenure.blocked
+        blocked = self._keeper.blocked
         for row in rows if blocked else ():
             head = blocked.get((row[2], row[3]))
             if head is not None and row[3] is not None and head < row[0]:
@@ -96,7 +96,7 @@ class RowFilters:
 
     async def _guarded(self, change: Callable[[Connection], T]) -> T:
         def run(connection: Connection) -> T:
-            self._slots.guard(connection, self._tenure.held())
+            self._slots.guard(connection, self._keeper.held())
             return change(connection)
 
         return await self._run(run)

@@ -20,6 +20,7 @@ from eventbus.backends.clock import Timers
 from eventbus.errors import EventBusError
 from outbox.relay.batches import DatabaseMismatch
 from outbox.relay.cleaning import Cleaner, Published
+from outbox.relay.lease_keeper import LeaseKeeper, Settings
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.poison import Refused, is_unknown_topic, poison_in, reason_of
 from outbox.relay.polling import Pace
@@ -28,7 +29,6 @@ from outbox.relay.receipts import Part, Receipt, encode, fits, part_of
 from outbox.relay.row_filters import RowFilters
 from outbox.relay.rows import Row, Rows
 from outbox.relay.slots import LeaseLost, Now, Other, Slots
-from outbox.relay.tenure import Settings, Tenure
 from outbox.relay.topic_waits import Place, TopicWaits, may_end, place_of, shown
 from outbox.relay.transactions import Transactions
 
@@ -79,10 +79,10 @@ class Work:
         self._slots = slots = Slots(tables, settings.lease_ms, database.dialect, now)
         self.pace = Pace(settings.poll_ms, settings.batch_size)
         self.cleaner = Cleaner(self._delete)
-        self.tenure = tenure = Tenure(
+        self.keeper = keeper = LeaseKeeper(
             bus, transactions, tables, rows, slots, settings, metrics, timers, at, self._settle, self.cleaner.clean
         )
-        self._filters = RowFilters(transactions, rows, slots, tenure, metrics, at)
+        self._filters = RowFilters(transactions, rows, slots, keeper, metrics, at)
         self._publisher: Publisher | None = None
         self._is_up = False
         """True if the publisher has fenced all others of its slot, and the rows in its last receipt are deleted."""
@@ -114,16 +114,16 @@ class Work:
 
         Raises LeaseLost (then call `forget`), and what the log and the database raise (then call it again later).
         """
-        tenure = self.tenure
-        if tenure.is_lost:
+        keeper = self.keeper
+        if keeper.is_lost:
             raise LeaseLost(f"outbox {self._name!r}: the lease was over, and another relay has taken the slot")
-        if tenure.lease is None and not await self._enter():
-            return tenure.look_seconds
+        if keeper.lease is None and not await self._enter():
+            return keeper.look_seconds
         if not self._is_up:
             await self._take_up()
-        if tenure.has_to_look:
+        if keeper.has_to_look:
             await self._look()
-        if self.due_ms is not None and self.due_ms <= tenure.now_ms():
+        if self.due_ms is not None and self.due_ms <= keeper.now_ms():
             await self._filters.promote(_PROMOTED)
             await self._ask_when_due()
             self._is_quiet = False
@@ -137,7 +137,7 @@ class Work:
 
     def look_again(self) -> None:
         """Look at once, because rows were put back and blocked keys have changed."""
-        self.tenure.look_at = 0.0
+        self.keeper.look_at = 0.0
         self._is_quiet = False
 
     def woken(self) -> None:
@@ -147,9 +147,9 @@ class Work:
 
     def _until_next(self) -> float:
         """Return the seconds until there may be something to do."""
-        seconds = min(self.pace.idle(), max(self.tenure.look_at - self.timers.current_time(), 0.0))
+        seconds = min(self.pace.idle(), max(self.keeper.look_at - self.timers.current_time(), 0.0))
         if self.due_ms is not None:
-            seconds = min(seconds, max(self.due_ms - self.tenure.now_ms(), 1.0) / 1000)
+            seconds = min(seconds, max(self.due_ms - self.keeper.now_ms(), 1.0) / 1000)
         if (next_at := self.waits.next_at()) is not None:
             seconds = min(seconds, max(next_at - self.timers.current_time(), 0.0))
         return seconds
@@ -159,9 +159,9 @@ class Work:
         move.
         """
         self._ahead = []
-        shards = self.tenure.shards
-        await self.tenure.look()
-        if self.tenure.shards != shards:
+        shards = self.keeper.shards
+        await self.keeper.look()
+        if self.keeper.shards != shards:
             self._is_quiet = False
         if self.timers.current_time() >= self._receipt_at:
             await self._renew_receipt()
@@ -179,7 +179,7 @@ class Work:
         if not isinstance(publisher, ExactlyOnce):
             return
         await self.cleaner.clean()
-        lease, number = self.tenure.held(), publisher.number + 1
+        lease, number = self.keeper.held(), publisher.number + 1
 
         def record(connection: Connection) -> None:
             self._slots.guard(connection, lease)  # a successor's next batch would have the same number
@@ -191,18 +191,18 @@ class Work:
         self._is_up = True
 
     async def _ask_when_due(self) -> None:
-        self.due_ms = (await self._run(self._rows.peek, self.tenure.shards)).due_ms
+        self.due_ms = (await self._run(self._rows.peek, self.keeper.shards)).due_ms
 
     # the slot --------------------------------------------------------------------------------------------------------
 
     async def _enter(self) -> bool:
         """Take a slot. Return False if all are held."""
         await self._drop_publisher()
-        if not await self.tenure.enter():
+        if not await self.keeper.enter():
             return False
         if self._settings.exactly_once:
-            slot = self.tenure.held().slot
-            self._publisher = ExactlyOnce(self._bus, self._at, self._name, self.tenure.identity, slot)
+            slot = self.keeper.held().slot
+            self._publisher = ExactlyOnce(self._bus, self._at, self._name, self.keeper.identity, slot)
         else:
             self._publisher = AtLeastOnce(self._bus, self._at)
         return True
@@ -215,7 +215,7 @@ class Work:
         """
         assert self._publisher is not None
         receipt = await self._publisher.take_up()
-        await self.tenure.confirm(self._publisher.log_id)
+        await self.keeper.confirm(self._publisher.log_id)
         if receipt is not None:
             await self._settle(receipt)
         self.cleaner.forget()  # the receipt lists all of them
@@ -230,7 +230,7 @@ class Work:
         The receipt is outdated if another relay has taken the slot since it was read. Then nothing changes, because the
         recorded batch would be set back. Raises LeaseLost and DatabaseMismatch.
         """
-        lease = self.tenure.held()
+        lease = self.keeper.held()
 
         def settle(connection: Connection) -> int:
             if gone is None:
@@ -250,7 +250,7 @@ class Work:
 
     def forget(self) -> None:
         """Start again, because another relay holds the slot."""
-        self.tenure.forget()
+        self.keeper.forget()
         self.doubt()
 
     def doubt(self) -> None:
@@ -266,11 +266,11 @@ class Work:
     async def finish(self) -> None:
         """Release everything that is in a known state. A successor recovers the rest."""
         try:
-            if self._is_up and not self.tenure.is_lost:
+            if self._is_up and not self.keeper.is_lost:
                 await self.cleaner.clean()
                 self._is_up = False
                 await self._drop_publisher()
-                await self.tenure.leave()
+                await self.keeper.leave()
         finally:
             self.forget()
             await self._drop_publisher()
@@ -287,7 +287,7 @@ class Work:
         self.takes += 1
         takes = self.takes
         if self._is_quiet and not self.cleaner.open:
-            peek = await self._run(self._rows.peek, self.tenure.shards, self.waits.places)
+            peek = await self._run(self._rows.peek, self.keeper.shards, self.waits.places)
             self.due_ms = peek.due_ms
             if not peek.has_rows:
                 self.quiet_after = takes
@@ -295,7 +295,7 @@ class Work:
         if self.cleaner.rows > _MOST_OPEN_BATCHES * self.pace.rows:
             await self.cleaner.clean()
         places = self.waits.places
-        rows = await self._run(self._rows.take, self.tenure.shards, self.pace.rows, self.cleaner.ids(), places)
+        rows = await self._run(self._rows.take, self.keeper.shards, self.pace.rows, self.cleaner.ids(), places)
         await self._at("taken")
         self._is_quiet = not rows
         if not rows:
@@ -306,7 +306,7 @@ class Work:
         return rows
 
     async def _delete(self, batches: Sequence[Published]) -> None:
-        lease, number = self.tenure.lease, batches[-1].number
+        lease, number = self.keeper.lease, batches[-1].number
         slot = lease.slot if lease is not None and self._settings.exactly_once else None
         await self._at("deleting")
         await self._run(self._rows.delete_published, batches, slot, number, self._slots.now)
@@ -317,7 +317,7 @@ class Work:
         assert self._publisher is not None
         allowed = await self._filters.apply(rows)
         if allowed is None:
-            self.tenure.look_at = 0.0
+            self.keeper.look_at = 0.0
         if not allowed:
             return 0.0
         fitting = cut(allowed, self.cleaner.parts)
@@ -369,7 +369,7 @@ class Work:
             known = sorted((*self.cleaner.ids(), *part.ids))
             try:
                 places = self.waits.places
-                ahead.extend(await self._run(self._rows.take, self.tenure.shards, self.pace.rows, known, places))
+                ahead.extend(await self._run(self._rows.take, self.keeper.shards, self.pace.rows, known, places))
             except Exception as error:  # the next step takes rows again, and runs into the error
                 logger.debug("outbox %r: nothing was taken ahead: %s", self._name, error)
 
@@ -388,7 +388,7 @@ class Work:
         metrics = self._metrics
         metrics.published += len(rows)
         metrics.batches += 1
-        metrics.add_lags([row[7] for row in rows], int(self.tenure.now_ms()))
+        metrics.add_lags([row[7] for row in rows], int(self.keeper.now_ms()))
         sample = rows[::16]
         self.pace.published(len(rows), sum([len(row[4] or b"") for row in sample]) * len(rows) // len(sample))
 
@@ -404,7 +404,7 @@ class Work:
         count = await self._filters.quarantine_refused(ids, reason_of(cause))
         self.refused += count
         logger.error("outbox %r: %d event(s) were quarantined, the log refuses them: %s", self._name, count, cause)
-        self.tenure.look_at = 0.0  # the key is blocked from here on
+        self.keeper.look_at = 0.0  # the key is blocked from here on
         return 0.0
 
     async def _check(self) -> None:
@@ -446,7 +446,7 @@ class Work:
         """Publish the first event of a waiting place. When that succeeds, all others follow as usual."""
         now = self.timers.current_time()
         limit = self._settings.batch_size if self.waits.is_late(place, now) else 1
-        taken = self._run(self._rows.take, self.tenure.shards, limit, self.cleaner.ids(), (), place)
+        taken = self._run(self._rows.take, self.keeper.shards, limit, self.cleaner.ids(), (), place)
         rows = await taken
         if not rows:  # dropped or quarantined meanwhile
             self.waits.over(place)

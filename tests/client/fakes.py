@@ -18,7 +18,7 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.runner import Runner
-from eventbus.client.producing.last_words import LastWords
+from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.coordinator.requests import GroupDescription
 from eventbus.errors import ConfigError, EventBusError
@@ -212,7 +212,7 @@ class FakeProducer:
 
     def __init__(self, log: FakeTransactions) -> None:
         self.log = log
-        self.last_words = LastWords(RealTimers(), 30)
+        self.shutdown_work = ShutdownWork(RealTimers(), 30)
         self.is_open = False
         self.values: list[Any] = []
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}

@@ -13,7 +13,7 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus, TopicPartition
 from eventbus.backends.urls import open_backend, system_clock
-from eventbus.client import life
+from eventbus.client import bus_run
 from eventbus.errors import ConfigError
 from eventbus.testing import TestBus
 from tests.support import others_wait
@@ -200,7 +200,7 @@ async def test_closing_gives_the_record_at_work_its_time_and_no_more(
 
 
 async def test_closing_that_takes_long_logs_what_it_waits_for(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(life, "_REPORT_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(bus_run, "_REPORT_AFTER_SECONDS", 0.01)
     bus = EventBus("memory://", drain_timeout_ms=100)
     bus.topic("t")
     begun = anyio.Event()

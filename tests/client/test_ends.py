@@ -126,7 +126,7 @@ class Scene:
                         await self.bus.clock.settle()
                         tasks.start_soon(self.time_is_over)
                     case "a second signal":
-                        self.bus.context.life.stop_at_once(signal.SIGTERM)
+                        self.bus.context.bus_run.stop_at_once(signal.SIGTERM)
                     case "cancelled from outside":
                         scope.cancel()
                         await anyio.lowlevel.checkpoint()
@@ -234,7 +234,7 @@ async def test_records_are_given_back_although_no_output_can_be_stored() -> None
             with bus.log.faults.outage("send", "flush", hang=True):
                 await bus.clock.settle()
                 assert begun[-1] == FIRST_SLOW
-                bus.context.life.stop_at_once(signal.SIGTERM)
+                bus.context.bus_run.stop_at_once(signal.SIGTERM)
                 while not bus.context.runners[0].has_left:
                     await anyio.lowlevel.checkpoint()
     assert bus.log.committed("g")["t", 0] == FIRST_SLOW + 1

@@ -11,7 +11,7 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.client.handling import runner
-from eventbus.client.producing import last_words
+from eventbus.client.producing import shutdown_work
 from eventbus.errors import RequestTimedOut, StoppedBySignal
 from eventbus.testing import TestBus, memory
 from tests.client.fakes import on_both, others_run
@@ -24,8 +24,8 @@ BUDGET_MS = 500
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_LAST_WORDS_SECONDS", 0.001)
     monkeypatch.setattr(runner, "_LAST_COMMIT_SECONDS", 0.001)
-    monkeypatch.setattr(last_words, "_AT_ONCE_SECONDS", 0.001)
-    monkeypatch.setattr(last_words, "_LEAST_SECONDS", 0.001)
+    monkeypatch.setattr(shutdown_work, "_AT_ONCE_SECONDS", 0.001)
+    monkeypatch.setattr(shutdown_work, "_LEAST_SECONDS", 0.001)
     monkeypatch.setattr(memory, "_LEAVE_SECONDS", 0.001)
 
 
@@ -73,7 +73,7 @@ async def test_a_second_signal_ends_it_at_once(way: dict[str, Any], late: bool) 
         bus.send_nowait("t", b"1")
         await others_run()
         began = bus.clock.current_time()
-        life: Any = bus.context.life  # pyright: ignore[reportPrivateUsage]
+        life: Any = bus.context.bus_run  # pyright: ignore[reportPrivateUsage]
         if not late:
             life.stop_at_once(signal.SIGTERM)
 

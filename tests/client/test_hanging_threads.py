@@ -99,7 +99,7 @@ async def test_closing_ends(end: str, way: dict[str, Any], caplog: pytest.LogCap
                         async with hangs.bus:
                             await hangs.begin()
                             if end == "second signal":
-                                hangs.bus.context.life.stop_at_once(signal.SIGTERM)
+                                hangs.bus.context.bus_run.stop_at_once(signal.SIGTERM)
                             elif end == "crash":
                                 await hangs.bus.send("c", b"")
                                 await anyio.sleep_forever()
@@ -133,7 +133,7 @@ async def test_closing_ends_by_a_clock_that_stands_still(end: str, caplog: pytes
                     async with hangs.bus:
                         await hangs.begin()
                         if end == "second signal":
-                            hangs.bus.context.life.stop_at_once(signal.SIGTERM)
+                            hangs.bus.context.bus_run.stop_at_once(signal.SIGTERM)
                         elif end == "crash":
                             await hangs.bus.send("c", b"")
                             await anyio.sleep_forever()

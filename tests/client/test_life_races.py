@@ -312,7 +312,7 @@ async def test_a_second_signal_waits_for_no_hook_that_hangs(late: bool, monkeypa
 
     with pytest.raises(StoppedBySignal), anyio.fail_after(20):
         async with bus:
-            life: Any = bus.context.life  # pyright: ignore[reportPrivateUsage]
+            life: Any = bus.context.bus_run  # pyright: ignore[reportPrivateUsage]
             if not late:
                 life.stop_at_once(signal.SIGTERM)
 

@@ -126,7 +126,7 @@ async def test_an_end_that_hangs_is_given_up(caplog: pytest.LogCaptureFixture) -
     async def hanging() -> None:
         await anyio.sleep_forever()
 
-    with caplog.at_level(logging.WARNING, "eventbus.life"):
+    with caplog.at_level(logging.WARNING, "eventbus.bus_run"):
         async with bus:
             pass
     assert "on_shutdown: not through after 0.02 s (drain_timeout_ms)" in caplog.text

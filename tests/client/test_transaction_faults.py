@@ -25,7 +25,7 @@ from eventbus import (
 )
 from eventbus.client import producers
 from eventbus.client.producer import Producer
-from eventbus.client.producing import last_words
+from eventbus.client.producing import shutdown_work
 from eventbus.errors import EventBusError, InvalidTxnState, LogPoisoned, StorageError, StorageFull
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full
@@ -325,7 +325,7 @@ async def test_markers_that_find_no_room_are_written_later() -> None:
 
 async def test_a_cancelled_transaction_and_the_bus_end_although_the_disk_is_full(monkeypatch) -> None:
     """Its markers wait for room for up to max_block_ms, a minute. A task that is cancelled does not."""
-    monkeypatch.setattr(last_words, "_AT_ONCE_SECONDS", 0.05)
+    monkeypatch.setattr(shutdown_work, "_AT_ONCE_SECONDS", 0.05)
     monkeypatch.setattr(producers, "_LEAST_SECONDS", 0.05)
     storage = FaultyStorage(CrashStorage(), error=disk_full, persistent=True, only=("append",))
     seen: list[Transaction] = []

@@ -505,7 +505,7 @@ async def test_idle_producers_of_a_bus_are_bounded(make_bus: Any, monkeypatch: p
                 async with bus.transaction(f"import-{n}") as tx:
                     await tx.send("t", b"%d" % n)
             await held.send("t", b"held")
-        assert len(bus.context.life.producers) <= 3 + 2
+        assert len(bus.context.bus_run.producers) <= 3 + 2
         async with bus.transaction("import-0") as tx:  # one that was let go comes back
             await tx.send("t", b"again")
         assert sorted(await values(bus, "t")) == sorted([b"%d" % n for n in range(8)] + [b"again", b"held"])

@@ -75,18 +75,18 @@ class File(EmbeddedTarget):
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self._directory = directory
-        self._life = 0
+        self._bus_run = 0
 
     def open(self) -> EventBus:
         return EventBus(f"file://{self._path()}", clock=self.now_ms, **SETTINGS)
 
     def _path(self) -> Path:
-        return self._directory / f"life-{self._life}"
+        return self._directory / f"life-{self._bus_run}"
 
     async def kill(self) -> None:
         """What a killed process has written is there; the one that goes on does so elsewhere."""
         before = self._path()
-        self._life += 1
+        self._bus_run += 1
         shutil.copytree(before, self._path())
 
     async def damage(self, partition: TopicPartition) -> None:

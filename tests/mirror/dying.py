@@ -36,14 +36,14 @@ class Dying:
 
     def __init__(self, inner: Any, life: Life) -> None:
         object.__setattr__(self, "_inner", inner)
-        object.__setattr__(self, "_life", life)
+        object.__setattr__(self, "_bus_run", life)
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._inner, name, value)
 
     def __getattr__(self, name: str) -> Any:
         inner: Any = object.__getattribute__(self, "_inner")
-        life: Life = object.__getattribute__(self, "_life")
+        life: Life = object.__getattribute__(self, "_bus_run")
         value = getattr(inner, name)
         if name in _UNTOUCHED or not callable(value) or (name == "aclose" and hasattr(inner, "create_topics")):
             return value

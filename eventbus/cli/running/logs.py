@@ -34,7 +34,7 @@ class LifeAsNotes(logging.Handler):
         """What to say once signals are heard."""
         self._out = out
         self._prefix = prefix
-        self._logger = logging.getLogger("eventbus.life")
+        self._logger = logging.getLogger("eventbus.bus_run")
         self._level = self._logger.level
 
     def emit(self, record: logging.LogRecord) -> None:

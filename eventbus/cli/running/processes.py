@@ -35,7 +35,7 @@ from eventbus.web.probes import Standing
 if TYPE_CHECKING:
     from eventbus.web.server import HealthServer
 
-logger = logging.getLogger("eventbus.life")
+logger = logging.getLogger("eventbus.bus_run")
 
 _LAST_LINES_SECONDS = 1.0
 """How long what a dead worker has said may take to be read."""

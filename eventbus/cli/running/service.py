@@ -16,7 +16,7 @@ from eventbus.errors import StoppedBySignal
 if TYPE_CHECKING:
     from eventbus import EventBus
 
-logger = logging.getLogger("eventbus.life")
+logger = logging.getLogger("eventbus.bus_run")
 
 
 def run_bus(

@@ -258,8 +258,8 @@ class Runner:
         self._deadline_seconds = 0
         self._drain_scope.cancel()
         self._leave_scope.cancel()
-        last_words = RealTimers().current_time() + _LAST_WORDS_SECONDS
-        self._thread_scope.deadline = min(self._thread_scope.deadline, last_words)
+        shutdown_work = RealTimers().current_time() + _LAST_WORDS_SECONDS
+        self._thread_scope.deadline = min(self._thread_scope.deadline, shutdown_work)
 
     def _close_drivers(self) -> None:
         for driver in self.drivers.values():

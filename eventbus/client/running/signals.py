@@ -18,7 +18,7 @@ import anyio.abc
 from eventbus.client.threads import Home
 from eventbus.forks import watch_forks
 
-logger = logging.getLogger("eventbus.life")
+logger = logging.getLogger("eventbus.bus_run")
 
 RUNNING = "running until SIGTERM or SIGINT (Ctrl-C)"
 """Logged once signals are handled."""

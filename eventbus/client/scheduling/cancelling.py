@@ -6,8 +6,8 @@ from uuid import uuid4
 
 from eventbus.client.host import Host
 from eventbus.client.producer import Producer
-from eventbus.client.scheduling.agenda import Agenda
 from eventbus.client.scheduling.entries import OUTCOME, Cancel, encode, key_of
+from eventbus.client.scheduling.partition_schedule import PartitionSchedule
 from eventbus.errors import RequestTimedOut
 from eventbus.records.murmur2 import murmur2, to_positive
 from eventbus.types import TopicPartition
@@ -51,13 +51,13 @@ async def ask(bus: Host, topic: str, partitions: int, id: str) -> bytes:
     return key
 
 
-async def waiting(bus: Host, topic: str) -> Agenda:
+async def waiting(bus: Host, topic: str) -> PartitionSchedule:
     """Return the contents of a topic of scheduled records."""
-    agenda = Agenda(lambda: "", held_bytes=_ALL)
+    schedule = PartitionSchedule(lambda: "", held_bytes=_ALL)
     [described] = await bus.admin.describe_topics([topic])
     partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]
     async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
         async for record in consumer.until_end():
-            agenda.read(record.key, record.value, record.offset)
-    agenda.settle()
-    return agenda
+            schedule.read(record.key, record.value, record.offset)
+    schedule.settle()
+    return schedule

@@ -31,7 +31,7 @@ from eventbus.client.scheduling.entries import (
     key_of,
     topic_of,
 )
-from eventbus.client.scheduling.tenure import Counts, Tenure
+from eventbus.client.scheduling.partition_owner import Counts, PartitionOwner
 from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled, due_at, moment
 from eventbus.client.scheduling.timetable import Timetable
 from eventbus.client.sending import SendOptions
@@ -61,7 +61,7 @@ class Schedules:
         """Functions of ``@bus.every`` by name. The topics of their firings are in `firings`."""
         self.firings: dict[str, str] = {}
         self.counts = Counts()
-        self._tenures: dict[TopicPartition, Tenure] = {}
+        self._owners: dict[TopicPartition, PartitionOwner] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -81,7 +81,7 @@ class Schedules:
         """The id of the topic of schedules."""
         self._drained = self.counts.records
         """Number of delivered records when `drain` last returned."""
-        self._tenures.clear()
+        self._owners.clear()
 
     @property
     def backend(self) -> Backend:
@@ -232,22 +232,22 @@ class Schedules:
                 records = await consumer.poll(_POLL_MS, _MOST_POLLED)
                 now = self.backend.timers.current_time()
                 # other processes own all partitions, or the topic was deleted
-                if not self._tenures and now - looked_at >= _LOOK_SECONDS:
+                if not self._owners and now - looked_at >= _LOOK_SECONDS:
                     looked_at = now
                     await self._restore()
                 by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
                 for record in records:
                     by_partition.setdefault(record.topic_partition, []).append(record)
                 for partition, position in (await consumer.positions()).items():
-                    if partition in self._tenures:
-                        self._tenures[partition].took(by_partition.get(partition, ()), position)
+                    if partition in self._owners:
+                        self._owners[partition].took(by_partition.get(partition, ()), position)
                 self._trouble = ""
                 self._polled.set()
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            tenure = self._tenures[partition] = Tenure(partition, self._bus, self.counts, self.topic_id)
-            self._bus.context.start_soon(tenure.run)
+            owner = self._owners[partition] = PartitionOwner(partition, self._bus, self.counts, self.topic_id)
+            self._bus.context.start_soon(owner.run)
         self._bus.context.start_soon(self._restore)
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
@@ -257,9 +257,9 @@ class Schedules:
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            tenure = self._tenures.pop(partition, None)
-            if tenure is not None:
-                await tenure.stop()
+            owner = self._owners.pop(partition, None)
+            if owner is not None:
+                await owner.stop()
 
     # called by the bus
     # ---------------------------------------------------------------------------------------------------
@@ -321,8 +321,8 @@ class Schedules:
         await self._looked.wait()
         if self._partitions:
             await self._polled.wait()
-            for tenure in list(self._tenures.values()):
-                await tenure.until_quiet()
+            for owner in list(self._owners.values()):
+                await owner.until_quiet()
         before, self._drained = self._drained, self.counts.records
         return self._drained > before
 
@@ -337,17 +337,17 @@ class Schedules:
     # ---------------------------------------------------------------------------------------------------
 
     def _next_due_ms(self) -> int | None:
-        dues = (tenure.agenda.next_due_ms() for tenure in self._tenures.values())
+        dues = (owner.schedule.next_due_ms() for owner in self._owners.values())
         return min((due for due in dues if due is not None), default=None)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of the partitions that this bus delivers."""
-        agendas = [tenure.agenda for tenure in self._tenures.values()]
+        schedules = [owner.schedule for owner in self._owners.values()]
         due_ms = self._next_due_ms()
         gauges = {
-            "eventbus_scheduled_pending_records": sum(map(len, agendas)),
-            "eventbus_scheduled_dead_records": sum(one.dead for one in agendas),
-            "eventbus_scheduled_held_bytes": sum(one.held_bytes for one in agendas),
+            "eventbus_scheduled_pending_records": sum(map(len, schedules)),
+            "eventbus_scheduled_dead_records": sum(one.dead for one in schedules),
+            "eventbus_scheduled_held_bytes": sum(one.held_bytes for one in schedules),
             "eventbus_scheduled_late_seconds": self.counts.late_ms / 1000,
             **({} if due_ms is None else {"eventbus_scheduled_next_due_timestamp_seconds": due_ms / 1000}),
         }
@@ -358,12 +358,12 @@ class Schedules:
     def health(self) -> PartHealth:
         """Return whether due records are delivered, as far as this bus is concerned."""
         now_ms = self.now_ms()
-        trouble = self._trouble or next((one.trouble for one in self._tenures.values() if one.trouble), "")
+        trouble = self._trouble or next((one.trouble for one in self._owners.values() if one.trouble), "")
         next_due_ms = self._next_due_ms()
         late_ms = 0 if next_due_ms is None else now_ms - next_due_ms
-        pending = sum(len(one.agenda) for one in self._tenures.values())
-        dead = sum(one.agenda.dead for one in self._tenures.values())
-        details: dict[str, object] = {"partitions": len(self._tenures), "pending": pending, "dead": dead}
+        pending = sum(len(one.schedule) for one in self._owners.values())
+        dead = sum(one.schedule.dead for one in self._owners.values())
+        details: dict[str, object] = {"partitions": len(self._owners), "pending": pending, "dead": dead}
         until = ""
         if next_due_ms is not None:
             details["next_due"] = moment(next_due_ms).isoformat()
@@ -372,7 +372,7 @@ class Schedules:
         if trouble:
             reason = f"nothing is delivered now, it is tried again: {trouble}"
             return PartHealth(part=part, status="degraded", reason=reason, details=details)
-        if waits := next((one.waiting_for for one in self._tenures.values() if one.waiting_for), ""):
+        if waits := next((one.waiting_for for one in self._owners.values() if one.waiting_for), ""):
             return PartHealth(part=part, status="degraded", reason=waits, details=details)
         if late_ms > _STUCK_MS:
             reason = f"the next record is late by {late_ms // 1000:,} s: the log is slow, or a transaction stays open"

@@ -12,8 +12,8 @@ import msgspec
 from eventbus.client.handling.handlers import ConsumerDecorator, Handler, calling_frame, consumer_spec
 from eventbus.client.host import Context
 from eventbus.client.producing.joining import refuse_waiting
-from eventbus.client.scheduling.agenda import Firing
 from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
+from eventbus.client.scheduling.partition_schedule import Firing
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.times import Scheduled
 from eventbus.client.scheduling.timetable import Missed, Timetable, timetable

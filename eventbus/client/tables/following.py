@@ -93,12 +93,12 @@ class Following:
         await self._reader.subscribe([self._topic])
         await self._look()
         began = logged_at = self._timers.current_time()
-        total, life = self.lag, self._lives
+        total, lives = self.lag, self._lives
         while self.lag:
             await self._step()
-            if life != self._lives:
+            if lives != self._lives:
                 await self._look()
-                life = self._lives
+                lives = self._lives
             now = self._timers.current_time()
             if now - logged_at >= _LOOK_SECONDS:
                 logged_at = now
@@ -180,11 +180,11 @@ class Following:
                 f"table {self._name!r}: a function of on_change waits for the table, which waits for that function; "
                 "what it writes arrives as the next change"
             )
-        life = self._lives
+        lives = self._lives
         while not self.has(wanted):
             if self._is_closed:
                 raise ConfigError(f"table {self._name!r}: the bus was closed meanwhile")
-            if life != self._lives:
+            if lives != self._lives:
                 raise TableError(f"table {self._name!r}: topic {self._topic!r} was deleted meanwhile")
             await self._moved.wait()
 

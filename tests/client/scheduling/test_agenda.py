@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventbus.client.scheduling.agenda import Agenda, Pending, Writes
 from eventbus.client.scheduling.entries import OUTCOME, Cancel, Entry, Every, Item, decode, encode, id_of, key_of
+from eventbus.client.scheduling.partition_schedule import PartitionSchedule, Pending, Writes
 from eventbus.client.scheduling.timetable import Timetable
 
 Stored = tuple[bytes, bytes | None, Any]
@@ -35,7 +35,7 @@ class Partition:
         return key
 
     def take_over(self) -> None:
-        self.agenda = Agenda(lambda: next(self.tokens), held_bytes=self._held_bytes)
+        self.schedule = PartitionSchedule(lambda: next(self.tokens), held_bytes=self._held_bytes)
         self.read_to = 0
 
     def compact(self) -> None:
@@ -48,9 +48,9 @@ class Partition:
     def read(self) -> None:
         for offset in range(self.read_to, len(self.records)):
             key, value, _ = self.records[offset]
-            self.agenda.read(key, value, offset)
+            self.schedule.read(key, value, offset)
         self.read_to = len(self.records)
-        self.agenda.settle()
+        self.schedule.settle()
 
     def item(self, one: Pending) -> Item:
         """Return the item of a pending entry, reading it again if necessary."""
@@ -62,8 +62,8 @@ class Partition:
         return found
 
     def begin(self, now_ms: int, most: int = 3) -> Writes:
-        due = self.agenda.take(now_ms, most, 1 << 20)
-        return self.agenda.writes(due, [self.item(one) for one in due], now_ms, 1000)
+        due = self.schedule.take(now_ms, most, 1 << 20)
+        return self.schedule.writes(due, [self.item(one) for one in due], now_ms, 1000)
 
     def commit(self, writes: Writes, now_ms: int) -> None:
         for one in writes.deliveries:
@@ -76,7 +76,7 @@ class Partition:
         if not writes.own:
             return False
         self.commit(writes, now_ms)
-        self.agenda.stored(writes)
+        self.schedule.stored(writes)
         return True
 
     def outcome(self, request: bytes) -> bytes | None:
@@ -142,7 +142,7 @@ def test_once_in_time_in_order_and_never_lost(steps: list[tuple[Any, ...]], held
                 if name.startswith("die"):
                     partition.take_over()
                 else:
-                    partition.agenda.put_back(writes.due)
+                    partition.schedule.put_back(writes.due)
     now_ms += 1000
     while partition.step(now_ms):
         pass
@@ -150,7 +150,7 @@ def test_once_in_time_in_order_and_never_lost(steps: list[tuple[Any, ...]], held
     assert all(due[what] == due_ms for _, due_ms, what in partition.delivered)
     assert len(set(values(partition))) == len(partition.delivered), "never twice"
     assert not [*partition.live()], "all is over"
-    assert partition.agenda.held_bytes == 0 and len(partition.agenda) == 0
+    assert partition.schedule.held_bytes == 0 and len(partition.schedule) == 0
     cancelled = sum(partition.outcome(one) == b"cancelled" for one in requests)
     replaced = [key for key, _, headers in partition.records if dict(headers).get(OUTCOME) == b"replaced"]
     assert all(partition.outcome(one) in (b"cancelled", b"gone") for one in requests), "each request is answered"
@@ -178,7 +178,7 @@ def test_a_second_send_of_an_id_takes_the_place_of_the_first() -> None:
     partition.put("a", entry(20, "second"))
     while partition.step(15):
         pass
-    assert values(partition) == [] and partition.agenda.next_due_ms() == 20
+    assert values(partition) == [] and partition.schedule.next_due_ms() == 20
     while partition.step(20):
         pass
     assert values(partition) == ["second"] and not [*partition.live()]
@@ -189,17 +189,17 @@ def test_a_record_that_cannot_be_delivered_is_kept_and_holds_nobody_up() -> None
     partition.put("bad", entry(1, "bad"))
     partition.put("good", entry(2, "good"))
     partition.read()
-    due = partition.agenda.take(5, 10, 1000)
+    due = partition.schedule.take(5, 10, 1000)
     bad = partition.item(due[0])
     assert isinstance(bad, Entry)
-    partition.agenda.die(due[0], bad, "topic 't' is gone")
-    partition.agenda.put_back(due)
+    partition.schedule.die(due[0], bad, "topic 't' is gone")
+    partition.schedule.put_back(due)
     while partition.step(5):
         pass
-    assert values(partition) == ["good"] and (len(partition.agenda), partition.agenda.dead) == (0, 1)
+    assert values(partition) == ["good"] and (len(partition.schedule), partition.schedule.dead) == (0, 1)
     partition.take_over()
     partition.read()
-    assert (len(partition.agenda), partition.agenda.dead, partition.agenda.next_due_ms()) == (0, 1, None)
+    assert (len(partition.schedule), partition.schedule.dead, partition.schedule.next_due_ms()) == (0, 1, None)
     request = partition.put("bad", Cancel(5))
     while partition.step(6):
         pass
@@ -220,10 +220,10 @@ def test_memory_is_bounded_by_what_may_be_held() -> None:
     for number in range(100):
         partition.put(f"{number}", entry(number, "x" * 80))
     partition.read()
-    assert partition.agenda.held_bytes <= 1000 and len(partition.agenda) == 100
+    assert partition.schedule.held_bytes <= 1000 and len(partition.schedule) == 100
     while partition.step(100):
         pass
-    assert len(partition.delivered) == 100 and partition.agenda.held_bytes == 0
+    assert len(partition.delivered) == 100 and partition.schedule.held_bytes == 0
 
 
 def test_the_heap_forgets_what_is_over() -> None:
@@ -231,7 +231,7 @@ def test_the_heap_forgets_what_is_over() -> None:
     for _ in range(5_000):
         partition.put("one", entry(chosen.randrange(1000), "x"))
         partition.read()
-    assert len(partition.agenda) == 1
+    assert len(partition.schedule) == 1
     while partition.step(1000):
         pass
     assert len(partition.delivered) == 1
@@ -272,13 +272,13 @@ def test_an_instance_that_starts_changes_nothing_unless_the_times_do(dies: bool)
         partition.take_over()
     while partition.step(130):
         pass
-    assert partition.agenda.next_due_ms() == 180
+    assert partition.schedule.next_due_ms() == 180
     partition.put("every:f", every(150, Timetable(interval_ms=7)))
     if dies:
         partition.take_over()
     while partition.step(131):
         pass
-    assert partition.agenda.next_due_ms() == 150 and len([*partition.live()]) == 1
+    assert partition.schedule.next_due_ms() == 150 and len([*partition.live()]) == 1
 
 
 def test_a_declaration_that_was_written_beside_a_firing_is_no_second_one() -> None:
@@ -290,7 +290,7 @@ def test_a_declaration_that_was_written_beside_a_firing_is_no_second_one() -> No
         writes = partition.begin(60)
         partition.put("every:f", every(60))
         partition.commit(writes, 60)
-        partition.agenda.stored(writes)
+        partition.schedule.stored(writes)
         if dies:
             partition.take_over()
         for now_ms in range(60, 130):
@@ -308,15 +308,15 @@ def test_a_firing_that_is_read_only_when_it_is_over_does_not_fire_again() -> Non
         written = len(partition.records)
         writes = partition.begin(now_ms)
         partition.commit(writes, now_ms)
-        partition.agenda.stored(writes)
+        partition.schedule.stored(writes)
     for offset in range(partition.read_to, written):
-        partition.agenda.read(*partition.records[offset][:2], offset)
-    partition.agenda.settle()
+        partition.schedule.read(*partition.records[offset][:2], offset)
+    partition.schedule.settle()
     partition.read_to = written
     while partition.step(121):
         pass
     assert scheduled(partition) == [60, 120]
-    assert partition.agenda.next_due_ms() == 180 and len([*partition.live()]) == 1
+    assert partition.schedule.next_due_ms() == 180 and len([*partition.live()]) == 1
 
 
 @given(st.lists(st.sampled_from(["step", "die before", "die behind", "declare", "not know"]), max_size=80))
@@ -336,7 +336,7 @@ def test_each_time_fires_once_whoever_dies_when(steps: list[str]) -> None:
             if "die" in name:
                 partition.take_over()
             else:
-                partition.agenda.put_back(writes.due)
+                partition.schedule.put_back(writes.due)
     last = len(steps) + 5
     while partition.step(last):
         pass
@@ -351,18 +351,18 @@ def json(text: str) -> dict[str, int]:
 
 
 def test_what_is_read_and_not_settled_yet_is_bounded_too() -> None:
-    agenda = Agenda(lambda: "", held_bytes=1000)
+    schedule = PartitionSchedule(lambda: "", held_bytes=1000)
     keys = [key_of(f"r-{number}", "0") for number in range(100)]
     value = encode(Entry(5, "t", None, None, b"x" * 100))
     for _ in range(2):  # also when it is read again
         for offset, key in enumerate(keys):
-            agenda.read(key, value, offset)
-        assert 1000 - len(value) < agenda.held_bytes <= 1000
+            schedule.read(key, value, offset)
+        assert 1000 - len(value) < schedule.held_bytes <= 1000
     for offset, key in enumerate(keys[:50]):
-        agenda.read(key, None, 100 + offset)
-    assert agenda.held_bytes == 0, "of what is over nothing is kept"
-    agenda.settle()
-    assert len(agenda) == 50
+        schedule.read(key, None, 100 + offset)
+    assert schedule.held_bytes == 0, "of what is over nothing is kept"
+    schedule.settle()
+    assert len(schedule) == 50
 
 
 def test_entries_of_an_earlier_release_are_read() -> None:

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, Firing, ProducerRecord, Scheduled, Transaction
-from eventbus.client.scheduling import tenure
-from eventbus.client.scheduling.agenda import Agenda
+from eventbus.client.scheduling import partition_owner
 from eventbus.client.scheduling.entries import Entry, Every, encode, key_of
+from eventbus.client.scheduling.partition_schedule import PartitionSchedule
 from eventbus.client.scheduling.timetable import Timetable
 from eventbus.errors import (
     ConfigError,
@@ -258,7 +258,7 @@ async def test_whoever_lost_the_partition_delivers_no_more(caplog: pytest.LogCap
 async def test_more_than_is_held_in_memory_is_read_again(
     bus: TestBus, held_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenure, "Agenda", partial(Agenda, held_bytes=held_bytes))
+    monkeypatch.setattr(partition_owner, "PartitionSchedule", partial(PartitionSchedule, held_bytes=held_bytes))
     for number in range(200):
         await bus.send("t", b"%d" % number, partition=0, delay=(number * 37 % 200) / 10)
     await bus.clock.advance(seconds=20)

@@ -89,7 +89,7 @@ def test_a_corrected_time_is_written_and_survives_a_takeover(table: Timetable) -
     partition.put("every:f", every(START_MS + YEARS_MS, table))
     for ahead_ms in (0, 20_000):
         partition.read()
-        corrections = partition.agenda.correct(START_MS + ahead_ms)
+        corrections = partition.schedule.correct(START_MS + ahead_ms)
         assert len(corrections) == (ahead_ms == 0)
         partition.step(START_MS + ahead_ms)
         partition.take_over()
@@ -102,13 +102,13 @@ def test_a_corrected_time_that_has_fired_before_it_was_read_back_does_not_fire_a
     partition = Partition()
     partition.put("every:f", every(START_MS + YEARS_MS, Timetable(interval_ms=60_000)))
     partition.read()
-    partition.agenda.correct(START_MS)
+    partition.schedule.correct(START_MS)
     for now_ms in (START_MS, START_MS + 60_000):
         writes = partition.begin(now_ms)
         partition.commit(writes, now_ms)
-        partition.agenda.stored(writes)
-    partition.agenda.read(*partition.records[1][:2], 1)
-    partition.agenda.settle()
+        partition.schedule.stored(writes)
+    partition.schedule.read(*partition.records[1][:2], 1)
+    partition.schedule.settle()
     partition.read_to = 2
     while partition.step(START_MS + 60_001):
         pass
@@ -122,13 +122,13 @@ def test_times_that_may_be_right_stay() -> None:
     partition.put("every:f", every(START_MS + hour + 200, Timetable(interval_ms=hour)))
     partition.put("every:g", every(START_MS + 100_000, Timetable(cron="* * * * *")))  # the next minute but one
     partition.read()
-    assert partition.agenda.correct(START_MS + 39_800) == []  # the minute ends in 200 ms
+    assert partition.schedule.correct(START_MS + 39_800) == []  # the minute ends in 200 ms
 
 
 def test_a_machine_that_did_not_know_the_time_yet_does_not_fire_since_1970() -> None:
     partition = Partition()
     partition.put("every:f", every(61_000, Timetable(interval_ms=1_000, missed="all")))
     partition.read()
-    partition.agenda.correct(START_MS)
+    partition.schedule.correct(START_MS)
     partition.step(START_MS + 1_000)
     assert scheduled(partition) == [START_MS + 1_000]

@@ -38,10 +38,10 @@ class Scene:
 
     def expire(self, relay: Relay) -> None:
         """Expire the lease of a relay, as if it had done nothing for a while."""
-        assert relay._work is not None and relay._work.tenure.lease is not None
+        assert relay._work is not None and relay._work.keeper.lease is not None
         relays = self.outbox.tables.relays
         with self.engine.begin() as connection:
-            mine = relays.update().where(relays.c.token == relay._work.tenure.lease.token)
+            mine = relays.update().where(relays.c.token == relay._work.keeper.lease.token)
             assert connection.execute(mine.values(expires_at_ms=0)).rowcount == 1
 
     def unpublished(self) -> int:
@@ -85,11 +85,11 @@ class Sleep:
         with anyio.fail_after(60):
             await self._fallen.wait()
         assert self._relay._work is not None
-        self._renew, self._relay._work.tenure.renew = self._relay._work.tenure.renew, _nothing
+        self._renew, self._relay._work.keeper.renew = self._relay._work.keeper.renew, _nothing
 
     def wake(self) -> None:
         assert self._relay._work is not None
-        self._relay._work.tenure.renew = self._renew
+        self._relay._work.keeper.renew = self._renew
         self._woken.set()
 
 

@@ -33,7 +33,7 @@ async def started(scene: Scene, *relays: Relay) -> AsyncIterator[None]:
 async def looks(relay: Relay) -> None:
     """It looks for the others now, and is done with what follows."""
     assert relay._work is not None
-    relay._work.tenure.look_at = 0.0
+    relay._work.keeper.look_at = 0.0
     await relay.drain()
 
 

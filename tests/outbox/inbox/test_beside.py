@@ -179,7 +179,7 @@ async def test_events_are_published_with_the_handlers_work(database: Database) -
     else:
         outbox.create_tables()
     woken = list[int]()
-    outbox.wakes.add(lambda: woken.append(len(ledger.rows())))
+    outbox.listeners.add(lambda: woken.append(len(ledger.rows())))
 
     def plain(record: ConsumerRecord, session: Session) -> None:
         outbox.publish(session, "bills", b"bill", key="k")

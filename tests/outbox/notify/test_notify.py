@@ -29,7 +29,7 @@ on_each_driver = pytest.mark.parametrize("database", quick(DRIVERS, 2), indirect
 on_one = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 
-class Wakes:
+class CommitListeners:
     """Counts them, and waits for one."""
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ def closing() -> Iterator[ExitStack]:
         yield stack
 
 
-Hear = Callable[..., tuple[Listener, Wakes]]
+Hear = Callable[..., tuple[Listener, CommitListeners]]
 
 
 @pytest.fixture
 def hear(closing: ExitStack) -> Hear:
     """Listens on an engine, and has begun to."""
 
-    def start(engine: Any, state: notify.State = "listening") -> tuple[Listener, Wakes]:
-        wakes = Wakes()
+    def start(engine: Any, state: notify.State = "listening") -> tuple[Listener, CommitListeners]:
+        wakes = CommitListeners()
         listener = Listener(engine, CHANNEL, wakes)
         closing.callback(listener.close)
         listener.start()
@@ -205,7 +205,7 @@ async def test_other_databases_have_no_such_thing(database: Database, hear: Hear
 @on_one
 async def test_a_driver_that_is_not_known_polls(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database.engine.dialect, "driver", "pg8000")
-    listener = Listener(database.engine, CHANNEL, Wakes())
+    listener = Listener(database.engine, CHANNEL, CommitListeners())
     listener.start()
     assert (listener.state, "pg8000" in listener.reason) == ("off", True)
 

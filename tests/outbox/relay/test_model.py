@@ -377,7 +377,7 @@ async def test_a_relay_that_sleeps_past_its_lease_as_it_recovers(steps: int, mon
         for _ in range(steps):
             await sleeper.go_on()
         model.timers.ms += LEASE_MS - 100
-        await other.work.tenure.renew()
+        await other.work.keeper.renew()
         model.timers.ms += 200
         await other.go_up_to("committed", 30)
         for _ in range(20):
@@ -398,7 +398,7 @@ async def test_a_relay_that_came_back_while_it_was_reaped_is_alive(monkeypatch: 
         await sleeper.go_to("fenced")
         await sleeper.go_to("sent")
         model.timers.ms += LEASE_MS - 100
-        await other.work.tenure.renew()
+        await other.work.keeper.renew()
         model.timers.ms += 200
         await other.go_up_to("committed", 30)
         for _ in range(20):

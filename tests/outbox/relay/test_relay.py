@@ -131,7 +131,7 @@ async def test_scheduled_events_come_when_they_are_due_and_others_do_not(databas
         assert await scene.drained() == []
         with database.plain.begin() as connection:
             connection.execute(update(later).where(later.c.value != b"3").values(due_ms=later.c.due_ms - 60_000))
-        scene.outbox.wakes.wake()
+        scene.outbox.listeners.wake()
         assert await scene.drained() == [b"2", b"1"]
         (row,) = scene.rows(later)
         assert scene.relay.health().details["next_due_ms"] == row.due_ms
@@ -599,8 +599,8 @@ async def test_under_a_clock_that_stands(database: Database) -> None:
         with database.plain.begin() as connection, patch("outbox.relay.transactions.random.uniform", seconds):
             outbox.publish(connection, "t", b"1")
             assert relay._work is not None
-            relay._work.tenure.look_at = 0
-            outbox.wakes.wake()
+            relay._work.keeper.look_at = 0
+            outbox.listeners.wake()
             await met.wait()
         await bus.drain()
         assert [record.value for record in await Scene(database, outbox, relay, bus).read()] == [b"1"]

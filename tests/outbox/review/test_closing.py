@@ -34,7 +34,7 @@ async def test_a_bus_closes_while_the_database_does_not_answer(database: Databas
         with anyio.fail_after(30), patch("outbox.relay.relay._CLOSE_SECONDS", 0.05):
             async with bus:
                 event.listen(engine, "begin", hang)
-                relay._outbox.wakes.wake()
+                relay._outbox.listeners.wake()
                 await anyio.to_thread.run_sync(hung.wait)
         assert not answers.is_set()
     finally:

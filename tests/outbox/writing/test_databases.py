@@ -29,7 +29,7 @@ async def test_an_event_is_there_with_its_transaction_or_not_at_all(database: Da
     outbox = made(database)
     wakes: list[str] = []
     for how in HOWS:
-        remove = outbox.wakes.add(lambda how=how: wakes.append(how))
+        remove = outbox.listeners.add(lambda how=how: wakes.append(how))
         async with transaction(database.engine, how) as target:
             event_id = await awaited(outbox.publish(target, "orders", {"id": 1}, key="k", headers={"trace": "t"}))
             assert (events(database, outbox) == [], wakes) == (True, []), how
@@ -201,7 +201,7 @@ def test_publishing_while_the_connection_streams_a_result(database: Database, st
 def test_a_prepared_transaction_wakes_when_it_is_committed(database: Database) -> None:
     outbox = made(database)
     wakes: list[int] = []
-    outbox.wakes.add(lambda: wakes.append(1))
+    outbox.listeners.add(lambda: wakes.append(1))
     with database.plain.connect() as connection:
         if connection.dialect.name == "postgresql" and connection.scalar(text("SHOW max_prepared_transactions")) == "0":
             pytest.skip("this server allows no prepared transactions: max_prepared_transactions = 0")

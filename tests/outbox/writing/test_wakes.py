@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox import Outbox
-from outbox.wakes import Wakes
+from outbox.commit_listeners import CommitListeners
 from tests.databases import Database, NewDatabase
 from tests.outbox.writing.given import awaited, events, made, transaction
 
@@ -35,13 +35,13 @@ def outbox(database: Database) -> Outbox:
 def wakes(outbox: Outbox) -> list[int]:
     """Grows with every wake."""
     found: list[int] = []
-    outbox.wakes.add(lambda: found.append(1))
+    outbox.listeners.add(lambda: found.append(1))
     return found
 
 
 def test_what_is_woken_finds_the_event(database: Database, outbox: Outbox) -> None:
     seen: list[int] = []
-    outbox.wakes.add(lambda: seen.append(len(events(database, outbox))))
+    outbox.listeners.add(lambda: seen.append(len(events(database, outbox))))
     with database.engine.begin() as connection:
         outbox.publish(connection, "t", b"1")
     with database.engine.connect() as connection:  # which stays open: nothing else tells of its commit
@@ -93,7 +93,7 @@ def test_a_savepoint_that_was_opened_before_the_outbox_saw_the_engine(new_databa
     for rolled_back, count in ((True, 0), (False, 1)):
         engine = database.new_engine()
         outbox, found = Outbox(MetaData()), list[int]()
-        outbox.wakes.add(lambda found=found: found.append(1))
+        outbox.listeners.add(lambda found=found: found.append(1))
         with engine.begin() as connection:
             nested = connection.begin_nested()
             outbox.publish(connection, "t", b"v")
@@ -120,7 +120,7 @@ def test_a_session_inside_of_a_connections_transaction_is_not_its_end(
 async def test_a_commit_that_fails_leaves_nothing_behind(new_database: NewDatabase, kind: str) -> None:
     database = new_database(kind)
     outbox, found = made(database), list[int]()
-    outbox.wakes.add(lambda: found.append(1))
+    outbox.listeners.add(lambda: found.append(1))
     engine = database.new_engine(pool_size=1, max_overflow=0)
     execute = "PRAGMA foreign_keys = ON", "CREATE TABLE parent (id INTEGER PRIMARY KEY)", (
         "CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)"
@@ -169,7 +169,7 @@ def test_a_registry_of_sessions_stands_for_the_one_of_the_thread(
 def test_threads_wake_for_themselves(database: Database, outbox: Outbox) -> None:
     engine = database.new_engine(connect_args={"timeout": 60})
     seen: list[str] = []
-    outbox.wakes.add(lambda: seen.append(threading.current_thread().name))
+    outbox.listeners.add(lambda: seen.append(threading.current_thread().name))
 
     def publish() -> None:
         for _ in range(5):
@@ -192,20 +192,20 @@ def test_a_callback_that_fails_does_not_fail_the_commit(
     def broken() -> None:
         raise RuntimeError("no loop")
 
-    remove = outbox.wakes.add(broken)
-    outbox.wakes.add(lambda: wakes.append(2))
+    remove = outbox.listeners.add(broken)
+    outbox.listeners.add(lambda: wakes.append(2))
     with caplog.at_level(logging.ERROR, "outbox"), database.engine.begin() as connection:
         outbox.publish(connection, "t", b"v")
     assert wakes == [1, 2]
     assert "relays find the events at their next poll" in caplog.text
     remove()
     remove()  # as often as one likes
-    outbox.wakes.wake()
+    outbox.listeners.wake()
     assert wakes == [1, 2, 1, 2]
 
 
 def test_the_same_callback_twice_is_two() -> None:
-    wakes, found = Wakes(), list[int]()
+    wakes, found = CommitListeners(), list[int]()
 
     def callback() -> None:
         found.append(1)

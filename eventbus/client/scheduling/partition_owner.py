@@ -15,8 +15,8 @@ from eventbus.client.consumer import Consumer
 from eventbus.client.handling.waits import Wait, tried
 from eventbus.client.host import Host
 from eventbus.client.producer import AddReady, Producer
-from eventbus.client.scheduling.agenda import Agenda, Delivery, Pending, Place, Writes
 from eventbus.client.scheduling.entries import Every, Item, decode
+from eventbus.client.scheduling.partition_schedule import Delivery, PartitionSchedule, Pending, Place, Writes
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -66,7 +66,7 @@ class Counts:
         """Delay of the latest record in the last transaction."""
 
 
-class Tenure:
+class PartitionOwner:
     """The ownership of one partition. The reader calls `took`, and `run` is a task."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Tenure:
     ) -> None:
         """``topic_id`` returns the id of a topic, or "" if it is not known."""
         self.partition = partition
-        self.agenda = Agenda(lambda: uuid4().hex[:16])
+        self.schedule = PartitionSchedule(lambda: uuid4().hex[:16])
         self.trouble = ""
         """Why nothing is delivered now, or ""."""
         self._waits: dict[Place, tuple[Wait, int]] = {}
@@ -193,15 +193,15 @@ class Tenure:
             self._wake = anyio.Event()
             read_to = self._read_to
             self._read()
-            self.agenda.settle()
+            self.schedule.settle()
             now_ms = self._bus.context.now_ms()
-            self.agenda.correct(now_ms, str(self.partition))
-            due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
-            works = bool(due) or self.agenda.owes
+            self.schedule.correct(now_ms, str(self.partition))
+            due = self.schedule.take(now_ms, self._most, _MOST_BYTES)
+            works = bool(due) or self.schedule.owes
             if works:
                 await self._step(producer, reader, due, now_ms)
-            due_ms = self.agenda.next_due_ms()
-            if not self.agenda.owes:
+            due_ms = self.schedule.next_due_ms()
+            if not self.schedule.owes:
                 self._settled_to = read_to
                 self._delivered_to_ms = sys.maxsize if due_ms is None else due_ms
                 self._tell()
@@ -218,19 +218,19 @@ class Tenure:
         """
         inbox, self._inbox = self._inbox, []
         for record in inbox:
-            self.agenda.read(record.key, record.value, record.offset)
+            self.schedule.read(record.key, record.value, record.offset)
 
     async def _step(self, producer: Producer, reader: Consumer, due: Sequence[Pending], now_ms: int) -> None:
         """Run one transaction. A record that cannot be delivered is isolated and kept with its error."""
-        agenda, handles = self.agenda, list[tuple[Delivery, BatchDelivery]]()
+        schedule, handles = self.schedule, list[tuple[Delivery, BatchDelivery]]()
         live: list[Pending] = []
         try:
             items = await self._items(reader, due)
             live = [one for one in due if one.key in items]
-            writes = agenda.writes(live, [items[one.key] for one in live], now_ms, _MOST)
+            writes = schedule.writes(live, [items[one.key] for one in live], now_ms, _MOST)
             adders = await self._adders(producer, writes, now_ms)
             if adders is None:
-                agenda.put_back(live)
+                schedule.put_back(live)
                 return
             async with producer.transaction():
                 await self._write(producer, adders, writes, handles)
@@ -240,9 +240,9 @@ class Tenure:
                     raise
                 self._find_out(error, handles, len(live), now_ms)
             finally:
-                agenda.put_back(live or due)
+                schedule.put_back(live or due)
             return
-        agenda.stored(writes)
+        schedule.stored(writes)
         for one in writes.deliveries if self._waits else ():
             for place in one.places:
                 self._waits.pop(place, None)
@@ -375,7 +375,7 @@ class Tenure:
             "the scheduled record %r for topic %r cannot be delivered, and is kept: %s (eventbus schedule show %s)",
             one.id, delivery.entry.topic, why, one.id,
         )  # fmt: skip
-        self.agenda.die(one, delivery.entry, why)
+        self.schedule.die(one, delivery.entry, why)
 
     async def _items(self, reader: Consumer, due: Sequence[Pending]) -> dict[bytes, Item]:
         """Return the contents of entries by key. Those not kept in memory are read from the log."""

@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long events for a missing topic wait in the outbox before they are quarantined."""
 
 
-class Tenure:
+class LeaseKeeper:
     """The lease of one relay. It does not publish, but makes sure that nothing of a shard is in flight when it is
     released.
     """

@@ -15,7 +15,7 @@ _LEAST_SECONDS = 0.25
 """Minimum time for work that begins only after the deadline."""
 
 
-class LastWords:
+class ShutdownWork:
     """The shutdown deadlines of one bus, so that a log that does not answer cannot keep it from closing."""
 
     def __init__(self, timers: Timers, seconds: float) -> None:

@@ -87,7 +87,7 @@ class Writes(NamedTuple):
     """The next firings, which are also in ``own``."""
 
 
-class Agenda:
+class PartitionSchedule:
     """The scheduled records of one partition.
 
     ``new_token`` creates tokens for the keys of entries; ``held_bytes`` limits the values kept in memory.

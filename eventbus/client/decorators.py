@@ -39,7 +39,7 @@ def check_topic(name: Any, partitions: Any, configs: Any) -> None:
         raise ConfigError(f"bus.topic({name!r}): configs={configs!r}: a dict: configs={{'retention.ms': 3_600_000}}")
 
 
-class Declares(ABC):
+class Decorators(ABC):
     """Marks handlers, producer functions, topics and hooks, and passes them to the bus or router."""
 
     _defaults: Mapping[str, Any] = MappingProxyType({})

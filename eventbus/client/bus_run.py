@@ -86,7 +86,7 @@ class Outcome:
         self.cut_off = False
 
 
-class Life:
+class BusRun:
     """The tasks, producers, runners and parts of a bus that runs. One task starts, uses and closes it."""
 
     def __init__(self, bus: Host, plan: Plan) -> None:
@@ -260,7 +260,7 @@ class Life:
         self._stopped_by = number
         for runner in self.runners:
             runner.cancel()
-        self.producers.last_words.end()
+        self.producers.shutdown_work.end()
         self._hooks.end()
         self.stop()
 
@@ -379,14 +379,14 @@ class Life:
         finally:
             with anyio.CancelScope(shield=True):
                 if is_cancelled:
-                    self.producers.last_words.end(self._drain_seconds)
+                    self.producers.shutdown_work.end(self._drain_seconds)
                 if any(not runner.has_left for runner in self.runners):
                     # Cancelled: a plain function may still run in its thread, and its result needs its producer.
                     self.tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
                 publishes = self.parts or len(self.producers)
                 left = max(ends_at - timers.current_time(), 0)  # a common limit for everything that closing does
-                self.producers.last_words.within(left)
+                self.producers.shutdown_work.within(left)
                 with self.producers.within(left) if publishes else nullcontext():
                     try:
                         await self._close_parts()

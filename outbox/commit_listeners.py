@@ -31,7 +31,7 @@ class _Entry:
         self.callback = callback
 
 
-class Wakes:
+class CommitListeners:
     """Callbacks for "there are new events". Thread-safe."""
 
     def __init__(self) -> None:
