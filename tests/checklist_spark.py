@@ -16,15 +16,15 @@ PIPELINES = Section(
             (S + "live/test_landing.py::test_lands_all_then_nothing_then_what_is_new",
              S + "live/test_landing.py::test_kill_minus_nine_and_start_again",
              S + "live/test_following.py::test_what_comes_while_it_runs_is_landed_in_partitions_new_and_old"),
-            ("27_spark_landing.py",), page="spark.md#what-once-means-here-and-why-it-holds"),
+            ("27_spark_landing.py",), page="spark.md#exactly-once"),
         Row(164, "Spark as a client that processes", "answered",
             '`format("eventbus")` reads the directory of a log, batch and stream; Spark\'s own Kafka source reads '
             "`eventbus serve` and Kafka, unchanged",
             (S + "live/test_source.py::test_batch_read_equals_the_records",),
-            ("28_spark_pipeline.py",), page="spark.md#spark-jobs-of-your-own"),
+            ("28_spark_pipeline.py",), page="spark.md#custom-spark-jobs"),
         Row(165, "ETL early or late, silos, recovery", "answered",
             "a raw topic, a topic that Spark derives from it exactly once, a table of each; lost, it is landed again",
             (S + "live/test_landing.py::test_lands_all_then_nothing_then_what_is_new",),
-            ("28_spark_pipeline.py",), page="spark.md#for-good"),
+            ("28_spark_pipeline.py",), page="spark.md#continuous-landing"),
     ),
 )
