@@ -20,54 +20,31 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dlq.budget import Budget
-    from dlq.circuit import Circuit
-    from dlq.dead_letters import Case, DeadLetters, DeadLetterTopic
-    from dlq.events import (
-        BudgetExhausted,
-        CircuitClosed,
-        CircuitHalfOpen,
-        CircuitOpened,
-        DeadLettered,
-        FailureEvent,
-        RetryScheduled,
-        Signals,
-    )
-    from dlq.letters import DeadLetter
-    from dlq.metrics import DeadLetterMetrics
-    from dlq.policy import Retry
-    from dlq.redrive import Redrive, Redriven
-    from dlq.selection import Selection
-    from dlq.signals import FailureSignal, Park, Reject, RetryLater, Skip
-    from dlq.webhook import Webhook
-
-__all__ = [
-    "Budget",
-    "BudgetExhausted",
-    "Case",
-    "Circuit",
-    "CircuitClosed",
-    "CircuitHalfOpen",
-    "CircuitOpened",
-    "DeadLetter",
-    "DeadLetterMetrics",
-    "DeadLetterTopic",
-    "DeadLettered",
-    "DeadLetters",
-    "FailureEvent",
-    "FailureSignal",
-    "Park",
-    "Redrive",
-    "Redriven",
-    "Reject",
-    "Retry",
-    "RetryLater",
-    "RetryScheduled",
-    "Selection",
-    "Signals",
-    "Skip",
-    "Webhook",
-]
+    from dlq.budget import Budget as Budget
+    from dlq.circuit import Circuit as Circuit
+    from dlq.dead_letters import Case as Case
+    from dlq.dead_letters import DeadLetters as DeadLetters
+    from dlq.dead_letters import DeadLetterTopic as DeadLetterTopic
+    from dlq.events import BudgetExhausted as BudgetExhausted
+    from dlq.events import CircuitClosed as CircuitClosed
+    from dlq.events import CircuitHalfOpen as CircuitHalfOpen
+    from dlq.events import CircuitOpened as CircuitOpened
+    from dlq.events import DeadLettered as DeadLettered
+    from dlq.events import FailureEvent as FailureEvent
+    from dlq.events import RetryScheduled as RetryScheduled
+    from dlq.events import Signals as Signals
+    from dlq.letters import DeadLetter as DeadLetter
+    from dlq.metrics import DeadLetterMetrics as DeadLetterMetrics
+    from dlq.policy import Retry as Retry
+    from dlq.redrive import Redrive as Redrive
+    from dlq.redrive import Redriven as Redriven
+    from dlq.selection import Selection as Selection
+    from dlq.signals import FailureSignal as FailureSignal
+    from dlq.signals import Park as Park
+    from dlq.signals import Reject as Reject
+    from dlq.signals import RetryLater as RetryLater
+    from dlq.signals import Skip as Skip
+    from dlq.webhook import Webhook as Webhook
 
 # Import each module on first use: a program that only raises Reject does not pay for the rest.
 _HOMES = {

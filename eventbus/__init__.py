@@ -27,92 +27,50 @@ if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses older versions, a pa
 
 from typing import TYPE_CHECKING
 
-from eventbus.version import __version__
+from eventbus.version import __version__ as __version__
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from eventbus.backends.delivery import Delivery
-    from eventbus.client.blocking import BlockingBus
-    from eventbus.client.bus import EventBus
-    from eventbus.client.consumer import Consumer
-    from eventbus.client.consuming.reading import ConsumerRecords
-    from eventbus.client.handling.handlers import consumer, producer
-    from eventbus.client.handling.injection import Depends
-    from eventbus.client.handling.middleware import CallNext, Middleware
-    from eventbus.client.health import BusHealth, HandlerHealth, PartHealth
-    from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
-    from eventbus.client.log_url import log_url
-    from eventbus.client.metrics import BusMetrics
-    from eventbus.client.producer import Producer
-    from eventbus.client.router import Router
-    from eventbus.client.scheduling.partition_schedule import Firing
-    from eventbus.client.scheduling.times import Scheduled
-    from eventbus.client.tables.contents import TableChange
-    from eventbus.client.tables.table import Table
-    from eventbus.client.transaction import Transaction
-    from eventbus.errors import (
-        EventBusError,
-        KafkaError,
-        ProducerFenced,
-        TransactionAborted,
-        TransactionOutcomeUnknown,
-    )
-    from eventbus.types import (
-        Compression,
-        ConsumerRecord,
-        GroupMetadata,
-        IsolationLevel,
-        OffsetAndMetadata,
-        OffsetAndTimestamp,
-        Record,
-        RecordMetadata,
-        TimestampType,
-        TopicPartition,
-    )
-
-__all__ = [
-    "BlockingBus",
-    "BusHealth",
-    "BusMetrics",
-    "CallNext",
-    "Compression",
-    "Consumer",
-    "ConsumerInterceptor",
-    "ConsumerRecord",
-    "ConsumerRecords",
-    "Delivery",
-    "Depends",
-    "EventBus",
-    "EventBusError",
-    "Firing",
-    "GroupMetadata",
-    "HandlerHealth",
-    "IsolationLevel",
-    "KafkaError",
-    "Middleware",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "PartHealth",
-    "Producer",
-    "ProducerFenced",
-    "ProducerInterceptor",
-    "ProducerRecord",
-    "Record",
-    "RecordMetadata",
-    "Router",
-    "Scheduled",
-    "Table",
-    "TableChange",
-    "TimestampType",
-    "TopicPartition",
-    "Transaction",
-    "TransactionAborted",
-    "TransactionOutcomeUnknown",
-    "__version__",
-    "consumer",
-    "log_url",
-    "producer",
-]
+    from eventbus.backends.delivery import Delivery as Delivery
+    from eventbus.client.blocking import BlockingBus as BlockingBus
+    from eventbus.client.bus import EventBus as EventBus
+    from eventbus.client.consumer import Consumer as Consumer
+    from eventbus.client.consuming.reading import ConsumerRecords as ConsumerRecords
+    from eventbus.client.handling.handlers import consumer as consumer
+    from eventbus.client.handling.handlers import producer as producer
+    from eventbus.client.handling.injection import Depends as Depends
+    from eventbus.client.handling.middleware import CallNext as CallNext
+    from eventbus.client.handling.middleware import Middleware as Middleware
+    from eventbus.client.health import BusHealth as BusHealth
+    from eventbus.client.health import HandlerHealth as HandlerHealth
+    from eventbus.client.health import PartHealth as PartHealth
+    from eventbus.client.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from eventbus.client.interceptors import ProducerInterceptor as ProducerInterceptor
+    from eventbus.client.interceptors import ProducerRecord as ProducerRecord
+    from eventbus.client.log_url import log_url as log_url
+    from eventbus.client.metrics import BusMetrics as BusMetrics
+    from eventbus.client.producer import Producer as Producer
+    from eventbus.client.router import Router as Router
+    from eventbus.client.scheduling.partition_schedule import Firing as Firing
+    from eventbus.client.scheduling.times import Scheduled as Scheduled
+    from eventbus.client.tables.contents import TableChange as TableChange
+    from eventbus.client.tables.table import Table as Table
+    from eventbus.client.transaction import Transaction as Transaction
+    from eventbus.errors import EventBusError as EventBusError
+    from eventbus.errors import KafkaError as KafkaError
+    from eventbus.errors import ProducerFenced as ProducerFenced
+    from eventbus.errors import TransactionAborted as TransactionAborted
+    from eventbus.errors import TransactionOutcomeUnknown as TransactionOutcomeUnknown
+    from eventbus.types import Compression as Compression
+    from eventbus.types import ConsumerRecord as ConsumerRecord
+    from eventbus.types import GroupMetadata as GroupMetadata
+    from eventbus.types import IsolationLevel as IsolationLevel
+    from eventbus.types import OffsetAndMetadata as OffsetAndMetadata
+    from eventbus.types import OffsetAndTimestamp as OffsetAndTimestamp
+    from eventbus.types import Record as Record
+    from eventbus.types import RecordMetadata as RecordMetadata
+    from eventbus.types import TimestampType as TimestampType
+    from eventbus.types import TopicPartition as TopicPartition
 
 # Names are loaded on first use (PEP 562): the command line, and Spark's worker processes, which only decode batches, do
 # not pay for the client.
@@ -150,4 +108,4 @@ _HOMES = {
         "TopicPartition",
     ),
 }
-__getattr__, __dir__ = lazy_names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_names(globals(), _HOMES, also=("__version__",))

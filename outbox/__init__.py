@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.errors import OffsetsMoved
+from eventbus.errors import OffsetsMoved as OffsetsMoved
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outbox.inbox import Inbox
-    from outbox.offsets import SqlOffsets
-    from outbox.outbox import Outbox
-    from outbox.status import OutboxStatus
-
-__all__ = ["Inbox", "OffsetsMoved", "Outbox", "OutboxStatus", "SqlOffsets"]
+    from outbox.inbox import Inbox as Inbox
+    from outbox.offsets import SqlOffsets as SqlOffsets
+    from outbox.outbox import Outbox as Outbox
+    from outbox.status import OutboxStatus as OutboxStatus
 
 # Import each module on first use, so that a program pays only for the parts that it uses.
 _HOMES = {
@@ -33,4 +31,4 @@ _HOMES = {
     "outbox": ("Outbox",),
     "status": ("OutboxStatus",),
 }
-__getattr__, __dir__ = lazy_names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_names(globals(), _HOMES, also=("OffsetsMoved",))

@@ -13,27 +13,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.errors import IncompatibleSchema, RegistryError, RegistryRefused
+from eventbus.errors import IncompatibleSchema as IncompatibleSchema
+from eventbus.errors import RegistryError as RegistryError
+from eventbus.errors import RegistryRefused as RegistryRefused
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from schema_registry.entities import ConfigUpdate, SchemaRequest
-    from schema_registry.http import create_app
-    from schema_registry.registry import Registry
-
-__all__ = [
-    "ConfigUpdate",
-    "IncompatibleSchema",
-    "Registry",
-    "RegistryError",
-    "RegistryRefused",
-    "SchemaRequest",
-    "create_app",
-]
+    from schema_registry.entities import ConfigUpdate as ConfigUpdate
+    from schema_registry.entities import SchemaRequest as SchemaRequest
+    from schema_registry.http import create_app as create_app
+    from schema_registry.registry import Registry as Registry
 
 _HOMES = {
     "entities": ("ConfigUpdate", "SchemaRequest"),
     "http": ("create_app",),
     "registry": ("Registry",),
 }  # a client of the registry over HTTP imports no registry
-__getattr__, __dir__ = lazy_names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_names(
+    globals(),
+    _HOMES,
+    also=(
+        "IncompatibleSchema",
+        "RegistryError",
+        "RegistryRefused",
+    ),
+)

@@ -10,26 +10,16 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from serdes.avro import Avro
-    from serdes.base import Serde
-    from serdes.choose import serde_for
-    from serdes.errors import SchemaRegistryError
-    from serdes.json import Json
-    from serdes.primitives import Bytes, Int, Long, Str
-    from serdes.registry import SchemaClient
-
-__all__ = [
-    "Avro",
-    "Bytes",
-    "Int",
-    "Json",
-    "Long",
-    "SchemaClient",
-    "SchemaRegistryError",
-    "Serde",
-    "Str",
-    "serde_for",
-]
+    from serdes.avro import Avro as Avro
+    from serdes.base import Serde as Serde
+    from serdes.choose import serde_for as serde_for
+    from serdes.errors import SchemaRegistryError as SchemaRegistryError
+    from serdes.json import Json as Json
+    from serdes.primitives import Bytes as Bytes
+    from serdes.primitives import Int as Int
+    from serdes.primitives import Long as Long
+    from serdes.primitives import Str as Str
+    from serdes.registry import SchemaClient as SchemaClient
 
 _HOMES = {
     "avro.serde": ("Avro",),

@@ -8,14 +8,16 @@ from typing import Any
 
 
 def lazy_names(
-    package: dict[str, Any], homes: Mapping[str, Sequence[str]]
+    package: dict[str, Any], homes: Mapping[str, Sequence[str]], also: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package.
+    """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
 
-    ``package``: its ``globals()``. ``homes``: the names that each of its modules defines.
+    ``package``: its ``globals()``. ``homes``: the names that each of its modules defines. ``also``: public names that
+    the package has imported itself. Type checkers read ``from module import name as name`` below TYPE_CHECKING.
     """
     path = package["__name__"]
     modules = {name: module for module, names in homes.items() for name in names}
+    package["__all__"] = sorted((*modules, *also))
 
     def find(name: str) -> Any:
         if name not in modules:

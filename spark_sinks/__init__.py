@@ -15,39 +15,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventbus.errors import SparkCrashed, SparkFailed
+from eventbus.errors import SparkCrashed as SparkCrashed
+from eventbus.errors import SparkFailed as SparkFailed
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from spark_sinks.landing import LandReport, land, land_many
-    from spark_sinks.running import LandProgress
-    from spark_sinks.session.doctor import doctor
-    from spark_sinks.session.spark import spark_session
-    from spark_sinks.session.warmup import warmup
-    from spark_sinks.source.datasource import register
-    from spark_sinks.typed_frames import typed
-    from spark_sinks.upkeep.compact import compact
-    from spark_sinks.upkeep.replay import replay_quarantine
-    from spark_sinks.upkeep.status import status
-    from spark_sinks.upkeep.verify import verify
-
-__all__ = [
-    "LandProgress",
-    "LandReport",
-    "SparkCrashed",
-    "SparkFailed",
-    "compact",
-    "doctor",
-    "land",
-    "land_many",
-    "register",
-    "replay_quarantine",
-    "spark_session",
-    "status",
-    "typed",
-    "verify",
-    "warmup",
-]
+    from spark_sinks.landing import LandReport as LandReport
+    from spark_sinks.landing import land as land
+    from spark_sinks.landing import land_many as land_many
+    from spark_sinks.running import LandProgress as LandProgress
+    from spark_sinks.session.doctor import doctor as doctor
+    from spark_sinks.session.spark import spark_session as spark_session
+    from spark_sinks.session.warmup import warmup as warmup
+    from spark_sinks.source.datasource import register as register
+    from spark_sinks.typed_frames import typed as typed
+    from spark_sinks.upkeep.compact import compact as compact
+    from spark_sinks.upkeep.replay import replay_quarantine as replay_quarantine
+    from spark_sinks.upkeep.status import status as status
+    from spark_sinks.upkeep.verify import verify as verify
 
 _HOMES = {
     "landing": ("LandReport", "land", "land_many"),
@@ -62,4 +47,11 @@ _HOMES = {
     "upkeep.status": ("status",),
     "upkeep.verify": ("verify",),
 }
-__getattr__, __dir__ = lazy_names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_names(
+    globals(),
+    _HOMES,
+    also=(
+        "SparkCrashed",
+        "SparkFailed",
+    ),
+)

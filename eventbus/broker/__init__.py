@@ -16,33 +16,19 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from eventbus.broker.broker import Broker
-    from eventbus.broker.configs import CONFIG_KEYS, ConfigEntry
-    from eventbus.broker.descriptions import (
-        FetchData,
-        OffsetCommitResult,
-        PartitionDescription,
-        TopicDescription,
-        TopicSpec,
-    )
-    from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, INTERNAL_TOPICS, collision_warning
-    from eventbus.broker.settings import BrokerConfig
-
-__all__ = [
-    "CLUSTER_METADATA",
-    "CONFIG_KEYS",
-    "CONSUMER_OFFSETS",
-    "INTERNAL_TOPICS",
-    "Broker",
-    "BrokerConfig",
-    "ConfigEntry",
-    "FetchData",
-    "OffsetCommitResult",
-    "PartitionDescription",
-    "TopicDescription",
-    "TopicSpec",
-    "collision_warning",
-]
+    from eventbus.broker.broker import Broker as Broker
+    from eventbus.broker.configs import CONFIG_KEYS as CONFIG_KEYS
+    from eventbus.broker.configs import ConfigEntry as ConfigEntry
+    from eventbus.broker.descriptions import FetchData as FetchData
+    from eventbus.broker.descriptions import OffsetCommitResult as OffsetCommitResult
+    from eventbus.broker.descriptions import PartitionDescription as PartitionDescription
+    from eventbus.broker.descriptions import TopicDescription as TopicDescription
+    from eventbus.broker.descriptions import TopicSpec as TopicSpec
+    from eventbus.broker.names import CLUSTER_METADATA as CLUSTER_METADATA
+    from eventbus.broker.names import CONSUMER_OFFSETS as CONSUMER_OFFSETS
+    from eventbus.broker.names import INTERNAL_TOPICS as INTERNAL_TOPICS
+    from eventbus.broker.names import collision_warning as collision_warning
+    from eventbus.broker.settings import BrokerConfig as BrokerConfig
 
 # Names are imported on first use: a client of a Kafka cluster needs the descriptions, but no broker.
 _HOMES = {

@@ -17,40 +17,23 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from eventbus.coordinator.codec import (
-        OffsetCommitKey,
-        OffsetCommitValue,
-        decode_offset_key,
-        decode_offset_value,
-        encode_offset_key,
-        encode_offset_value,
-        java_string_hash,
-        partition_for_group,
-    )
-    from eventbus.coordinator.groups import GroupsShard
-    from eventbus.coordinator.shard import CoordinatorRecord, Decision, IdentifyingShard, Shard, TransactionalShard
-    from eventbus.coordinator.topics import TopicsShard, TopicState
-    from eventbus.coordinator.transactions import TransactionsShard
-
-__all__ = [
-    "CoordinatorRecord",
-    "Decision",
-    "GroupsShard",
-    "IdentifyingShard",
-    "OffsetCommitKey",
-    "OffsetCommitValue",
-    "Shard",
-    "TopicState",
-    "TopicsShard",
-    "TransactionalShard",
-    "TransactionsShard",
-    "decode_offset_key",
-    "decode_offset_value",
-    "encode_offset_key",
-    "encode_offset_value",
-    "java_string_hash",
-    "partition_for_group",
-]
+    from eventbus.coordinator.codec import OffsetCommitKey as OffsetCommitKey
+    from eventbus.coordinator.codec import OffsetCommitValue as OffsetCommitValue
+    from eventbus.coordinator.codec import decode_offset_key as decode_offset_key
+    from eventbus.coordinator.codec import decode_offset_value as decode_offset_value
+    from eventbus.coordinator.codec import encode_offset_key as encode_offset_key
+    from eventbus.coordinator.codec import encode_offset_value as encode_offset_value
+    from eventbus.coordinator.codec import java_string_hash as java_string_hash
+    from eventbus.coordinator.codec import partition_for_group as partition_for_group
+    from eventbus.coordinator.groups import GroupsShard as GroupsShard
+    from eventbus.coordinator.shard import CoordinatorRecord as CoordinatorRecord
+    from eventbus.coordinator.shard import Decision as Decision
+    from eventbus.coordinator.shard import IdentifyingShard as IdentifyingShard
+    from eventbus.coordinator.shard import Shard as Shard
+    from eventbus.coordinator.shard import TransactionalShard as TransactionalShard
+    from eventbus.coordinator.topics import TopicsShard as TopicsShard
+    from eventbus.coordinator.topics import TopicState as TopicState
+    from eventbus.coordinator.transactions import TransactionsShard as TransactionsShard
 
 # Names are imported on first use, so that code which only needs group or ACL types does not load the coordinators.
 _HOMES = {

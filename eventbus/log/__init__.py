@@ -16,22 +16,15 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from eventbus.log.commit import Flush, GroupCommit
-    from eventbus.log.config import LogConfig
-    from eventbus.log.partition_log import AppendInfo, PartitionLog
-    from eventbus.log.storage import File, FileStorage, MemoryStorage, Storage
-
-__all__ = [
-    "AppendInfo",
-    "File",
-    "FileStorage",
-    "Flush",
-    "GroupCommit",
-    "LogConfig",
-    "MemoryStorage",
-    "PartitionLog",
-    "Storage",
-]
+    from eventbus.log.commit import Flush as Flush
+    from eventbus.log.commit import GroupCommit as GroupCommit
+    from eventbus.log.config import LogConfig as LogConfig
+    from eventbus.log.partition_log import AppendInfo as AppendInfo
+    from eventbus.log.partition_log import PartitionLog as PartitionLog
+    from eventbus.log.storage import File as File
+    from eventbus.log.storage import FileStorage as FileStorage
+    from eventbus.log.storage import MemoryStorage as MemoryStorage
+    from eventbus.log.storage import Storage as Storage
 
 # Names are imported on first use: code that only chooses a storage does not load the log.
 _HOMES = {

@@ -18,29 +18,17 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from eventbus.testing.clock import FakeClock
-    from eventbus.testing.crash_report import CrashReport
-    from eventbus.testing.crash_trials import crash_points
-    from eventbus.testing.faults import Faults
-    from eventbus.testing.faulty import FaultyBackend
-    from eventbus.testing.log import TestLog
-    from eventbus.testing.real_kafka import KafkaNode, RealKafka
-    from eventbus.testing.server import KafkaServer
-    from eventbus.testing.testbus import TestBus, in_memory
-
-__all__ = [
-    "CrashReport",
-    "FakeClock",
-    "Faults",
-    "FaultyBackend",
-    "KafkaNode",
-    "KafkaServer",
-    "RealKafka",
-    "TestBus",
-    "TestLog",
-    "crash_points",
-    "in_memory",
-]
+    from eventbus.testing.clock import FakeClock as FakeClock
+    from eventbus.testing.crash_report import CrashReport as CrashReport
+    from eventbus.testing.crash_trials import crash_points as crash_points
+    from eventbus.testing.faults import Faults as Faults
+    from eventbus.testing.faulty import FaultyBackend as FaultyBackend
+    from eventbus.testing.log import TestLog as TestLog
+    from eventbus.testing.real_kafka import KafkaNode as KafkaNode
+    from eventbus.testing.real_kafka import RealKafka as RealKafka
+    from eventbus.testing.server import KafkaServer as KafkaServer
+    from eventbus.testing.testbus import TestBus as TestBus
+    from eventbus.testing.testbus import in_memory as in_memory
 
 # Imported on first use (PEP 562): pytest's plugin is in this package, and most test runs use nothing else.
 _HOMES = {

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from eventbus.web.app import health_app
-    from eventbus.web.server import HealthServer
-
-__all__ = ["HealthServer", "health_app"]
+    from eventbus.web.app import health_app as health_app
+    from eventbus.web.server import HealthServer as HealthServer
 
 _HOMES = {
     "app": ("health_app",),

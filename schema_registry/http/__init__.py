@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from schema_registry.http.app import RegistryApp, create_app
-    from schema_registry.http.auth import Access, Credentials, Users
-    from schema_registry.http.limits import Limits
-    from schema_registry.http.server import HttpServer
-
-__all__ = ["Access", "Credentials", "HttpServer", "Limits", "RegistryApp", "Users", "create_app"]
+    from schema_registry.http.app import RegistryApp as RegistryApp
+    from schema_registry.http.app import create_app as create_app
+    from schema_registry.http.auth import Access as Access
+    from schema_registry.http.auth import Credentials as Credentials
+    from schema_registry.http.auth import Users as Users
+    from schema_registry.http.limits import Limits as Limits
+    from schema_registry.http.server import HttpServer as HttpServer
 
 _HOMES = {
     "app": ("RegistryApp", "create_app"),

@@ -14,44 +14,23 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from serdes.avro.codec.conversions import Duration
-    from serdes.avro.codec.errors import AvroDataError, AvroTypeError
-    from serdes.avro.from_types import schema_of
-    from serdes.avro.marks import (
-        AvroField,
-        AvroType,
-        Float32,
-        Int32,
-        LocalTimestampMicros,
-        LocalTimestampMillis,
-        TimeMicros,
-        TimeMillis,
-        TimestampMicros,
-        TimestampMillis,
-    )
-    from serdes.avro.schema import AvroSchemaError
-    from serdes.avro.serde import Avro
-    from serdes.avro.text import to_text
-
-__all__ = [
-    "Avro",
-    "AvroDataError",
-    "AvroField",
-    "AvroSchemaError",
-    "AvroType",
-    "AvroTypeError",
-    "Duration",
-    "Float32",
-    "Int32",
-    "LocalTimestampMicros",
-    "LocalTimestampMillis",
-    "TimeMicros",
-    "TimeMillis",
-    "TimestampMicros",
-    "TimestampMillis",
-    "schema_of",
-    "to_text",
-]
+    from serdes.avro.codec.conversions import Duration as Duration
+    from serdes.avro.codec.errors import AvroDataError as AvroDataError
+    from serdes.avro.codec.errors import AvroTypeError as AvroTypeError
+    from serdes.avro.from_types import schema_of as schema_of
+    from serdes.avro.marks import AvroField as AvroField
+    from serdes.avro.marks import AvroType as AvroType
+    from serdes.avro.marks import Float32 as Float32
+    from serdes.avro.marks import Int32 as Int32
+    from serdes.avro.marks import LocalTimestampMicros as LocalTimestampMicros
+    from serdes.avro.marks import LocalTimestampMillis as LocalTimestampMillis
+    from serdes.avro.marks import TimeMicros as TimeMicros
+    from serdes.avro.marks import TimeMillis as TimeMillis
+    from serdes.avro.marks import TimestampMicros as TimestampMicros
+    from serdes.avro.marks import TimestampMillis as TimestampMillis
+    from serdes.avro.schema import AvroSchemaError as AvroSchemaError
+    from serdes.avro.serde import Avro as Avro
+    from serdes.avro.text import to_text as to_text
 
 _HOMES = {
     "codec.conversions": ("Duration",),
