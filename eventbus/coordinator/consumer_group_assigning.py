@@ -13,6 +13,7 @@ from eventbus.coordinator.consumer_group_regex import TopicPattern
 from eventbus.coordinator.consumer_group_requests import TopicIdPartition
 from eventbus.coordinator.consumer_group_topics import TopicsView, metadata_hash
 from eventbus.coordinator.group_rules import Turn
+from eventbus.errors import InvalidRegularExpression
 
 Regexes = Mapping[str, ResolvedRegex]
 
@@ -108,7 +109,11 @@ class Assigning:
         resolved: dict[str, ResolvedRegex] = {}
         for regex in sorted({member.regex for member in members.values()} - {""}):
             known = group.regexes.get(regex)
-            topics = tuple(sorted(name for name in self._matching(regex, version) if may_describe(name)))
+            matching = self._matching(regex, version)
+            if matching is None:
+                topics = () if known is None else known.topics
+            else:
+                topics = tuple(sorted(name for name in matching if may_describe(name)))
             if known is None or known.topics != topics:
                 known = ResolvedRegex(topics, version, turn.wall_now_ms)
                 turn.records.append(records.regex_record(group.name, regex, known))
@@ -118,10 +123,18 @@ class Assigning:
         ]
         return resolved
 
-    def _matching(self, regex: str, version: int) -> frozenset[str]:
+    def _matching(self, regex: str, version: int) -> frozenset[str] | None:
+        """Return the topics that match. Returns None for a pattern that was accepted earlier and is not any more.
+
+        The log may come from a server with RE2 and be open in one without. The member keeps the topics that its pattern
+        matched there: an error would be returned to whichever member sent this heartbeat.
+        """
         seen_version, found = self._matches.get(regex, (None, frozenset[str]()))
         if seen_version != version:
-            pattern = TopicPattern(regex)
+            try:
+                pattern = TopicPattern(regex)
+            except InvalidRegularExpression:
+                return None
             found = frozenset(name for name in self._topics.names() if pattern.matches(name))
             if len(self._matches) >= 1_000:
                 self._matches.clear()

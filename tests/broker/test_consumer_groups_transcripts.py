@@ -16,6 +16,7 @@ with what it reads, its epoch, what it holds (``-`` gives up) and what it should
 from __future__ import annotations
 
 import base64
+import sys
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from eventbus.coordinator.consumer_group_requests import ConsumerHeartbeat, Topi
 from eventbus.coordinator.consumer_group_topics import TopicsView
 from eventbus.coordinator.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
 from eventbus.coordinator.topics import TopicState
-from eventbus.errors import KafkaError
+from eventbus.errors import InvalidRegularExpression, KafkaError
 from tests import transcripts
 from tests.broker.test_groups_transcripts import GroupsMachine, partition
 
@@ -232,8 +233,26 @@ class ConsumerGroupsMachine(GroupsMachine):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_consumer_groups(path: Path, rewrite: bool) -> None:
+def test_consumer_groups(path: Path, rewrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)  # the reasons for refusing a pattern are its own
     transcripts.check(path, ConsumerGroupsMachine, rewrite)
+
+
+def test_a_stored_pattern_that_is_refused_now_keeps_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log was written by a server with google-re2; other members of the group must not get the error."""
+    machine = ConsumerGroupsMachine()
+    for command in ("topic tu 1", "topic x 1", "hello g a regex=t.*"):
+        machine.run(command)
+
+    def refuse(text: str) -> None:
+        raise InvalidRegularExpression(text)
+
+    monkeypatch.setattr("eventbus.coordinator.consumer_group_assigning.TopicPattern", refuse)
+    machine.run("topic tv 1")
+    machine.run("hello g b topics=x")
+    group = machine.shard.consumers.groups["g"]
+    assert group.regexes["t.*"].topics == ("tu",)
+    assert len(group.members) == 2
 
 
 def test_there_are_transcripts() -> None:

@@ -1,7 +1,7 @@
 """ListTransactions (key 66): all transactional ids, or those with some states, producers or durations.
 
-v2, which selects ids by a regular expression in RE2's syntax, is not served: `TopicPattern` supports only the
-characters of topic names, and ids may have any.
+v2, which selects ids by a regular expression in RE2's syntax, is not served: `TopicPattern` is bounded only for topic
+names, and ids may be longer.
 """
 
 from __future__ import annotations
