@@ -146,8 +146,8 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
 def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert set(extras) == {
-        "kafka", "avro", "protobuf", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "cli", "re2", "reload",
-        "otel", "object-store", "uvloop", "demo", "test", "docs", "dev", "bench", "fuzz", "all"
+        "kafka", "avro", "protobuf", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "cli", "re2",
+        "reload", "otel", "object-store", "uvloop", "demo", "test", "docs", "dev", "bench", "fuzz", "all"
     }  # fmt: skip
     assert extras["all"] == [
         "eventbus-log[kafka,avro,protobuf,registry,sql,spark,delta,iceberg,object-store,console,web,cli,re2,reload,otel]"
