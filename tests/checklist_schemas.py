@@ -11,7 +11,7 @@ SCHEMA_TOOLS = Section(
     (
         Row(149, "confluent local start", "answered",
             "`eventbus serve --registry-port 8081`: the log and the registry, one process, no JVM",
-            (R + "http/test_serve.py::test_beside_the_log_and_alone",), page="schemas.md#for-other-programs-http"),
+            (R + "http/test_serve.py::test_beside_the_log_and_alone",), page="schemas.md#http"),
         Row(150, "Avro classes by a Maven plugin", "answered",
             "`eventbus schema codegen` makes msgspec classes of a subject or a file; a class says its own schema, so "
             "back as well",
@@ -38,7 +38,7 @@ SCHEMAS = Section(
             (A + "avro_codec/test_confluent.py::test_both_write_the_same_bytes_and_read_each_others",
              R + "clients/test_confluent.py::test_avro_there_and_back",
              R + "clients/test_kafkajs.py::test_avro_there_and_back"),
-            page="schemas.md#for-other-programs-http"),
+            page="schemas.md#http"),
         Row(160, "versions of a schema, compatibility levels", "answered",
             "all seven levels, per subject, with the verdicts of Java; kept in the compacted topic `_schemas`, in the "
             "bytes that Confluent's registry writes",
@@ -49,11 +49,11 @@ SCHEMAS = Section(
             ("22_avro_evolution.py",), "schemas.md#a-type-changes"),
         Row(161, "a long as the key, Avro as the value", "answered", "each by its own type",
             (C + "test_avro.py::test_types_and_annotations_say_it_one_by_one",), ("23_mixed_serdes.py",),
-            "schemas.md#keys-and-several-types-in-one-topic"),
+            "schemas.md#several-types-in-one-topic"),
         Row(162, "several types of events in one topic", "answered",
             '`Avro(..., subject="topic_record_name")`; a handler takes a union and looks at the type',
             (C + "test_avro.py::test_records_of_several_types_in_one_topic",
              R + "tools/test_check.py::test_several_events_in_one_topic_have_subjects_of_their_own"),
-            ("23_mixed_serdes.py",), "schemas.md#keys-and-several-types-in-one-topic"),
+            ("23_mixed_serdes.py",), "schemas.md#several-types-in-one-topic"),
     ),
 )  # fmt: skip
