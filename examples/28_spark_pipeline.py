@@ -77,13 +77,15 @@ def write_back(bus: BlockingBus) -> Callable[[DataFrame, int], None]:
     """
 
     def write(rows: DataFrame, batch: int) -> None:
+        # Also of a batch that is skipped below: Spark stores the open hours while it computes the rows, and ends the
+        # query if a batch has no state (STATE_STORE_COMMIT_VALIDATION_FAILED).
+        hours = [Hour(**row) for row in rows.toArrow().to_pylist()]
         committed = bus.admin.group_offsets(JOB).get(NEXT_BATCH)
         expected = committed.offset if committed else 0
         if batch == expected - 1:
             return
         assert batch == expected, f"the checkpoint says batch {batch}, the log {expected}: start in a new directory"
         with bus.transaction(JOB) as tx:
-            hours = [Hour(**row) for row in rows.toArrow().to_pylist()]
             tx.send_many("hours", hours, key=lambda hour: f"{hour.airport} {hour.hour:%Y-%m-%dT%H}")
             tx.send_offsets({NEXT_BATCH: batch + 1}, JOB)
 
