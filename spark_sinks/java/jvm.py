@@ -178,7 +178,10 @@ class Jvm:
             "-cp",
             os.pathsep.join(filter(None, classes)),
             f"-Xmx{conf.get('spark.driver.memory', '1g')}",
-            "-Xss4m",  # Spark searches Python's error text for its own errors with a recursive regular expression
+            # When a query is stopped in mid-batch, Spark searches the text of the Python error with a regular
+            # expression that recurses once per character. 4 MB are too little for 10,000 characters. Unused stack
+            # takes no memory.
+            "-Xss64m",
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
             *_version_flags(self.java.major),

@@ -198,7 +198,10 @@ def _disconnect(jvm: Jvm) -> None:
 
     context: Any = SparkContext
     gateway = context._gateway
-    context._gateway = context._jvm = None
+    context._gateway = None
+    # Not None: str() of a pyspark error asserts that there is a JVM, of which it then needs nothing. An error that
+    # leaves the `with` block of a session would otherwise be shown as "<exception str() failed>".
+    context._jvm = object()
     if gateway is not None:
         gateway.shutdown()
     jvm.stop()

@@ -164,3 +164,10 @@ def test_a_session_is_refused_in_a_forked_child_and_the_parent_keeps_it(spark: S
     assert in_child(numbers.count).startswith("ConfigError: Spark was used in a forked child. The Spark session was")
     assert in_child(spark.stop) == "returned None"
     assert numbers.count() == 3
+
+
+def test_the_jvm_has_enough_stack_for_sparks_search_in_a_long_error(spark: SparkSession) -> None:
+    """This is how Spark recognizes, in the text of a Python error, that a query was stopped in mid-batch."""
+    java: Any = spark._jvm
+    pattern = java.java.util.regex.Pattern.compile("a((.|\\r\\n|\\r|\\n)*)b")
+    assert pattern.matcher("a" + "x" * 50_000 + "b").find()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from spark_sinks.session.spark import _disconnect
 
 pytestmark = pytest.mark.system
 
@@ -37,3 +41,14 @@ def test_a_session_ends_before_its_jvm() -> None:
 def test_a_session_that_was_stopped_is_not_stopped_again() -> None:
     assert ends(stopped=True)[:3] == ["session", "jvm", "stopped"]
     assert ends(stopped=True).count("session") == 1
+
+
+def test_an_error_of_spark_can_be_read_after_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import SparkContext
+    from pyspark.errors.exceptions.captured import StreamingQueryException
+
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(shutdown=list))
+    monkeypatch.setattr(SparkContext, "_jvm", SimpleNamespace())
+    error = StreamingQueryException("no state for batch 4", "")
+    _disconnect(cast("Any", SimpleNamespace(stop=list)))
+    assert "no state for batch 4" in str(error)
