@@ -21,10 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from eventbus.errors import (
-    CorruptRecord,
     OffsetOutOfRange,
     SerializationError,
     SparkCrashed,
@@ -38,6 +35,7 @@ from spark_sinks.errors import is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.partitions import check_partition_columns
 from spark_sinks.shape import DATE, TOMBSTONE
+from spark_sinks.source.batch_end import batch_end
 from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
 from spark_sinks.stage import joined
@@ -252,7 +250,8 @@ class Running:
             if self._stopping:
                 return
             try:
-                self._land_batch(frame, self._end_of(batch_id))
+                assert self._checkpoint is not None
+                self._land_batch(frame, batch_end(self._checkpoint, batch_id, self._origin.topic))
                 return
             except BaseException as error:
                 self._error = own_error(error, self._spark)
@@ -359,22 +358,6 @@ class Running:
         return pa.schema(fields)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
-
-    def _end_of(self, batch_id: int) -> dict[int, int]:
-        """The end of a batch by partition.
-
-        Spark writes ``offsets/<batch>`` before it runs one (``OffsetSeqLog``): a version, its own metadata, and a line
-        of JSON per source.
-        """
-        assert self._checkpoint is not None
-        path = self._checkpoint / "offsets" / str(batch_id)
-        try:
-            source = path.read_text("utf-8").splitlines()[2]
-            end = msgspec.json.decode(source, type=dict[str, msgspec.Raw])[self._origin.topic]
-            return msgspec.json.decode(end, type=dict[int, int])
-        except (OSError, IndexError, KeyError, msgspec.DecodeError) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise CorruptRecord(f"{path} is not what Spark writes there ({told}): land again") from error
 
     def _ranges(self, end: Mapping[int, int], min_tasks: int) -> list[OffsetRange]:
         """Return the ranges that the tasks of a batch read from a log in a directory."""

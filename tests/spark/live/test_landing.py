@@ -107,6 +107,22 @@ def test_lands_all_then_nothing_then_what_is_new(
     assert {path.name for path in table.iterdir()} == {"_eventbus", "month=1", "month=2", "month=3", "month=4"}
 
 
+def test_progress_of_spark_shows_where_a_landing_is_and_what_is_behind(
+    spark: SparkSession, log: TestLog, tmp_path: Path
+) -> None:
+    fill(log, 40)
+    seen: list[Any] = []
+
+    def progress(landed: LandProgress) -> None:
+        seen.extend(query.lastProgress for query in spark.streams.active if query.lastProgress)
+
+    assert land_orders(log, tmp_path / "t", spark, max_offsets_per_trigger=60, progress=progress).batches == 2
+    [first] = seen  # while the second batch runs
+    source = first.sources[0]
+    ends = [msgspec.json.decode(text)["orders"] for text in (source.endOffset, source.latestOffset)]
+    assert ends == [dict.fromkeys("012", offset) for offset in (20, 40)]
+
+
 @pytest.mark.parametrize("fails_at", quick(["rename", "create"], 1))
 def test_disk_that_fills_up_in_the_commit(
     spark: SparkSession, log: TestLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
