@@ -147,7 +147,7 @@ def test_options_of_an_engine_change_nothing(database: Database, outbox: Outbox,
 
 def test_two_outboxes_in_one_transaction_each_hear_of_it(database: Database, outbox: Outbox, wakes: list[int]) -> None:
     other, others = made(database, name="other"), list[int]()
-    other.wakes.add(lambda: others.append(1))
+    other.listeners.add(lambda: others.append(1))
     with database.engine.begin() as connection:
         outbox.publish(connection, "t", b"1")
         other.publish(connection, "t", b"2")
