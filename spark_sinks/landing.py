@@ -121,7 +121,7 @@ def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandR
     - ``every``: seconds (or ``"10s"``) from one batch to the next; 0 goes on at once. None lands what there is.
     - ``on_incompatible``: what becomes of values whose schema changed in a way that no column can follow: ``fail``,
       ``quarantine`` or ``new_column``.
-    - ``quarantine``: records that cannot be decoded are kept next to the table, in the same commit; more than
+    - ``quarantine``: records that cannot be decoded or landed are kept next to the table, in the same commit; more than
       ``quarantine_limit`` of a batch (and than 100) stop the landing, as all of them do with ``quarantine=False``.
     - ``stage``: where tasks put files for a database; a directory that driver and tasks share.
     - ``spark``: a session to use; by default the active one, else a new `spark_session`, ended afterwards.
@@ -130,9 +130,10 @@ def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandR
 
     Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when too many
     records cannot be decoded (batches before them stay landed), `SchemaUnavailable` when the registry does not answer,
-    `OffsetOutOfRange` when retention removed records not yet landed, `LogLocked` when another process lands the same
-    table, `ProducerFenced` when another took it over, `SparkCrashed` when the JVM was killed, `SparkFailed` for what
-    Spark refuses, such as a column that ``transform`` asks for and nobody has.
+    `OffsetOutOfRange` when retention removed records not yet landed, `LogLocked` when another process of this machine
+    lands the same table of files, `ProducerFenced` when another landing took the table over, which is how databases and
+    object stores keep two landings apart, `SparkCrashed` when the JVM was killed, `SparkFailed` for what Spark refuses,
+    such as a column that ``transform`` asks for and nobody has.
     """
     if are_several(topic):
         raise ConfigError(f"topic={topic!r}: land() lands one topic; several: land_many(url, topics, to)")

@@ -170,7 +170,7 @@ class Target(Protocol):
         """Found the table if it is missing, take it over (a new epoch), and clear what a crash left.
 
         Raises `ConfigError` when the table is another topic's or was founded otherwise, `LogLocked` when a living
-        landing on this machine holds it, `CorruptRecord` when the account was tampered with.
+        landing on this machine holds a table of files, `CorruptRecord` when the account was tampered with.
         """
         ...
 
