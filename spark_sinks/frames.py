@@ -122,10 +122,14 @@ class Frames:
 
     @staticmethod
     def columns(frame: DataFrame) -> pa.Schema:
-        """Return the columns of a frame as an Arrow schema."""
+        """Return the columns of a frame as an Arrow schema.
+
+        All of them may be null, also what Spark knows never is, as ``1 AS n``: the rows that are landed already lack a
+        column that comes later, and Iceberg adds no required one.
+        """
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        return to_arrow_schema(frame.schema, timezone="UTC")
+        return to_arrow_schema(frame.schema.toNullable(), timezone="UTC")
 
     def check_early(self, columns: Sequence[str], upsert: Sequence[str]) -> None:
         """Run `check` before Spark is started, unless Spark computes columns."""

@@ -9,7 +9,7 @@ A limit that only the driver's commit enforces would stop the topic permanently 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import SerializationError
@@ -22,16 +22,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def without_unfit(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, ...], layout: Layout) -> Decoded:
-    """Move rows without a key to upsert by, and rows that the table cannot hold, to the rejected records."""
+Place = tuple[int, int]
+"""Partition and offset of a record."""
+
+
+def without_unfit(
+    decoded: Decoded,
+    source: pa.RecordBatch,
+    upsert: tuple[str, ...],
+    layout: Layout,
+    refused: Mapping[Place, str] | None = None,
+) -> Decoded:
+    """Move rows without a key to upsert by, and rows that the table cannot hold, to the rejected records.
+
+    ``refused``: records that cannot be landed because of what a transform makes of them, with the reasons.
+    """
     import numpy as np
     import pyarrow as pa
 
     rows = decoded.rows
-    reasons = np.full(rows.num_rows, None, object)
-    for mask, reason in (*_keyless(rows, upsert), *_beyond_limits(rows, layout)):
-        reasons[mask & (reasons == None)] = reason  # noqa: E711 - element by element
-    fit = reasons == None  # noqa: E711
+    reasons = _reasons(rows, (*_keyless(rows, upsert), *_beyond_limits(rows, layout)))
+    if refused:
+        places = _pairs(rows, "_partition", "_offset")
+        reasons = np.array([refused.get(place, reason) for place, reason in zip(places, reasons, strict=True)], object)
+    fit = reasons == None  # noqa: E711 - element by element
     if fit.all():
         return decoded
     bad = rows.filter(pa.array(~fit))
@@ -46,20 +60,53 @@ def without_unfit(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, .
     return Decoded(rows.filter(pa.array(fit)), rejected, decoded.unknown)
 
 
-def check_places(rows: pa.RecordBatch, layout: Layout) -> None:
-    """Raise `SerializationError` for a row that the table cannot hold; a transform's rows cannot be quarantined."""
+def unfit_records(rows: pa.RecordBatch, upsert: tuple[str, ...], layout: Layout) -> dict[Place, str]:
+    """Return the records of those rows of a transform that the table cannot hold, each with the reason.
+
+    Raises `SerializationError` for such a row that does not show which record it is of.
+    """
+    masks = (*_not_text(rows), *_keyless(rows, upsert), *_beyond_limits(rows, layout)) if rows.num_rows else ()
+    if not masks:
+        return {}
+    reasons = _reasons(rows, masks)
+    if {"_partition", "_offset"} <= {*rows.schema.names}:
+        places = zip(_pairs(rows, "_partition", "_offset"), reasons, strict=True)
+        unfit = {place: reason for place, reason in places if reason is not None}
+        if all(None not in place for place in unfit):
+            return unfit
+    raise SerializationError(
+        f"A row cannot be landed: {next(reason for reason in reasons if reason is not None)}. It does not show which "
+        f"record it is of, so none can go to the quarantine, and nothing of this batch was landed. Keep _partition and "
+        f"_offset in transform=, or give the row another value."
+    )
+
+
+def _reasons(rows: pa.RecordBatch, masks: Sequence[tuple[Any, str]]) -> Any:
+    """Return the first reason against each row, or None."""
     import numpy as np
 
-    for mask, reason in _beyond_limits(rows, layout):
-        row = int(np.flatnonzero(mask)[0])
-        where = ""
-        if {*COORDINATES} <= {*rows.schema.names}:
-            topic, partition, offset = (rows.column(name)[row].as_py() for name in COORDINATES[:3])
-            where = f" made of {topic}-{partition} at offset {offset}"
-        raise SerializationError(
-            f"A row{where} cannot be landed: {reason}. Nothing of this batch was landed. Give the row another value in "
-            f"transform= or partition_by=."
-        )
+    reasons = np.full(rows.num_rows, None, object)
+    for mask, reason in masks:
+        reasons[mask & (reasons == None)] = reason  # noqa: E711 - element by element
+    return reasons
+
+
+def _not_text(rows: pa.RecordBatch) -> Iterator[tuple[Any, str]]:
+    """Yield masks of rows with a text that is not UTF-8. Spark's cast of bytes to a string checks nothing."""
+    import numpy as np
+    import pyarrow as pa
+
+    def is_valid(values: Any) -> bool:
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if not is_valid(column):
+            mask = [not is_valid(pa.concat_arrays([column.slice(row, 1)])) for row in range(len(column))]
+            yield np.array(mask), f"its {name!r} is a text that is not UTF-8"
 
 
 def _keyless(rows: pa.RecordBatch, upsert: tuple[str, ...]) -> Iterator[tuple[Any, str]]:

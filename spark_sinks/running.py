@@ -34,6 +34,7 @@ from spark_sinks.decoding.values import RowPlan, Values
 from spark_sinks.errors import is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.partitions import check_partition_columns
+from spark_sinks.refusals import Place
 from spark_sinks.shape import DATE, TOMBSTONE
 from spark_sinks.source.batch_end import batch_end
 from spark_sinks.source.offsets import OffsetRange, split
@@ -47,6 +48,7 @@ from spark_sinks.tasks import (
     REJECTED,
     REPORT_COLUMNS,
     ROWS,
+    UNFIT,
     UNKNOWN,
     DecodeTask,
     Decoding,
@@ -65,6 +67,7 @@ REJECTED_UNNOTICED = 100
 """Up to this number of rejected records in a batch never stop a landing; more do, if their share is too large."""
 _RECORDS_PER_TASK = 20_000
 """Starting a task costs as much as landing this many records."""
+_KINDS = (ROWS, REJECTED, UNKNOWN, UNFIT, FIT)
 _MAX_RESTARTS = 3
 _MAX_ROUNDS = 20
 """The number of times that a batch is decoded: each round learns all unknown schemas that its tasks found."""
@@ -285,16 +288,30 @@ class Running:
             )
 
     def _written(self, frame: DataFrame, end: Mapping[int, int]) -> _Written:
-        """The batch in staged files, once all its schemas are known."""
+        """The batch in staged files, once all its schemas are known, and all records that a transform makes unfit."""
+        frames = self._frames
+        upsert = self._founding.upsert if frames.are_direct else ()  # a transform may make the columns
+        refused: dict[Place, str] = {}
         for _ in range(_MAX_ROUNDS):
             plan = self._values.plan(self.state.value_columns())
             stage = self._target.stage_directory()
-            decoding = Decoding(plan, dict(self.state.offsets), self._founding.upsert, self._frames.decoded_layout)
+            decoding = Decoding(plan, dict(self.state.offsets), upsert, frames.decoded_layout, refused)
             written = self._written_once(frame, end, plan, decoding, stage)
-            if not written.unknown:
+            if not written.unknown and not written.unfit:
                 return written
             self._values.learn(written.unknown)
-        raise SerializationError(f"{self._origin.topic}: after {_MAX_ROUNDS} rounds there are still unknown schemas")
+            if again := refused.keys() & written.unfit.keys():
+                partition, offset = min(again)
+                raise SerializationError(
+                    f"A row of {self._origin.topic}-{partition} at offset {offset} cannot be landed: "
+                    f"{written.unfit[min(again)]}. The record was left out, and transform= made the row again. Change "
+                    f"transform= so that _partition and _offset are those of the record that a row is made of."
+                )
+            refused |= written.unfit
+        raise SerializationError(
+            f"{self._origin.topic}: after {_MAX_ROUNDS} rounds there are still unknown schemas, or records that cannot "
+            f"be landed because of other rows of transform= each time"
+        )
 
     def _written_once(
         self, frame: DataFrame, end: Mapping[int, int], plan: RowPlan, decoding: Decoding, stage: str
@@ -332,7 +349,8 @@ class Running:
             self._frames.check_upsert(rows.columns, plan.columns.names)
         rows = self._frames.fitted(rows, self.state.columns())
         columns = self._table_columns(self._frames.columns(rows))
-        reports = collected(rows.mapInArrow(WriteTask(stage, self._frames.layout, None), REPORT_COLUMNS))
+        write = WriteTask(stage, self._frames.layout, None, upsert=self._founding.upsert)
+        reports = collected(rows.mapInArrow(write, REPORT_COLUMNS))
         if odd.value:
             again = WriteTask(stage, self._frames.layout, decoding, keep_rows=False)
             reports += collected(frame.mapInArrow(again, REPORT_COLUMNS))
@@ -410,21 +428,25 @@ def collected(reports: DataFrame) -> list[Any]:
 
 
 class _Written(NamedTuple):
-    """The reports of the tasks of a batch. ``fit``: the number of records that were not rejected."""
+    """The reports of the tasks of a batch. ``fit``: the number of records that were not rejected. ``unfit``: records
+    that must be, for the rows that a transform makes of them.
+    """
 
     rows: list[Report]
     rejected: list[Report]
     unknown: frozenset[int]
+    unfit: dict[Place, str]
     fit: int
     columns: pa.Schema
 
     @classmethod
     def of(cls, collected: list[Any], columns: pa.Schema) -> _Written:
         reports = [Report(*row) for row in collected]
-        by_kind = {kind: [each for each in reports if each.kind == kind] for kind in (ROWS, REJECTED, UNKNOWN, FIT)}
+        by_kind = {kind: [each for each in reports if each.kind == kind] for kind in _KINDS}
         unknown = frozenset(each.rows for each in by_kind[UNKNOWN])
+        unfit = {(each.partition, each.offset): each.reason for each in by_kind[UNFIT]}
         fit = sum(each.rows for each in by_kind[FIT] or by_kind[ROWS])
-        return cls(by_kind[ROWS], by_kind[REJECTED], unknown, fit, columns)
+        return cls(by_kind[ROWS], by_kind[REJECTED], unknown, unfit, fit, columns)
 
     def files(self) -> tuple[list[Any], list[Any]]:
         return [report.file() for report in self.rows], [report.file() for report in self.rejected]

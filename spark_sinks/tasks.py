@@ -9,11 +9,11 @@ Every class here is pickled to the tasks and called there by ``mapInArrow``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_sinks.decoding.values import Decoded, RowDecoder, RowPlan
-from spark_sinks.refusals import check_places, without_unfit
+from spark_sinks.refusals import Place, unfit_records, without_unfit
 from spark_sinks.shape import SOURCE_COLUMNS
 from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.stage import Layout, StageWriter
@@ -27,15 +27,15 @@ REPORT_COLUMNS = (
     "kind string, path string, directory string, rows bigint, size_bytes bigint, "
     "partition int, offset bigint, reason string"
 )
-ROWS, REJECTED, UNKNOWN, FIT = "rows", "rejected", "unknown", "fit"
+ROWS, REJECTED, UNKNOWN, FIT, UNFIT = "rows", "rejected", "unknown", "fit", "unfit"
 
 
 class Report(NamedTuple):
-    """The report of a task to the driver: a staged file of rows or of rejected records, the id of an unknown schema, or
-    the number of records that fit, if it did not write them.
+    """The report of a task to the driver: a staged file of rows or of rejected records, the id of an unknown schema,
+    the number of records that fit, if it did not write them, or a record of which a transform made an unfit row.
 
-    ``partition``, ``offset`` and ``reason``: of the first record in a file of rejected ones. An unknown schema's id is
-    in ``rows``.
+    ``partition``, ``offset`` and ``reason``: of the first record in a file of rejected ones, or of the unfit one. An
+    unknown schema's id is in ``rows``.
     """
 
     kind: str
@@ -55,15 +55,22 @@ class Decoding:
     """From records to rows: drop those that are landed already, reject those that cannot be a row of the table.
 
     ``upsert``: the columns that must not be null. ``layout``: its partitions must have a place for every row.
+    ``refused``: records that are rejected for the rows that a transform makes of them, see `WriteTask`.
     """
 
     def __init__(
-        self, plan: RowPlan, landed: dict[int, int], upsert: tuple[str, ...] = (), layout: Layout | None = None
+        self,
+        plan: RowPlan,
+        landed: dict[int, int],
+        upsert: tuple[str, ...] = (),
+        layout: Layout | None = None,
+        refused: Mapping[Place, str] | None = None,
     ) -> None:
         self._plan = plan
         self._landed = landed
         self._upsert = upsert
         self._layout = layout or Layout()
+        self._refused = refused
         self._decoder: RowDecoder | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
@@ -71,7 +78,7 @@ class Decoding:
         if self._decoder is None:
             self._decoder = self._plan.decoder()
         fresh = above(batch, self._landed)
-        return without_unfit(self._decoder.rows(fresh), fresh, self._upsert, self._layout)
+        return without_unfit(self._decoder.rows(fresh), fresh, self._upsert, self._layout, self._refused)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoder": None}
@@ -95,19 +102,32 @@ class DecodeTask:
 class WriteTask:
     """Writes rows to staged files; with ``decoding``, records to staged files of rows and of rejected records.
 
-    ``keep_rows=False`` writes the rejected only, and counts the others.
+    ``keep_rows=False`` writes the rejected only, and counts the others. Without ``decoding`` the rows are those of a
+    transform, for a table that is upserted by ``upsert``. If one of them cannot be landed, its record is reported
+    instead of files, and the batch is done again without that record. So none of the rows that a transform makes of a
+    record are in the table while the record is in the quarantine.
     """
 
-    def __init__(self, stage: str, layout: Layout, decoding: Decoding | None, *, keep_rows: bool = True) -> None:
+    def __init__(
+        self,
+        stage: str,
+        layout: Layout,
+        decoding: Decoding | None,
+        *,
+        keep_rows: bool = True,
+        upsert: tuple[str, ...] = (),
+    ) -> None:
         self._stage = stage
         self._layout = layout
         self._decoding = decoding
         self._keep_rows = keep_rows
+        self._upsert = upsert
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = StageWriter(self._stage, self._layout)
         quarantine = _Quarantine(self._stage, self._layout.compression)
         unknown: set[int] = set()
+        unfit: dict[Place, str] = {}
         fit = 0
         for batch in batches:
             rows = batch
@@ -117,12 +137,13 @@ class WriteTask:
                 if rejected is not None:
                     quarantine.write(rejected)
             else:
-                check_places(rows, self._layout)
+                unfit = unfit_records(rows, self._upsert, self._layout) | unfit
             fit += rows.num_rows
-            if self._keep_rows and not unknown:  # else all of it is decoded again
+            if self._keep_rows and not unknown and not unfit:  # else all of it is done again
                 writer.write(rows)
         reports = [Report(UNKNOWN, rows=schema_id) for schema_id in sorted(unknown)]
-        if not unknown:
+        reports += [Report(UNFIT, "", "", 0, 0, *place, reason) for place, reason in unfit.items()]
+        if not reports:
             reports = [Report(ROWS, *file) for file in writer.finish()] + quarantine.finish()
             if not self._keep_rows:
                 reports.append(Report(FIT, rows=fit))

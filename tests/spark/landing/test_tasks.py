@@ -22,13 +22,25 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.unite import Columns
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
 from spark_sinks.partitions import NULL_DIRECTORY, directory_name
-from spark_sinks.refusals import check_places, without_unfit
+from spark_sinks.refusals import unfit_records, without_unfit
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
 from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.stage import Layout, StageWriter, joined, split_by_directory
 from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.postgresql import PostgresDialect
-from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, FusedTask, Report, WriteTask, above, first_refusal
+from spark_sinks.tasks import (
+    FIT,
+    REJECTED,
+    ROWS,
+    UNFIT,
+    UNKNOWN,
+    Decoding,
+    FusedTask,
+    Report,
+    WriteTask,
+    above,
+    first_refusal,
+)
 from tests.spark.decoding.batches import source_batch
 from tests.spark.upkeep.conftest import GappyLog
 
@@ -53,6 +65,10 @@ def reports_of(task: WriteTask, batches: Sequence[pa.RecordBatch]) -> list[Repor
 
 def rows_in(report: Report) -> list[dict[str, Any]]:
     return pq.read_table(pa.BufferReader(Path(report.path).read_bytes())).to_pylist()
+
+
+def why_of(rejected: pa.RecordBatch, offset: int) -> str:
+    return next(row["error"] for row in rejected.to_pylist() if row["_offset"] == offset)
 
 
 def stops(first: int, count: int) -> list[bytes | None]:
@@ -171,8 +187,9 @@ def test_a_record_that_no_partition_can_hold_is_rejected(value: Any, why: str, f
         assert fit.column("_offset").to_pylist() == [0]
         assert [(row["_offset"], row["value"]) for row in rejected.to_pylist()] == [(1, b"2"), (2, b"3")]
         assert why in rejected.column("error")[0].as_py()
-        with pytest.raises(SerializationError, match="at offset 1 cannot be landed: its 'p'"):
-            check_places(rows, layout)
+        assert unfit_records(rows, (), layout) == {(0, offset): why_of(rejected, offset) for offset in (1, 2)}
+        with pytest.raises(SerializationError, match=r"A row cannot be landed: its 'p'.* Keep _partition and _offset"):
+            unfit_records(rows.select(["p"]), (), layout)
 
 
 def test_a_record_that_the_table_cannot_hold_is_rejected_by_the_task(tmp_path: Path) -> None:
@@ -183,6 +200,29 @@ def test_a_record_that_the_table_cannot_hold_is_rejected_by_the_task(tmp_path: P
     assert (rows.kind, rows.rows) == (ROWS, 1)
     assert (rejected.kind, rejected.offset) == (REJECTED, 1)
     assert rejected.reason == "its 'name' is a text with the character U+0000, which PostgreSQL cannot hold"
+
+
+def test_a_row_of_a_transform_that_cannot_be_landed_is_reported_instead_of_files(tmp_path: Path) -> None:
+    """A text that is not UTF-8 would be refused by the driver's commit, or by each reader."""
+    texts = pa.array([b"a", b"\xff", b"c", b"d"]).cast(pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_pydict(
+        {"note": texts, "id": [1, 2, None, 4], "_key": [b"k"] * 4, "_partition": [0, 0, 0, 1], "_offset": [0, 1, 2, 0]}
+    )
+    task = pickle.loads(pickle.dumps(WriteTask(str(tmp_path), Layout(), None, upsert=("id",))))
+    reports = reports_of(task, [rows.slice(0, 1), rows.slice(1), rows.slice(0, 1)])
+    assert [(each.kind, each.partition, each.offset, each.reason) for each in reports] == [
+        (UNFIT, 0, 1, "its 'note' is a text that is not UTF-8"),
+        (UNFIT, 0, 2, "the table is upserted by id, and the record has none"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_a_transform_made_unfit_is_rejected_when_the_batch_is_done_again() -> None:
+    values = open_values(ValueSettings("t", schema=Stop), url="unused").plan(None)
+    decode = pickle.loads(pickle.dumps(Decoding(values, {}, refused={(0, 1): "no", (1, 0): "other"})))
+    rows, rejected, _ = decode(source_batch(stops(0, 3)))
+    assert rows.column("_offset").to_pylist() == [0, 2]
+    assert [(row["_offset"], row["error"]) for row in rejected.to_pylist()] == [(1, "no")]
 
 
 def test_staged_files_hold_each_row_once_and_have_no_parquet_name(tmp_path: Path) -> None:

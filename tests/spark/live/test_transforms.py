@@ -13,6 +13,7 @@ import pytest
 from eventbus.errors import ConfigError, OffsetOutOfRange, SerializationError
 from eventbus.types import Record
 from spark_sinks import land, verify
+from spark_sinks.targets.choose import open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,3 +107,34 @@ def test_a_loss_in_the_midst_is_told_in_our_words(landed: Any, log: TestLog) -> 
 
     with pytest.raises(OffsetOutOfRange, match=r"orders-0 is to be landed in .* from offset 10 on.*fail_on_data_loss"):
         landed(None, max_offsets_per_trigger=10, progress=forget)
+
+
+@pytest.mark.parametrize("to", ["parquet", "delta:", "iceberg:", "sqlite:///"])
+def test_a_record_of_which_a_transform_makes_an_unfit_row_goes_to_the_quarantine(
+    landed: Any, log: TestLog, tmp_path: Path, to: str
+) -> None:
+    """Each row of such a record stays out of the table, also those that another task writes; the topic goes on."""
+    log.write("orders", orders(4))
+    url = f"{to}{tmp_path}/shop.db#orders" if "sqlite" in to else f"{to.removeprefix('parquet')}{tmp_path}/lake/t"
+
+    def transform(rows: DataFrame) -> DataFrame:
+        note = "CASE WHEN id = 2 AND n = 3 THEN CAST(X'FF' AS STRING) ELSE note END AS note"
+        return (
+            rows.selectExpr("*", "explode(sequence(1, 3)) AS n").repartition(3, "n").selectExpr("id", "n", note, *PLACE)
+        )
+
+    report = landed(transform, url)
+    assert (report.rows, report.rejected, report.lag) == (9, 1, 0)
+    target = open_target(url)
+    found = [row for batch in target.read(["id"]) for row in batch.column("id").to_pylist()]
+    assert sorted(found) == [0, 0, 0, 1, 1, 1, 3, 3, 3]
+    (refused,) = (row for batch in target.read_quarantine() for row in batch.to_pylist())
+    assert (refused["_offset"], refused["value"]) == (2, b'{"id": 2, "note": "n"}')
+    assert refused["error"] == "its 'note' is a text that is not UTF-8"
+    assert verify(log.path, "orders", url).ok
+
+
+def test_a_row_that_a_transform_makes_again_without_its_record_stops_the_landing(landed: Any, log: TestLog) -> None:
+    log.write("orders", orders(4))
+    with pytest.raises(SerializationError, match=r"orders-0 at offset 2 cannot be landed: .* transform= made the row"):
+        landed(lambda rows: rows.selectExpr("CAST(X'FF' AS STRING) AS note", *PLACE[:2], "2L AS _offset", "_timestamp"))
