@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from spark_sinks import stage
 from spark_sinks.tasks import FusedTask, WriteTask
 
 KILLED, STAGED, FULL = "killed", "staged", "full"
@@ -52,11 +51,11 @@ class BrokenTask(FusedTask):
         def fsync(handle: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        real, stage.os.fsync = stage.os.fsync, fsync
+        real, os.fsync = os.fsync, fsync
         try:
             yield from super().__call__(batches)
         finally:
-            stage.os.fsync = real
+            os.fsync = real
 
 
 def breaking(marks: Path, how: str, times: int = 1) -> Callable[..., BrokenTask]:
