@@ -162,7 +162,8 @@ def log_directory(path: str) -> str:
     if "://" in path:
         parts = urlsplit(path)
         if parts.scheme != "file":
-            advice = _INSTEAD.get(parts.scheme, "use file://")
+            near = difflib.get_close_matches(parts.scheme, ("file", *_INSTEAD), 1)
+            advice = _INSTEAD.get(parts.scheme) or (f"did you mean {near[0]}://?" if near else "use file://")
             raise ConfigError(f"path={path!r}: Spark reads the log from a directory; {advice}")
         path = unquote(parts.netloc + parts.path)
     directory = Path(path).expanduser().absolute()

@@ -83,6 +83,7 @@ TO = (*LAND, "./w")
         (("land", "./data", "/(x/", "./w"), "TOPIC /(x/ is not a regular expression: missing )"),
         (("land", "memory://", "orders", "./w"), "memory:// is not open in this process"),
         (("land", "http://h:9", "orders", "./w"), "Spark reads the log from a directory; use file://"),
+        (("land", "fil:///data", "orders", "./w"), "Spark reads the log from a directory; did you mean file://?"),
         (("land", "kafka://", "orders", "./w"), "kafka:// needs a broker: kafka://host:9092"),
         # the table
         (("land", "./plain", "payments", "./there"), "there holds topic 'orders', not 'payments': land it into its"),
