@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 MOST_WORKERS = 4
-SPARE_WORKERS = 1
+SPARE_WORKERS = 2
 """More than cores: tests of brokers, databases and processes wait for most of their time."""
 
 
 def worker_count(config: pytest.Config) -> int:
-    """One worker per core and one more, or none if few tests are selected, or -s or --pdb is given.
+    """One worker per core and two more, or none if few tests are selected, or -s or --pdb is given.
 
     Without workers, the tests run in this process.
     """

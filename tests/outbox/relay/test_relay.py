@@ -51,11 +51,8 @@ class Scene(NamedTuple):
             return list(connection.execute(select(table).order_by(table.c.id)))
 
     async def read(self, *topics: str) -> list[ConsumerRecord]:
-        found: list[ConsumerRecord] = []
         async with self.bus.new_consumer(topics=list(topics or ["t"]), group="reader", start="earliest") as consumer:
-            while records := await consumer.poll(0 if found else 200):
-                found += records
-        return found
+            return [record async for record in consumer.until_end()]
 
     async def drained(self, *topics: str) -> list[Any]:
         """Everything that is published once the relay has nothing to do."""
