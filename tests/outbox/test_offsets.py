@@ -22,7 +22,7 @@ from sqlalchemy.pool import StaticPool
 from eventbus import Consumer, EventBus, TopicPartition
 from eventbus.errors import ConfigError
 from outbox import OffsetsMoved, SqlOffsets
-from tests.databases import KINDS, MOST, ON_SERVERS, THREE, Database, NewDatabase
+from tests.databases import KINDS, MOST, ON_SERVERS, THREE, Database, NewDatabase, before_next_look_seconds
 from tests.tiers import quick
 
 pytestmark = pytest.mark.system
@@ -420,7 +420,7 @@ async def until_a_claim_waits(database: Database) -> None:
 
     with anyio.fail_after(60):
         while not await anyio.to_thread.run_sync(claims):  # noqa: ASYNC110 - servers have no event for waiters
-            await anyio.sleep(0.12)  # MariaDB refreshes its view of transactions only after that time without queries
+            await anyio.sleep(before_next_look_seconds())
 
 
 HEIRS = list(itertools.product(ON_SERVERS, [0, 3], [True, False]))

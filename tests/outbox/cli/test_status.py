@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from datetime import timedelta
 
 import msgspec
@@ -27,6 +28,7 @@ from outbox.status import (
     remarks,
     written_at_ms,
 )
+from tests.databases import before_next_look_seconds
 from tests.outbox.cli.conftest import OnOutbox, Shop, Spawn, fill
 
 pytestmark = pytest.mark.system
@@ -128,7 +130,8 @@ def test_an_open_transaction_that_has_written_shows(shop: Shop) -> None:
         shop.outbox.publish(writing, "orders", b"{}")
         with shop.database.plain.connect() as looking:
             found = read_stall(looking, shop.tables)
-            while found.writer is None:  # InnoDB lists its transactions from a copy that it renews every 0.1 s
+            while found.writer is None:
+                time.sleep(before_next_look_seconds())
                 found = read_stall(looking, shop.tables)
         assert found.writer.age_ms >= 0 and not found.unknown
         assert found.snapshot is not None, "this one, or another test's"
