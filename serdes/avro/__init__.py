@@ -2,7 +2,7 @@
 
 - ``serde``, ``messages``, ``subjects``, ``catalog``: `Avro`, and schema ids of messages
 - ``schema``, ``parse``, ``logical``, ``text``, ``normal``: the model; ``parse`` has Java's rules, also those for unions
-- ``resolve``: schema resolution, for codec, registry and AsyncAPI
+- ``resolve``: schema resolution, for codec and registry
 - ``from_types``, ``python_types``, ``marks``, ``codegen``: Python types to schemas, and back
 - ``codec``: bytes to objects; ``codec/branches`` chooses the branch of a union
 """
