@@ -1,9 +1,10 @@
 """Apache Kafka for tests: session fixtures that every test can use (tests/conftest.py loads this module as a plugin).
 
-``real`` is a single broker, and ``listeners`` are its addresses. ``cluster`` is three brokers; ``parted`` is three
-brokers whose network a test can cut. Brokers take seconds to start, so the files that share them belong to a group and
-run on the same worker: ``pytest.mark.xdist_group("kafka")``, or ``"cluster"`` for three. A test that stops or kills a
-broker starts it again.
+``real`` is a single broker, and ``listeners`` are its addresses. ``parted`` is three brokers whose network a test can
+cut, and ``cluster``, for the slow tier, three others. Brokers take seconds to start, so the files that share them
+belong to a group and run on the same worker: ``pytest.mark.xdist_group("kafka")``, or ``"cluster"`` for three. A test
+that stops or kills a broker starts it again. After the last test of the group they are killed: three idle brokers take
+a tenth of a core.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from eventbus.testing import RealKafka
 from tests.clients.jars import CACHE, LATEST, NotAvailableError, class_path, java
 from tests.cluster_faults.cluster import Cluster
 from tests.kafka.listeners import Listeners
+from tests.tiers import group_of_file
 
 REQUIRED = os.environ.get("EVENTBUS_TEST_CLIENTS") == "require"
 QUIET = {"auto.create.topics.enable": "false"}
@@ -60,36 +62,67 @@ def kafka_or_skip(folders: pytest.TempPathFactory, name: str, *, nodes: int = 1)
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
-def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listeners]:
-    kafka = kafka_or_skip(tmp_path_factory, "kafka")
-    listeners = Listeners(kafka)
-    with kafka:
-        yield listeners
+_running: list[RealKafka] = []
+
+
+def _run(kafka: RealKafka) -> RealKafka:
+    """Start the brokers of a fixture that do not run: before the first test of a group, or for a test outside of it."""
+    if kafka not in _running:
+        kafka.start()
+        _running.append(kafka)
+    return kafka
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or group_of_file(nextitem.path) != group_of_file(item.path):
+        pytest_sessionfinish()
+
+
+def pytest_sessionfinish() -> None:
+    """Kill the brokers, also if the run is interrupted."""
+    while _running:
+        _running.pop().kill()
 
 
 @pytest.fixture(scope="session")
+def _listeners(tmp_path_factory: pytest.TempPathFactory) -> Listeners:
+    return Listeners(kafka_or_skip(tmp_path_factory, "kafka"))
+
+
+@pytest.fixture(scope="module")
+def listeners(_listeners: Listeners) -> Listeners:
+    _run(_listeners.kafka)
+    return _listeners
+
+
+@pytest.fixture(scope="module")
 def real(listeners: Listeners) -> RealKafka:
     """One broker; ``real.url`` is its plaintext listener."""
     return listeners.kafka
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> RealKafka:
+    return kafka_or_skip(tmp_path_factory, "cluster", nodes=3)
+
+
+@pytest.fixture(scope="module")
+def cluster(_cluster: RealKafka) -> RealKafka:
     """Three brokers. Topics have three replicas, of which two must be in sync."""
-    with kafka_or_skip(tmp_path_factory, "cluster", nodes=3) as kafka:
-        yield kafka
+    return _run(_cluster)
 
 
 @pytest.fixture(scope="session")
 def _parted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(kafka_or_skip(tmp_path_factory, "parted", nodes=3))
-    with cluster.network, cluster.kafka:
+    with cluster.network:
         yield cluster
 
 
 @pytest.fixture
 def parted(_parted: Cluster) -> Cluster:
     """Three brokers, healed of what the test before has done to them and to their network."""
+    _run(_parted.kafka)
     _parted.heal()
     return _parted

@@ -51,11 +51,13 @@ def test_a_group_is_named_for_a_whole_file(request: pytest.FixtureRequest) -> No
 
 def test_files_that_share_a_server_are_in_its_group(request: pytest.FixtureRequest) -> None:
     """A file without the group runs on another worker, which would start a server of its own for it."""
-    groups = {"listeners": "kafka", "cluster": "cluster", "_parted": "cluster", "spark": "spark"}
+    groups = {"_listeners": "kafka", "_parted": "cluster", "spark": "spark"}
     for item in request.session.items:
         if tier_of(item) != "slow":
-            for fixture in groups.keys() & set(getattr(item, "fixturenames", ())):
+            fixtures = set(getattr(item, "fixturenames", ()))
+            for fixture in groups.keys() & fixtures:
                 assert group_of_file(item.path) == groups[fixture], f"{item.nodeid} uses {fixture}"
+            assert "_cluster" not in fixtures, f"{item.nodeid}: use parted, which runs anyway"
 
 
 def test_a_core_test_starts_no_process() -> None:

@@ -68,10 +68,10 @@ def group_of_file(path: Path) -> str | None:
     return found[1] if found else None
 
 
-def sort_key(items: Iterable[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, bool]]:
+def sort_key(items: Iterable[pytest.Item]) -> Callable[[pytest.Item], tuple[str, bool]]:
     """Return the key that puts groups (``xdist_group``) first, then files with system tests, then the others."""
     above_core = {item.path for item in items if tier_of(item) != "core"}
-    return lambda item: (item.get_closest_marker("xdist_group") is None, item.path not in above_core)
+    return lambda item: (group_of_file(item.path) or "~", item.path not in above_core)
 
 
 class CoreGuard:

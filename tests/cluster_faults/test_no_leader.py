@@ -7,7 +7,7 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.broker import TopicSpec
-from eventbus.testing import RealKafka
+from tests.cluster_faults.cluster import Cluster
 from tests.cluster_faults.load import PATIENCE_SECONDS, until
 from tests.kafka.urls import bus_url
 
@@ -18,10 +18,11 @@ async def is_ok(bus: EventBus) -> bool:
     return (await bus.health()).status == "ok"
 
 
-async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafka) -> None:
+async def test_a_partition_without_a_leader_stops_nothing_else(parted: Cluster) -> None:
     """A service that started meanwhile raised HandlerError: 'No leaders found' had no translation."""
+    node = parted.kafka.node(3)
     handled: list[bytes] = []
-    bus = EventBus(bus_url(cluster.bootstrap))
+    bus = EventBus(bus_url(parted.bootstrap))
 
     for topic in ("single", "alone", "replicated"):
 
@@ -31,7 +32,7 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
 
         assert handle is not None
 
-    async with EventBus(bus_url(cluster.bootstrap)) as admin:
+    async with EventBus(bus_url(parted.bootstrap)) as admin:
         unsafe = {"min.insync.replicas": "1"}
         specs = [
             TopicSpec("single", assignments=((1,), (3,)), configs=unsafe),
@@ -43,33 +44,29 @@ async def test_a_partition_without_a_leader_stops_nothing_else(cluster: RealKafk
             await admin.send("single", b"single-%d" % partition, partition=partition)
         for topic in ("alone", "replicated"):
             await admin.send(topic, topic.encode())
-        cluster.node(3).kill()
-        try:
-            async with bus:
+        node.kill()
+        async with bus:
 
-                async def both_wait() -> bool:
-                    reasons = {one.handler: one.reason for one in (await bus.health()).handlers}
-                    waiting = ("single-1 waits: the offsets of", "alone-0 waits: the offsets of")
-                    return all(text in reasons[text.partition("-")[0]] for text in waiting)
+            async def both_wait() -> bool:
+                reasons = {one.handler: one.reason for one in (await bus.health()).handlers}
+                waiting = ("single-1 waits: the offsets of", "alone-0 waits: the offsets of")
+                return all(text in reasons[text.partition("-")[0]] for text in waiting)
 
-                await until(lambda: {b"single-0", b"replicated"} <= set(handled))
-                await until(both_wait)
-                await admin.send("single", b"more", partition=0)
-                await until(lambda: b"more" in handled)
-                await anyio.to_thread.run_sync(cluster.node(3).start)
-                await until(lambda: {b"single-1", b"alone"} <= set(handled))
-                with anyio.fail_after(PATIENCE_SECONDS):
-                    await bus.drain()
-                assert len(handled) == 5
-                cluster.node(3).kill()
+            await until(lambda: {b"single-0", b"replicated"} <= set(handled))
+            await until(both_wait)
+            await admin.send("single", b"more", partition=0)
+            await until(lambda: b"more" in handled)
+            await anyio.to_thread.run_sync(node.start)
+            await until(lambda: {b"single-1", b"alone"} <= set(handled))
+            with anyio.fail_after(PATIENCE_SECONDS):
+                await bus.drain()
+            assert len(handled) == 5
+            node.kill()
 
-                async def loss_shows() -> bool:
-                    """Health was "ok": the handler had begun to read the partition before it lost its leader."""
-                    return any("alone-0 waits: no broker leads" in one.reason for one in (await bus.health()).handlers)
+            async def loss_shows() -> bool:
+                """Health was "ok": the handler had begun to read the partition before it lost its leader."""
+                return any("alone-0 waits: no broker leads" in one.reason for one in (await bus.health()).handlers)
 
-                await until(loss_shows)
-                await anyio.to_thread.run_sync(cluster.node(3).start)
-                await until(lambda: is_ok(bus))
-        finally:
-            if not cluster.node(3).is_running:
-                cluster.node(3).start()
+            await until(loss_shows)
+            await anyio.to_thread.run_sync(node.start)
+            await until(lambda: is_ok(bus))
