@@ -61,7 +61,9 @@ class ConsumerGroups:
     """The groups of one shard. Hard state: ``groups``.
 
     Timers are soft state, and belong to the shard: SESSION, JOIN (by then a classic member must have joined again, and
-    a member of the consumer protocol must have revoked its partitions) and SYNC.
+    a member of the consumer protocol must have revoked its partitions) and SYNC. A request whose records could not be
+    stored has changed nothing, so a decision that stores records cancels no timer of a member that it replaces,
+    removes or lets revoke. The timer expires without effect once there is nothing left to end (see `expire`).
     """
 
     __slots__ = ("_assigning", "config", "deadlines", "groups", "new_id", "topics")
@@ -200,7 +202,6 @@ class ConsumerGroups:
         turn.records += replaced
         group = group.copy()
         group.fold(replaced)
-        self._cancel(name, old_id)
         return group, new
 
     def advance(
@@ -230,15 +231,9 @@ class ConsumerGroups:
 
     def _watch(self, name: str, member: ConsumerMember, now_ms: int) -> None:
         """Start the ``rebalance_timeout_ms`` of a member of the consumer protocol that must revoke partitions."""
-        key = (name, Timer.JOIN, member.member_id)
         if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+            key = (name, Timer.JOIN, member.member_id)
             self.deadlines.set(key, now_ms + max(member.rebalance_timeout_ms, 0))
-        elif member.classic is None:
-            self.deadlines.cancel(key)
-
-    def _cancel(self, name: str, member_id: str) -> None:
-        for timer in (Timer.SESSION, Timer.JOIN, Timer.SYNC):
-            self.deadlines.cancel((name, timer, member_id))
 
     def _leave(self, request: ConsumerHeartbeat, turn: Turn) -> ConsumerHeartbeatResult:
         group = self._existing(request.group)
@@ -249,7 +244,6 @@ class ConsumerGroups:
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             away = msgspec.structs.replace(member, epoch=LEAVE_STATIC_EPOCH, revoking={})
             turn.records.append(records.current_record(group.name, member.member_id, away))
-            self.deadlines.cancel((group.name, Timer.JOIN, member.member_id))
         else:
             self.fence(group, [member.member_id], turn, "member_left")
         return ConsumerHeartbeatResult(member.member_id, request.member_epoch)
@@ -259,7 +253,6 @@ class ConsumerGroups:
         name = group.name
         turn.begun.append((name, cause))
         for member_id in member_ids:
-            self._cancel(name, member_id)
             # If storing fails, this timer tries again; if it succeeds, the timer finds no member to remove.
             self.deadlines.set((name, Timer.SESSION, member_id), turn.now_ms + RETRY_MS)
         if classics.can_downgrade(group, member_ids, self.config.group_max_size):
@@ -283,18 +276,16 @@ class ConsumerGroups:
         names."""
         stored, value = classics.downgraded(group, leaving, self.topics, turn.wall_now_ms)
         turn.records += stored
-        for member_id in group.members:
-            for timer in (Timer.JOIN, Timer.SYNC):
-                self.deadlines.cancel((group.name, timer, member_id))
         return value
 
     def expire(self, name: str, timer: Timer, member_id: str, turn: Turn) -> None:
-        """Handle the expiry of a deadline of a group."""
+        """Handle the expiry of a deadline of a group. It has no effect if the member has met it or is gone."""
         group = self.groups[name]
         member = group.members.get(member_id)
         if member is None:
             return
-        if timer is Timer.JOIN and member.classic is None and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        revokes = member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_away
+        if member.classic is None and timer is not Timer.SESSION and not (timer is Timer.JOIN and revokes):
             return
         self.fence(group, [member_id], turn, "session_expired")
 
@@ -394,6 +385,10 @@ class ConsumerGroups:
             self.groups.pop(read.group, None)
         elif group is not None:
             group.replay(read, value)
+            if value is None and read.type == records.MEMBER:
+                # The session's timer stays: if the group becomes a classic one, the member's session continues.
+                for timer in (Timer.JOIN, Timer.SYNC):
+                    self.deadlines.cancel((read.group, timer, read.name))
         elif value is not None and read.type != records.PARTITION_METADATA:
             group = self.groups[read.group] = ConsumerGroup(read.group)
             group.replay(read, value)

@@ -336,9 +336,9 @@ class Group:
         if self.state is State.PREPARING_REBALANCE:
             raise self._rebalancing()
         self.unsynced.discard(held.member_id)
-        if not self.unsynced:
-            self._deadlines.cancel((self.name, Timer.SYNC, ""))
         if self.state is State.STABLE:
+            if not self.unsynced:
+                self._deadlines.cancel((self.name, Timer.SYNC, ""))
             self._renew(held, turn.now_ms)
             turn.sync(reply, self._synced(held.assignment))
             return
@@ -441,6 +441,8 @@ class Group:
 
     def expire(self, timer: Timer, member_id: str, turn: Turn) -> None:
         """Handle the expiry of a deadline."""
+        if member_id and timer is not Timer.SESSION:
+            return  # it was set by a join that could not be stored, when the group was one of the consumer protocol
         match timer:
             case Timer.SESSION:
                 was_member = member_id in self.members
@@ -488,9 +490,6 @@ class Group:
                 turn.sync(member.syncing, self._rebalancing())
                 member.syncing = None
             self._renew(member, turn.now_ms)
-        self._opening = False
-        for timer in (Timer.JOIN, Timer.SYNC):
-            self._deadlines.cancel((self.name, timer, ""))
 
     # offsets ---------------------------------------------------------------------------------------------------------
 
@@ -553,12 +552,16 @@ class Group:
             member.assignment = stored.assignment
             members.append(member)
         self.members.replace(members, value.leader_id)
+        if self.state is State.COMPLETING_REBALANCE and not self.unsynced:
+            self._deadlines.cancel((self.name, Timer.SYNC, ""))
         self._enter(Event.ASSIGNED if members else Event.EMPTIED)
         self._deadlines.cancel((self.name, Timer.JOIN, ""))
 
     def delete(self) -> None:
         """Apply the group's tombstone."""
         self._enter(Event.DELETED)
+        for timer in (Timer.JOIN, Timer.SYNC):
+            self._deadlines.cancel((self.name, timer, ""))
 
     # look ------------------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,10 @@ class TransactionsShard:
         self.transactions: dict[str, TransactionMetadata] = {}
         self.producers: dict[int, TransactionMetadata] = {} if producers is None else producers
         self._continued: dict[str, tuple[ProducerIdAndEpoch, ProducerIdAndEpoch]] = {}
-        """Request and answer of the last `init` with ``expected``, for a retry. Soft state, as in Kafka."""
+        """Request and answer of the last `init` with ``expected``, for a retry. Soft state, as in Kafka.
+
+        It is valid while the answer is the id's producer: another producer that takes the id over gets another epoch.
+        """
 
     def __repr__(self) -> str:
         return f"TransactionsShard({' '.join(_line(*item) for item in sorted(self.transactions.items()))})"
@@ -108,9 +111,7 @@ class TransactionsShard:
                 known.producer_id if expected and producer.producer_id != known.producer_id else NO_PRODUCER_ID
             ),
         )
-        if expected is None:
-            self._continued.pop(transactional_id, None)
-        else:
+        if expected is not None:
             self._continued[transactional_id] = (expected, producer)
         return _stored(transactional_id, value, producer)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eventbus.coordinator.consumer_group import ConsumerGroupState
 from eventbus.coordinator.consumer_group_member import MemberState
-from eventbus.coordinator.group_rules import Timer
+from eventbus.coordinator.group_rules import State, Timer
 from tests.broker.test_consumer_groups_transcripts import ConsumerGroupsMachine
 from tests.broker.test_groups_random import CountingMachine, command
 from tests.tiers import quick
@@ -107,7 +107,10 @@ def check(machine: Machine) -> None:
             assert (one.state is MemberState.UNREVOKED_PARTITIONS) >= bool(one.revoking)
             assert one.epoch <= group.target_epoch
             if one.state is MemberState.UNREVOKED_PARTITIONS and one.classic is None:
-                assert one.is_away or machine.has_failed or (name, Timer.JOIN, member_id) in deadlines
+                assert one.is_away or (name, Timer.JOIN, member_id) in deadlines
+    for name, group in machine.shard.groups.items():  # also one that could not be converted, because nothing was stored
+        assert group.state is not State.PREPARING_REBALANCE or (name, Timer.JOIN, "") in deadlines
+        assert group.state is not State.COMPLETING_REBALANCE or (name, Timer.SYNC, "") in deadlines
     for client in machine.clients.values():
         group = machine.shard.consumers.groups.get("g")
         one = None if group is None else group.members.get(client.member_id)

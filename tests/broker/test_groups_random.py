@@ -117,7 +117,8 @@ def check(machine: CountingMachine) -> None:
             assert group.stored.generation_id == group.generation_id
         if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
             assert group.unsynced <= set(ids)
-            assert not group.unsynced or (name, Timer.SYNC, "") in deadlines
+            is_completing = group.state is State.COMPLETING_REBALANCE
+            assert not (group.unsynced or is_completing) or (name, Timer.SYNC, "") in deadlines  # it ends
         if group.state is State.PREPARING_REBALANCE:
             assert (name, Timer.JOIN, "") in deadlines  # it ends
         for member in members:

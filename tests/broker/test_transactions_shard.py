@@ -409,6 +409,16 @@ def test_a_late_retry_of_going_on_ends_nothing(log: Log) -> None:
     assert log.state is State.ONGOING
 
 
+def test_a_retry_is_answered_after_a_takeover_that_was_not_stored(log: Log) -> None:
+    producer = log.init()
+    following = log.init(producer)
+    log.shard.init("x", 60_000, 0, log.new_producer_id)
+    assert log.init(producer) == following
+    log.init()
+    with pytest.raises(ProducerFenced):
+        log.init(producer)
+
+
 def test_a_producer_goes_on_whose_end_was_not_answered(log: Log) -> None:
     producer = log.init()
     log.commit(producer)
