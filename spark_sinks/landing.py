@@ -98,16 +98,16 @@ class LandOptions(TypedDict, total=False):
 
 
 def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandReport:
-    """Land a topic as a table: until it is caught up, or, with ``every``, until ``stop`` is set.
+    """Land a topic as a table until it is caught up or, with ``every``, until ``stop`` is set.
 
-    Each record is there once, however often this is called and wherever a call before it was killed.
+    The table contains each record once, however often this is called and wherever an earlier call was killed.
 
     - ``url``: a log's directory or ``file://`` URL, ``kafka://host:port`` (a cluster, ``eventbus serve``), or a
       ``memory://`` whose bus is open in this process: Spark reads a copy, which goes with the log while this runs.
     - ``to``: a directory (Parquet), ``delta:DIRECTORY``, ``iceberg:...``, a SQLAlchemy URL, or ``console:``; for
       ``DIRECTORY`` also ``s3://``, ``gs://`` or ``az://``.
     - ``value``: ``avro`` (with a ``registry``; a log may hold its own), ``json`` (with a ``schema``), ``text`` or
-      ``bytes``; ``auto`` finds out. ``schema``: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL
+      ``bytes``; ``auto`` detects it. ``schema``: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL
       (``"carrier string, dep_delay double"``). Rows also get ``_topic, _partition, _offset, _timestamp`` and ``_key``,
       which is bytes or, with ``key="text"``, text. A null value becomes a row of nulls.
     - ``transform``: from DataFrame to DataFrame, called for each micro-batch after decoding. Row by row it is exactly
@@ -118,22 +118,22 @@ def land(url: str, topic: str, to: str, **options: Unpack[LandOptions]) -> LandR
       null value deletes the rows of its key. Delta and databases.
     - ``starting_offsets``: where a new table starts: ``earliest``, ``latest`` or Kafka's JSON.
     - ``max_offsets_per_trigger``: records per batch, which is what a crash repeats; ``progress`` is called after each.
-    - ``every``: seconds (or ``"10s"``) from one batch to the next; 0 goes on at once. None lands what there is.
-    - ``on_incompatible``: what becomes of values whose schema changed in a way that no column can follow: ``fail``,
+    - ``every``: seconds (or ``"10s"``) between batches; 0 starts the next immediately. None lands what there is.
+    - ``on_incompatible``: what to do with values whose schema changed in a way that no column can follow: ``fail``,
       ``quarantine`` or ``new_column``.
     - ``quarantine``: records that cannot be decoded or landed are kept next to the table, in the same commit; more than
       ``quarantine_limit`` of a batch (and than 100) stop the landing, as all of them do with ``quarantine=False``.
     - ``stage``: where tasks put files for a database; a directory that driver and tasks share.
-    - ``spark``: a session to use; by default the active one, else a new `spark_session`, ended afterwards.
+    - ``spark``: the session to use; by default the active session, else a new `spark_session`, stopped afterwards.
 
-    `land_many` does it with several topics.
+    `land_many` lands several topics.
 
-    Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when too many
-    records cannot be decoded (batches before them stay landed), `SchemaUnavailable` when the registry does not answer,
-    `OffsetOutOfRange` when retention removed records not yet landed, `LogLocked` when another process of this machine
-    lands the same table of files, `ProducerFenced` when another landing took the table over, which is how databases and
-    object stores keep two landings apart, `SparkCrashed` when the JVM was killed, `SparkFailed` for what Spark refuses,
-    such as a column that ``transform`` asks for and nobody has.
+    Raises `ConfigError` for wrong arguments. Raises `SerializationError` with topic, partition, offset and field when
+    too many records cannot be decoded; batches before them stay landed. Raises `SchemaUnavailable` when the registry
+    does not answer, and `OffsetOutOfRange` when retention removed records not yet landed. Raises `LogLocked` when
+    another process of this machine lands the same table of files, and `ProducerFenced` when another landing took the
+    table over, which is how databases and object stores keep two landings apart. Raises `SparkCrashed` when the JVM was
+    killed, and `SparkFailed` for what Spark refuses, such as a column of ``transform`` that does not exist.
     """
     if are_several(topic):
         raise ConfigError(f"topic={topic!r}: land() lands one topic; several: land_many(url, topics, to)")

@@ -339,8 +339,8 @@ class Running:
     def _transformed(self, frame: DataFrame, plan: RowPlan, decoding: Decoding, stage: str) -> _Written:
         """Write a batch with the caller's transform. Rejected records do not pass through it, and cost a second pass.
 
-        An accumulator may count a task twice that Spark runs twice; here it only matters whether it is zero. There is
-        one for all batches: pyspark never forgets one.
+        The accumulator may count a task twice if Spark runs it twice; here it only matters whether it is zero. All
+        batches share it, because pyspark never frees an accumulator.
         """
         odd = self._odd = self._odd or frame.sparkSession.sparkContext.accumulator(0)
         odd.value = 0

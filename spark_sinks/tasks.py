@@ -31,11 +31,12 @@ ROWS, REJECTED, UNKNOWN, FIT, UNFIT = "rows", "rejected", "unknown", "fit", "unf
 
 
 class Report(NamedTuple):
-    """The report of a task to the driver: a staged file of rows or of rejected records, the id of an unknown schema,
-    the number of records that fit, if it did not write them, or a record of which a transform made an unfit row.
+    """The report of a task to the driver, distinguished by ``kind``.
 
-    ``partition``, ``offset`` and ``reason``: of the first record in a file of rejected ones, or of the unfit one. An
-    unknown schema's id is in ``rows``.
+    It names a staged file of rows or of rejected records, the id of an unknown schema (in ``rows``), the number of
+    records that fit if the task did not write them, or a record from which a transform made an invalid row.
+
+    ``partition``, ``offset`` and ``reason`` describe the first rejected record of a file, or the invalid row's record.
     """
 
     kind: str

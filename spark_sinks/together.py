@@ -24,9 +24,9 @@ def run_all(
 ) -> None:
     """Land each until it is caught up, or all of them every ``every_ms`` until ``stop`` is set or Ctrl-C.
 
-    A stop waits for the end of the current batch. The error of a landing is raised after the others were stopped or,
-    without ``every_ms``, after the rest was landed: one bad topic must not keep all of them waiting. A topic that does
-    not exist yet is landed as soon as it is created.
+    A stop waits for the end of the current batch. The error of a landing is raised after the other landings were
+    stopped or, without ``every_ms``, after they were caught up: a bad topic must not block the others. A topic that
+    does not exist yet is landed as soon as it is created.
     """
     stop = stop or threading.Event()
     groups = [[running] for running in runs if running.look()] if every_ms is None else [list(runs)]

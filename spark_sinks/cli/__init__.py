@@ -5,11 +5,11 @@ from __future__ import annotations
 from eventbus.cli.parser import Subcommands, add_actions
 
 COMMANDS = ("land", "status", "verify", "replay_quarantine", "compact", "doctor", "warmup")
-"""Modules of this package; what is heavy they import when they run."""
+"""The modules of this package. Each imports pyspark and pyarrow only when its command runs."""
 
 EPILOG = """\
   eventbus spark land orders ./warehouse/orders                       once, until it is caught up
-  eventbus spark land orders delta:./lake/orders --follow             and on and on, until Ctrl-C
+  eventbus spark land orders delta:./lake/orders --follow             continuously, until Ctrl-C
   eventbus spark verify ./warehouse/orders                            each record is there once, and every gap explained
 
 The log goes first, where it is not ./data (or --url): eventbus spark land kafka://localhost:9092 orders ./orders

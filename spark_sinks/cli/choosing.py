@@ -105,7 +105,7 @@ def add_values(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--schema", metavar="COLUMNS",
-        help="of JSON: 'carrier string, delay double', or a class of your own, module:Class",
+        help="of JSON: 'carrier string, delay double', or a class, module:Class",
     )  # fmt: skip
     group.add_argument("--registry", metavar="URL", help="of Avro: the schema registry; `log` for the one in the log")
     group.add_argument("--key", choices=("bytes", "text"), default="bytes", help="what _key is (default: bytes)")
@@ -125,7 +125,7 @@ def values_of(args: argparse.Namespace) -> ValueArguments:
 
 
 def named_object(name: str, flag: str, program: str) -> Any:
-    """What ``module:name`` names; modules of the current directory too. Raises UsageError."""
+    """Import the object ``module:name``, also from the current directory. Raises UsageError."""
     import sys
 
     if "/" in name or name.partition(":")[0].endswith(".py") or not re.fullmatch(r"[\w.]+:[\w.]+", name):

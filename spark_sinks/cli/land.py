@@ -36,7 +36,7 @@ Begin it again after Ctrl-C, a crash or a power cut: it goes on where the table 
 
 
 def add(actions: Subcommands) -> None:
-    parser = actions.add_parser("land", help="topics into tables, until they are caught up or for good", epilog=_EPILOG)
+    parser = actions.add_parser("land", help="land topics in tables, once or continuously", epilog=_EPILOG)
     add_place(parser, topic_required=True)
     add_values(parser)
     _add_table(parser)
@@ -134,7 +134,7 @@ def run_land(args: argparse.Namespace) -> int:
 
 
 def transform_of(name: str, program: str) -> Callable[[Any], Any]:
-    """The function that ``--transform`` names; what it raises is told with that name."""
+    """Return the function that ``--transform`` names, wrapped so that its errors name the option."""
     function = named_object(name, "--transform", program)
     if not callable(function):
         raise UsageError(f"{program}: --transform {name} is no function")
@@ -157,7 +157,7 @@ def columns_of(text: str) -> tuple[str, ...]:
 
 
 def show(reports: Sequence[LandReport], out: Output) -> None:
-    """What was landed, in a table or as JSON: a list, an element for each topic."""
+    """Print the landed topics as a table, or as a JSON list with one element per topic."""
     if out.json:
         out.data([report._asdict() for report in reports])
         return
@@ -190,7 +190,7 @@ def share(text: str) -> float:
 
 
 class _Progress:
-    """Called by the engine after each batch; beside JSON a line of it for each batch that follows."""
+    """Report each batch when the engine has committed it; with ``--json --follow``, as one line of JSON."""
 
     def __init__(self, out: Output, report: Callable[[str, int, int, str], None], *, follows: bool) -> None:
         self._out = out

@@ -18,7 +18,7 @@ _EPILOG = """\
   eventbus spark replay-quarantine ./warehouse/orders --dry-run
   eventbus spark replay-quarantine ./data orders ./warehouse/orders --registry http://localhost:8081
 
-Mend the schema first, then give the options of the landing. What is good now moves into the table and the rest stays,
+Fix the schema first, then give the options of the landing. What is good now moves into the table and the rest stays,
 in one commit. It takes the table over: stop a landing that follows before it, and begin it again afterwards.
 Exit code 1 when something had to stay.
 """

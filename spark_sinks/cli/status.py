@@ -1,4 +1,4 @@
-"""``eventbus spark status``: how far a table is, and how far behind."""
+"""``eventbus spark status``: the landed offsets of a table and its lag."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Read from the table's own account, while it is landed or not. Spark is not start
 
 
 def add(actions: Subcommands) -> None:
-    parser = actions.add_parser("status", help="how far a table is, and how far behind", epilog=_EPILOG)
+    parser = actions.add_parser("status", help="show the landed offsets of a table and its lag", epilog=_EPILOG)
     add_place(parser, topic_required=False)
     parser.add_argument("--columns", action="store_true", help="its columns too")
     parser.add_argument(
@@ -77,7 +77,7 @@ def show(found: TableStatus, out: Output, *, columns: bool) -> None:
         if each.landed > each.log_end:
             out.note(
                 f"{found.topic}-{each.partition}: the table is at offset {each.landed:,}, and the log ends at "
-                f"{each.log_end:,}: another log, or the topic was made anew"
+                f"{each.log_end:,}. This is another log, or the topic was deleted and created again"
             )
 
 

@@ -204,7 +204,7 @@ class JsonValues:
         if isinstance(names, Conflict):
             raise SerializationError(
                 f"schema= does not fit the table: {names}. Nothing was landed. Give the field the type of its "
-                "column; or land with on_incompatible='new_column', which gives it a column of its own"
+                "column; or land with on_incompatible='new_column', which adds a new column for it"
             )
         payload = columns.fields()
         own = pa.schema([pa.field(name, field.type) for name, field in zip(names, fields, strict=True)])

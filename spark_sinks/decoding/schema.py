@@ -1,7 +1,7 @@
 """Convert between msgspec.Struct types and the Arrow columns of a table.
 
-The caller gives either of them (``schema=``), and the other is derived. All decoding is done by msgspec, so a table
-accepts exactly what a consumer with the same type accepts, and its errors have the same text.
+The caller gives the type or the columns (``schema=``), and this module derives the rest. All decoding is done by
+msgspec, so a table accepts exactly what a consumer with that type accepts, and its errors have the same text.
 """
 
 # pyarrow has no type information.

@@ -1,4 +1,4 @@
-"""Give Java the network settings of Python: the same proxy, and the same trusted authorities.
+"""Give Java the network settings of Python: its proxy and its trusted certificate authorities.
 
 A Java from a wheel knows neither the machine's proxy nor a company's certificate authority.
 """

@@ -41,7 +41,7 @@ _FOR_TARGETS = {
     "MySQL, MariaDB": ("pymysql", "pymysql"),
     "kafka:// (offsets)": ("confluent-kafka", "eventbus-log[kafka]"),
 }
-"""What each needs, and what to give to pip."""
+"""Each kind of table with the module that it imports and the distribution that pip installs for it."""
 _NEEDED_MEMORY_BYTES = 2 << 30
 _NEEDED_DISK_BYTES = 1 << 30
 _CONNECT_S = 5.0
@@ -57,7 +57,7 @@ class Check(NamedTuple):
 
 
 def doctor(spark: SparkSession | None = None) -> list[Check]:
-    """All checks in the order in which to mend; with ``spark``, the settings of that session too."""
+    """Run all checks, in the order in which to fix them; with ``spark``, check the settings of that session too."""
     return [
         *_libraries(),
         _java(),
@@ -95,7 +95,7 @@ def _java() -> Check:
 
 
 def _spark() -> Iterator[Check]:
-    """What was made ready for Spark: classes, the source's name, the Kafka source."""
+    """Check the preparations for Spark: the class cache, the name ``eventbus`` of the source, the Kafka source."""
     if importlib.util.find_spec("pyspark") is None:
         return
     try:
@@ -110,7 +110,7 @@ def _spark() -> Iterator[Check]:
     except ConfigError:
         pass
     if importlib.util.find_spec("pyspark_eventbus") is None:
-        advice = "install the package (pip), or call spark_sinks.register(spark) in sessions of your own"
+        advice = "install the package (pip), or call spark_sinks.register(spark) in each session"
         yield Check('format("eventbus")', "hint", "not found by plain sessions", advice)
     else:
         yield Check('format("eventbus")', "ok", "known to every session")
@@ -133,16 +133,16 @@ def _kafka_source() -> Check:
 
 
 def _environment() -> Iterator[Check]:
-    """Variables that change what Spark does: somebody set them, perhaps for another Spark."""
+    """Check environment variables that change what Spark does. They may have been set for another Spark."""
     if python := os.environ.get("PYSPARK_PYTHON"):
         found, name = shutil.which(python), "PYSPARK_PYTHON"
         if found is None:
-            yield Check(name, "bad", python, "there is no such program: unset it, and workers run this Python")
+            yield Check(name, "bad", python, "this program does not exist: unset it, and workers run this Python")
         elif Path(found).absolute().parent != Path(sys.executable).absolute().parent:
             advice = "workers run it: it needs this Python's minor version and packages; unset it, if in doubt"
             yield Check(name, "hint", found, advice)
     if conf := os.environ.get("SPARK_CONF_DIR"):
-        advice = "spark-defaults.conf in it counts, wherever spark_session() has no setting of its own"
+        advice = "its spark-defaults.conf applies to every setting that spark_session() does not set"
         yield Check("SPARK_CONF_DIR", "hint", conf, advice)
 
 

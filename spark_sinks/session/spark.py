@@ -44,11 +44,11 @@ def default_conf() -> dict[str, str]:
 def spark_session(
     app_name: str = "eventbus", *, conf: Mapping[str, object] | None = None, log_level: str = "ERROR", **more: object
 ) -> SparkSession:
-    """A Spark session on this machine that knows ``format("eventbus")`` and needs no installed Java.
+    """Return a Spark session on this machine that knows ``format("eventbus")`` and needs no installed Java.
 
     ``conf`` holds Spark's settings by their dotted names; keyword arguments are the same with underscores for dots
     (``spark_driver_memory="2g"``). ``session.stop()``, leaving a ``with`` block, or the end of the interpreter ends the
-    JVM too. A session that is active already is returned as it is, with the source registered. ``log_level`` is
+    JVM too. An active session is returned unchanged, with the source registered. ``log_level`` is
     Spark's; ``OFF`` silences the Python workers as well.
 
     Raises `ConfigError` when pyspark is missing (with the ``pip install`` to run) or no Java 17 or newer is found.

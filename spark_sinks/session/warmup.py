@@ -27,9 +27,9 @@ class Warmup(NamedTuple):
 
 
 def warmup() -> Warmup:
-    """Make the cache for this machine's Java and Spark, anew; caches of others go. Takes a minute and 200 MB of disk.
+    """Rebuild the class cache for this machine's Java and Spark, and delete the caches for other versions.
 
-    Raises `ConfigError` when there is no Java or no pyspark, or when the training does not end well.
+    It takes a minute and 200 MB of disk. Raises `ConfigError` if Java or pyspark is missing, or if the training fails.
     """
     started = time.monotonic()
     java = find_java()

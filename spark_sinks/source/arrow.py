@@ -1,7 +1,7 @@
-"""Log bytes to Arrow, column by column: the decoding half of the source.
+"""Convert log bytes to Arrow, column by column: the decoding half of the source.
 
-`eventbus.records.columnar` says where every key and value lies; one Arrow array is laid over the bytes as they are
-(key, gap, value, gap, key, ...), and taking each fourth element copies all keys, or all values, in one go.
+`eventbus.records.columnar` returns the position of every key and value. An Arrow array is laid over the unchanged bytes
+(key, gap, value, gap, key, ...), and taking every fourth element copies all keys, or all values, in a single call.
 """
 
 # pyarrow has no type information.
@@ -91,7 +91,7 @@ def _read_arrays(buffer: Buffer, offsets: OffsetRange) -> Iterator[RecordArrays]
     _, at, end = offsets
     while True:
         arrays = _arrays(buffer, offsets._replace(start=at), verify=False, max_grown_bytes=GROWN_BYTES)
-        if arrays.next_offset == at:  # all of the buffer is behind us
+        if arrays.next_offset == at:  # the whole buffer has been read
             return
         yield arrays
         at = arrays.next_offset

@@ -3,8 +3,8 @@
 Spark writes ``offsets/<batch>`` into the checkpoint before it runs a batch (``OffsetSeqLog``): a version, its own
 metadata, and a line of JSON per source. The public API shows the end only after the batch, in its progress, but a
 landing commits it together with the rows. The rows do not show it, because the last offsets of a partition may be
-transaction markers. The checkpoint belongs to one run of one version of Spark, so an unknown format ends the landing
-with an error, and the table is unchanged.
+transaction markers. The checkpoint belongs to a single run of Spark, so an unknown format ends the landing with an
+error, and the table is unchanged.
 """
 
 from __future__ import annotations

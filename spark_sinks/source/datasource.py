@@ -54,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
 
 class EventBusDataSource(DataSource):
-    """The source by name. Spark asks it for a schema first, so a wrong option is told at ``load()``."""
+    """The source ``format("eventbus")``. Spark requests its schema first, so a wrong option fails at ``load()``."""
 
     @classmethod
     def name(cls) -> str:
@@ -72,7 +72,7 @@ class EventBusDataSource(DataSource):
 
 
 class Range(InputPartition):
-    """An `OffsetRange` on its way to a task."""
+    """An `OffsetRange` in the form in which Spark sends it to a task."""
 
     def __init__(self, offsets: OffsetRange) -> None:
         super().__init__(tuple(offsets))
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._json(reached)
 
     def _is_too_little(self, records: int) -> bool:
-        """Whether a micro-batch should wait for more; the first one never does, and ``availableNow`` cannot."""
+        """True if a micro-batch should wait for more records. The first never waits, and ``availableNow`` cannot."""
         least, now = self._options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._target is not None:
             return False
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds
 
     def _check_topic(self, topic: str, id: str) -> None:
-        """One that was made anew may have as many records again, so that no offset tells."""
+        """Compare the topic's id: a topic created again may have as many records, so offsets do not show it."""
         if id and self._topic_ids.setdefault(topic, id) != id:
             raise OffsetOutOfRange(
                 f"the topic {topic} was deleted and made again since this stream read it: its records have other "
@@ -189,7 +189,7 @@ def _plan(options: SourceOptions, start: Offsets, end: Offsets, bounds: Bounds) 
 def _kept(
     options: SourceOptions, where: TopicPartition, start: int, end: int, bounds: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """The part of ``[start, end)`` that the log still has; `OffsetOutOfRange` for the rest unless told otherwise."""
+    """Return the part of ``[start, end)`` that the log has. With ``failOnDataLoss`` it must have all of it."""
     first, last = bounds or (0, 0)
     start = resolve(start, (first, last))
     inside = min(max(start, first), last), min(max(end, first), last)

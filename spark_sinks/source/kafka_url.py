@@ -1,8 +1,8 @@
-"""``kafka://host:9092?security.protocol=SSL``: what the bus's URL of a cluster means to Spark's Java client.
+"""Translate the bus's URL of a cluster (``kafka://host:9092?security.protocol=SSL``) for Spark's Java client.
 
-The settings are librdkafka's, as everywhere in the bus. Java's client has most of them under the same name; what it
-says differently (certificates, passwords) is put into its words here. Settings of the bus's own producers and consumers
-have no meaning for a reader of offsets, and are passed over, so that one URL serves everywhere.
+The settings are librdkafka's, as everywhere in the bus. Java's client has most of them under the same name; those that
+it names differently (certificates, passwords) are translated here. Settings of the bus's own producers and consumers
+have no meaning for a reader of offsets and are skipped, so that the same URL works everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAME = frozenset(
         *("security.protocol", "sasl.mechanism", "ssl.key.password", "ssl.endpoint.identification.algorithm"),
     }
 )
-"""One name and one meaning in librdkafka and in Java."""
+"""Settings with the same name and meaning in librdkafka and in Java."""
 _SAID_DIFFERENTLY = frozenset(
     {
         *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location"),

@@ -25,7 +25,7 @@ Bounds = Mapping[TopicPartition, tuple[int, int]]
 
 
 class OffsetRange(NamedTuple):
-    """What one task reads: ``start`` inclusive, ``end`` exclusive."""
+    """The offsets that a task reads: ``start`` inclusive, ``end`` exclusive."""
 
     topic_partition: TopicPartition
     start: int
@@ -75,9 +75,9 @@ def check_kept(where: TopicPartition, start: int, end: int, bounds: tuple[int, i
     first, last = bounds
     if start < first or max(start, end) > last:
         raise OffsetOutOfRange(
-            f"{where} is to be read from offset {start} to {end}, but the log has {first} to {last}: retention removed "
-            f"records, or the topic was deleted and made again. Set failOnDataLoss=false to pass over what is gone, "
-            f"or start anew with another checkpoint and startingOffsets"
+            f"the query reads {where} from offset {start} to {end}, but the log has {first} to {last}: retention "
+            f"removed records, or the topic was deleted and created again. Set failOnDataLoss=false to skip the "
+            f"missing records, or start again with another checkpoint and startingOffsets"
         )
 
 

@@ -35,7 +35,7 @@ KNOWN = {
     "maxTriggerDelay": "but no longer than this, 15m by default; streams only",
     "minPartitions": "tasks to aim at; the number of cores by default",
     "maxRecordsPerPartition": "records per task",
-    "failOnDataLoss": "true (the default): offsets that are gone stop the query; false: they are passed over",
+    "failOnDataLoss": "true (the default): missing offsets stop the query; false: they are skipped",
     "includeHeaders": "true adds the column headers; false by default",
     "claims": "the directory of a claim check: values that are in it in place of their names",
     "isolation.level": "read_committed: there is no other",
@@ -48,7 +48,7 @@ _OF_CLUSTERS = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
-    """Parsed options."""
+    """The options of ``format("eventbus")``, parsed and checked."""
 
     directory: str
     subscribe: tuple[str, ...] = ()
@@ -91,11 +91,11 @@ class SourceOptions(msgspec.Struct, frozen=True):
         return {each: found[each] for each in self.assign}
 
     def start(self, bounds: Bounds, reader: LogReader) -> Offsets:
-        """Where to begin; at the first offset in a partition that is not named."""
+        """Return the start of each partition: the first offset, unless ``startingOffsets`` names the partition."""
         return self.starting.place(bounds, reader, unnamed=0)
 
     def end(self, bounds: Bounds, reader: LogReader) -> Offsets:
-        """Where a batch ends; at the end of a partition that is not named."""
+        """Return the end of each partition for a batch: the log's end, unless ``endingOffsets`` names the partition."""
         return self.ending.place(bounds, reader, unnamed=1)
 
 
@@ -145,7 +145,7 @@ def _directory(path: str | None) -> str:
 
 _INSTEAD = {
     "kafka": "for a Kafka cluster there is Spark's format('kafka')",
-    "memory": "this one is in its own process alone, where `land` makes a copy of it; use file:// for jobs of your own",
+    "memory": "this one is in its own process alone, where `land` makes a copy of it; use file:// for other jobs",
 }
 
 
@@ -191,8 +191,8 @@ def _spelled(options: Mapping[str, str], stream: bool | None) -> dict[str, str]:
         raise ConfigError(f"{min(wrong)} is for spark.readStream; limit a batch with endingOffsets")
     if given.get("isolation.level", "read_committed").strip().lower() != "read_committed":
         raise ConfigError(
-            f"isolation.level={given['isolation.level']!r}: only read_committed; a directory tells its readers no more "
-            f"than what is committed"
+            f"isolation.level={given['isolation.level']!r}: only read_committed is supported, because readers of a "
+            f"directory see committed records only"
         )
     return given
 

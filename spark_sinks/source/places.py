@@ -1,4 +1,4 @@
-"""Offsets of one topic as options of a source: the same for `format("eventbus")` and for Spark's Kafka source."""
+"""Format a topic's offsets as options of a source: `format("eventbus")` and Spark's Kafka source share the form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a read begins or ends: by a word, by offsets, or by time; and what that means for a log as it is now."""
+"""Parse where a read starts or ends (a word, offsets or a time), and resolve it against the current log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Position(msgspec.Struct, frozen=True):
     """``everywhere``: one offset (-2, -1) for all partitions; or ``each``: one per partition. With ``is_time`` they are
     times (ms since the epoch), and stand for the first record at or after them.
 
-    ``or_latest``: a partition that has no such record is placed at its end, instead of `OffsetOutOfRange`.
+    ``or_latest``: a partition without a record at or after the time starts at its end, instead of `OffsetOutOfRange`.
     """
 
     option: str
@@ -100,7 +100,7 @@ def end_position(given: Mapping[str, str]) -> Position:
 
 
 def whole_number(text: str) -> int | None:
-    """What a text of digits says; None for other texts, and for more than any offset or time has."""
+    """Return the number that a string of digits stands for; None for other strings, or for more than 18 digits."""
     return int(text) if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) else None
 
 

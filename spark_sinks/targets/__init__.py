@@ -1,7 +1,7 @@
-"""Where rows go: Parquet, Delta, Iceberg, SQL databases. Each commits rows and offsets in one step.
+"""Targets of a landing: Parquet, Delta, Iceberg and SQL databases. Each commits rows and offsets atomically.
 
 - ``target``: the interface, and the offsets at which a landing resumes
-- ``founding``: the account of a table is created, checked and taken over
-- ``parquet``, ``delta``, ``iceberg``, ``sql``, ``console``: one target each
-- ``files``, ``parts``, ``stages``, ``beside``, ``logged``: what tables of files share
+- ``founding``: create, check and take over the account of a table
+- ``parquet``, ``delta``, ``iceberg``, ``sql``, ``console``: the targets
+- ``files``, ``parts``, ``stages``, ``beside``, ``logged``: code that tables of files share
 """

@@ -31,9 +31,9 @@ def open_console(options: TargetOptions) -> ConsoleTarget:
 
 
 class ConsoleTarget:
-    """Prints `SHOWN_ROWS` rows of each batch to standard output: as a table on a terminal, else lines with tabs.
+    """Print `SHOWN_ROWS` rows of each batch to standard output: as a table on a terminal, else lines with tabs.
 
-    Its account is in memory: the next landing begins where it is told to, not where this one ended.
+    The account is in memory only: the next landing starts at ``starting_offsets``, not where this landing ended.
     """
 
     name = "console:"
@@ -51,7 +51,7 @@ class ConsoleTarget:
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if self._state is None:
-            self._say(f"console: {founding.topic} is only shown, and nobody remembers how far")
+            self._say(f"console: {founding.topic} is only shown, and the landed offsets are not stored")
             self._state = found(founding, new_id(), now_ms)
         self._state = take_over(self._state, founding)
         return self._state

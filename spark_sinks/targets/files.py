@@ -25,7 +25,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENO
 
 
 class Files(Protocol):
-    """What the commit protocol needs of a file system or an object store."""
+    """The operations that the commit protocol needs of a file system or an object store."""
 
     parallel: int
     """How many files it is worth to rename at once."""
@@ -60,7 +60,7 @@ class Files(Protocol):
 
     def sync_dir(self, path: str) -> None: ...
     def sync_file(self, path: str) -> None:
-        """For a file that another library wrote, which leaves that to the operating system."""
+        """Flush a file to disk that another library wrote without doing so."""
         ...
 
 
@@ -184,7 +184,7 @@ class DirectoryLock:
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Lock an open file against everybody else; False when somebody has it. The lock falls when the file is closed."""
+    """Lock an open file exclusively; False if it is locked already. Closing the file releases the lock."""
     try:
         if os.name == "nt":
             import msvcrt
@@ -201,7 +201,7 @@ def try_lock(file: IO[str]) -> bool:
 
 
 def _unless_gone(error: OSError) -> None:
-    """What cannot be listed is not empty; a directory may be missing, or go meanwhile."""
+    """Raise the error unless the directory is missing or was removed meanwhile: unreadable does not mean empty."""
     if not isinstance(error, FileNotFoundError):
         raise error
 

@@ -1,4 +1,4 @@
-"""Where a table is: a local path, or a path in an object store that can be used like one."""
+"""The place of a table: a local path, or a path in an object store with the same methods."""
 
 from __future__ import annotations
 

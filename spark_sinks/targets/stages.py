@@ -1,4 +1,4 @@
-"""Where staged files wait for the transaction that takes them in."""
+"""The directory in which staged files wait for the transaction that loads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_sinks.targets.target import SinkState
 class Stage:
     """A directory for each table, below ``root`` (None: the system's, which this machine's tasks can write).
 
-    It is called after the table's id, so that whoever lands the table next finds what a crash left.
+    Its name contains the table's id, so that the next landing of the table finds what a crash left.
     """
 
     def __init__(self, root: str | None) -> None:
@@ -45,7 +45,7 @@ class Stage:
 
     @staticmethod
     def _make_private(directory: Path) -> None:
-        """Where everybody may write, nobody else may have made it, or look into it."""
+        """Create the directory for this user only: in /tmp another user may have created it to read the rows."""
         directory.mkdir(mode=0o700, exist_ok=True)
         if os.name != "nt" and directory.stat().st_uid != os.getuid():
-            raise StorageError(f"{directory} belongs to another user: name a directory of your own with stage=")
+            raise StorageError(f"{directory} belongs to another user: choose another directory with stage=")

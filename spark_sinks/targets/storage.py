@@ -46,7 +46,7 @@ def parquet_file(place: Place | str) -> pq.ParquetFile:
 
 @contextlib.contextmanager
 def new_file(place: Place) -> Generator[IO[bytes]]:
-    """Write a new file, which is durable at the end of the block. Nobody sees part of an object."""
+    """Write a new file, which is durable at the end of the block. An object appears only when it is complete."""
     if isinstance(place, Path):
         with disk_errors(place, "write"), place.open("xb") as file:
             yield file

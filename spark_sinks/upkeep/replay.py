@@ -145,7 +145,7 @@ class _Replay:
         return bool(self.landed)
 
     def _staged(self) -> Batch | None:
-        """Write all rows to staged files. Return None if a record widened the columns: all files need the same ones."""
+        """Write all rows to staged files. Return None if a record widened the columns: all files must have the same."""
         stage, columns = self._target.stage_directory(), self._rows.columns
         good, bad = StageWriter(stage, self._layout), StageWriter(stage, Layout(compression=self._layout.compression))
         for rows, rejected in self._decoded():

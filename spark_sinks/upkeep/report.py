@@ -21,7 +21,7 @@ EXPLAINED = {
     "superseded": "superseded by a newer record of their key, or a deletion",
     "deleted": "deleted by a record without a value, or that record itself",
     "either": "newest of their key in their partition, but the key is in several partitions",
-    "dropped": "not in the table: dropped by the transform, or lost; nobody can tell",
+    "dropped": "not in the table: dropped by the transform, or lost; the log does not show which",
     "several": "in the table more than once: the transform makes several rows of a record, or they doubled",
 }
 """Why an offset is absent, or is not checked for occurring once."""
@@ -104,7 +104,7 @@ def problems_of(topic: str, partition: PartitionReport) -> Iterator[str]:
     for ranges, told in (
         (partition.missing, "missing: committed in the log, and in neither the table nor the quarantine"),
         (partition.doubled, "doubled: in the table more than once, or in the quarantine too"),
-        (partition.foreign, "foreign: in the table, though the log has no such record for it"),
+        (partition.foreign, "foreign: in the table, though the log has no record for it"),
         (partition.differing, "different: values in the table are not those in the log"),
     ):
         if ranges:

@@ -63,7 +63,7 @@ def state_of(target: Target, topic: str | None) -> SinkState:
     """Return the account of an existing table of this topic (None: of any topic)."""
     state = target.state()
     if state is None and target.name == "console:":
-        raise ConfigError("console: stores nothing, so there is no table")
+        raise ConfigError("console: stores no table")
     if state is None:
         raise ConfigError(f"there is no table at {target.name}: `eventbus spark land` makes it")
     if topic is not None and topic != state.topic:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Kinds = NDArray[np.uint8]
 
 NOTHING, RECORD, MARKER, ABORTED, GONE = range(5)
-"""What an offset holds: nothing (compacted away, or on a cluster anything but a record), a committed record, a
+"""The kinds of offsets: empty (compacted away, or on a cluster anything but a record), a committed record, a
 transaction marker, a record of an aborted transaction, or a record that retention removed.
 """
 _READ_BYTES = 4 << 20

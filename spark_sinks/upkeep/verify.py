@@ -149,7 +149,7 @@ class _Check:
 
     @property
     def _has_coordinates(self) -> bool:
-        """True if rows have coordinates, or there are no rows."""
+        """True if the rows have coordinates, or the table is empty."""
         return not self._columns or {"_partition", "_offset"} <= self._columns
 
     def _partition(self, number: int, end: int, bounds: tuple[int, int]) -> PartitionReport:
@@ -303,7 +303,7 @@ class _Check:
         if not state.upsert and not state.rows <= self._seen.rows <= self._later.rows:
             self.problems.append(
                 f"the table has {self._seen.rows:,} rows, and its account counts {state.rows:,}: rows were added or "
-                f"removed by somebody else"
+                f"removed by another program"
             )
 
     def _report_rows(self, rows: int) -> None:

@@ -183,7 +183,7 @@ def _pieces(values: _Values, rows: Any, schema_id: int, known: Known, refused: R
 
 
 def _alone(values: _Values, rows: Any, schema_id: int, known: Known, refused: Refusals) -> Piece:
-    """Read records one by one."""
+    """Read each record separately, so that only the invalid records of a batch are refused."""
     root = _root(known.text)
     read: list[dict[str, Any] | None] = []
     for row in rows.tolist():

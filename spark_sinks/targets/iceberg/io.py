@@ -1,7 +1,7 @@
-"""`SyncedFileIO`: pyiceberg's files, on disk before anything names them.
+"""`SyncedFileIO`: flush pyiceberg's files to disk before anything refers to them.
 
-The catalog's database is synced by its own commit: one that named metadata which a power cut then took would be a table
-that nobody can open.
+The commit of the catalog's database is durable by itself. If it referred to metadata that a power cut then lost, the
+table could not be opened.
 """
 
 # pyarrow and pyiceberg have little type information.
@@ -42,7 +42,7 @@ class _SyncedFile(PyArrowFile):
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """Of tables in local directories."""
+    """A file IO for tables in local directories that flushes each new file, and its directory, to disk."""
 
     def new_output(self, location: str) -> PyArrowFile:
         scheme, host, path = self.parse_location(location, self.properties)

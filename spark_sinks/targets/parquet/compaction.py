@@ -1,11 +1,11 @@
-"""Compaction of a Parquet table: a partition directory is made anew and changes places with the old one.
+"""Compact a Parquet table: write a partition directory again with fewer files, then exchange it for the old one.
 
-That is done beside the table, in ``<table>__compaction``: a wildcard like ``**/*.parquet`` finds what is in the table's
-own hidden directories too. (A table that is a disk of its own has no other place to make directories in.)
+The new directory is written next to the table, in ``<table>__compaction``, because a wildcard like ``**/*.parquet``
+also matches files in hidden directories of the table. (A table that is a mount point has no such neighbour.)
 
-The ledger names the new directory before it is in place, so a crash at any step is finished by the next opening. Who
-lists the directory finds the old files or the new ones; who listed it before and opens a file afterwards finds none,
-and has to list again: plain directories have no snapshots.
+The ledger names the new directory before it is in place, so the next opening completes a compaction that crashed at
+any step. A reader that lists the directory finds the old files or the new ones. A reader that listed it before the
+exchange and opens a file afterwards does not find the file and must list again: plain directories have no snapshots.
 """
 
 # pyarrow has no type information.
@@ -46,7 +46,7 @@ class Compaction:
         self._rewrite = rewrite
 
     def compact(self, last: Entry, directory: str, paths: Sequence[str]) -> tuple[Entry, Compacted]:
-        """Make the files of a directory anew; the table's newest entry afterwards, and what was done."""
+        """Rewrite the files of a directory. Return the table's newest entry afterwards, and a report."""
         if foreign := sorted(set(self._files.files_below(directory)) - set(paths)):
             raise ConfigError(f"{self._table / foreign[0]} was not landed here: move it away, then compact the table")
         self._clear()  # also of what a landing that lost its table wrote since
@@ -98,7 +98,7 @@ class Compaction:
         self._make_files(place.parent).remove_empty("", place.name)
 
     def _place(self) -> tuple[Path, Files]:
-        """Where directories are made, on the table's disk."""
+        """Return the directory for new partition directories. It must be on the table's disk, for `rename`."""
         beside = self._table.with_name(self._table.name + _SUFFIX)
         if self._table.stat().st_dev != self._table.parent.stat().st_dev:
             beside = self._table / META / "compaction"

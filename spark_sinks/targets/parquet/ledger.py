@@ -2,7 +2,7 @@
 
 ``ledger/<number>.json``: an entry for each opening, commit and compaction. **The entry is the commit**: it is created
 exclusively, complete, and after everything that it names is on disk. If two landings create the same number, the
-later one fails and is fenced. The newest entry holds the whole account; earlier entries are history.
+second landing fails and is fenced. The newest entry holds the whole account; earlier entries are history.
 
 Files in the table are called ``part-<table id>-<sequence>-<epoch>-<number>.parquet``: those of a sequence that has not
 been committed are the leftovers of a crash, known by their name.

@@ -1,8 +1,8 @@
-"""What databases know of their tables: the table ``eventbus_sinks``, a row for each table that is landed.
+"""The accounts of a database's tables: the table ``eventbus_sinks``, with a row for each table that is landed.
 
 The row changes in the transaction that changes the rows of its table, so the two never disagree. ``epoch`` and
-``sequence`` stand beside the account as columns of their own: the condition under which a commit may happen is part of
-the statement that makes it happen, and also tells whether a commit happened that nobody answered for.
+``sequence`` are separate columns next to the account, so that the UPDATE of a commit contains its own condition. They
+also show whether a commit happened whose answer was lost.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Account:
         connection.execute(CreateTable(self._table, if_not_exists=True))
 
     def load(self, connection: Connection, *, lock: bool = False) -> SinkState | None:
-        """The account; None where there is no row. ``lock``: nobody else changes it in this transaction's time.
+        """Return the account, or None if the table has none. ``lock`` keeps it unchanged until the transaction ends.
 
         Raises `CorruptRecord` for an account that cannot be read.
         """
@@ -74,13 +74,13 @@ class Account:
         return state
 
     def insert(self, connection: Connection, state: SinkState) -> None:
-        """The database's own error tells that somebody else was first."""
+        """Insert the account of a new table. The database's unique key refuses a second landing that does it too."""
         from sqlalchemy import insert
 
         connection.execute(insert(self._table).values(table_name=self._row, **_columns(state)))
 
     def replace(self, connection: Connection, old: SinkState, new: SinkState) -> bool:
-        """False: the account is not ``old`` any more. True: nobody else changes it before the transaction ends."""
+        """Replace ``old`` and lock the row until the transaction ends; False if the account is not ``old`` any more."""
         from sqlalchemy import update
 
         columns = self._table.c

@@ -1,4 +1,4 @@
-"""Where a table is: a database's URL, and after ``#`` the table, as in ``postgresql://me@host/shop#sales.orders``."""
+"""Parse the address of a table: a database's URL, ``#``, and the table (``postgresql://me@host/shop#sales.orders``)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people: neither password nor options, which may hold one."""
+        """Return the address for messages, without the password and without options, which may contain another."""
         url = self.url._replace(
             drivername=self.url.get_backend_name(), password=None
         )  # `set` takes None for "as it is"
@@ -47,7 +47,7 @@ class Address(NamedTuple):
 
 
 def parse_address(to: str) -> Address:
-    """Take ``to`` apart. Raises `ConfigError` for what is no such address, and for a driver that is not there."""
+    """Parse ``to``. Raises `ConfigError` for an invalid address, and for a driver that is not installed."""
     if find_spec("sqlalchemy") is None:
         raise ConfigError('SQLAlchemy is not installed: pip install "eventbus-log[sql]"')
     from sqlalchemy import make_url
@@ -60,10 +60,10 @@ def parse_address(to: str) -> Address:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        raise ConfigError(f"to={scheme}://...: that is no URL of a database, as in {EXAMPLE}") from None
+        raise ConfigError(f"to={scheme}://... is not a URL of a database, as in {EXAMPLE}") from None
     address = Address(_with_driver(url), schema, table)
     if "table" in url.query:
-        raise ConfigError(f"to={address.name}: say the table after a #, as in {EXAMPLE}")
+        raise ConfigError(f"to={address.name}: write the table after a #, as in {EXAMPLE}")
     if url.get_backend_name() == "sqlite":
         _check_file(address)
     elif not url.database:
@@ -78,7 +78,7 @@ def table_of(topic: str) -> str:
 
 
 def with_topic(to: str, topic: str) -> str:
-    """``to`` with the table of a topic: in the place of ``{topic}``, or where it names no table."""
+    """Return ``to`` with the table of a topic, which replaces ``{topic}`` or is appended if ``to`` names no table."""
     to = to.replace("{topic}", table_of(topic))
     return to if _split(to)[2] is not None else f"{to.removesuffix('#')}#{table_of(topic)}"
 
@@ -91,12 +91,12 @@ def _split(to: str) -> tuple[str, str | None, str | None]:
         return before, None, None
     found = _TABLE.fullmatch(after)
     if found is None:
-        raise ConfigError(f"to=...#{after}: that is no name of a table; say table or schema.table, as in {EXAMPLE}")
+        raise ConfigError(f"to=...#{after} does not name a table; write table or schema.table, as in {EXAMPLE}")
     return before, found["schema"], found["table"]
 
 
 def _with_driver(url: URL) -> URL:
-    """With a driver that is installed and that a landing can use."""
+    """Return the URL with a driver that is installed and that a landing can use."""
     backend = url.get_backend_name()
     if backend not in _DRIVERS:
         raise ConfigError(
@@ -122,7 +122,7 @@ def _check_file(address: Address) -> None:
 
 
 def file_is_missing(address: Address) -> bool:
-    """SQLite makes a file that is not there as soon as it is looked at."""
+    """True if the SQLite file does not exist. Connecting would create it, so this is checked first."""
     if address.url.get_backend_name() != "sqlite":
         return False
     database = address.url.database or ""

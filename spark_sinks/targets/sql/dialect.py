@@ -1,4 +1,4 @@
-"""What is different between databases: types, limits, and how many rows get into a table quickly."""
+"""The differences between databases: types, limits, and how to write many rows quickly."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -119,7 +119,7 @@ class Dialect(ABC):
         return [f"CREATE TABLE IF NOT EXISTS {self.qualified(layout)} ({body}){self.table_options}", *after]
 
     def indexes(self, layout: Layout) -> tuple[list[str], list[str]]:
-        """Of keys that are not the primary one: parts of the statement that makes the table, and those that follow."""
+        """Return the indexes of keys besides the primary key: parts of CREATE TABLE, and statements after it."""
         on = f"ON {self.qualified(layout)}"
         return [], [
             f"CREATE INDEX {self.quote(f'ix_{layout.table}_{name}')} {on} ({self.quote(name)})"

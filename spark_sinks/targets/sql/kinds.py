@@ -1,4 +1,4 @@
-"""What kinds of values columns hold, and how nested values become JSON and are read back."""
+"""Map Arrow types to the kinds of values that columns hold, and convert nested values to JSON and back."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,7 +27,7 @@ Kind = Literal[
 
 
 class Column(NamedTuple):
-    """``is_key``: rows are told apart or deleted by it."""
+    """A column of a database table. ``is_key``: rows are identified or deleted by it."""
 
     name: str
     type: pa.DataType
@@ -62,7 +62,7 @@ def held(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Without a dictionary."""
+    """Return the type of the values of a dictionary-encoded type, or any other type unchanged."""
     import pyarrow.types as pt
 
     return kind.value_type if pt.is_dictionary(kind) else kind
@@ -119,7 +119,7 @@ def json_texts(array: pa.Array) -> list[str | None]:
 
 
 def from_json(texts: list[str | None], kind: pa.DataType) -> list[Any]:
-    """What pyarrow takes for values of this type."""
+    """Parse JSON texts into Python values that pyarrow accepts for this type."""
     revive = _revived(kind)
     decode = msgspec.json.Decoder(float_hook=decimal.Decimal).decode
     return [None if text is None else revive(decode(text)) for text in texts]

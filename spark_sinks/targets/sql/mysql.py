@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 SESSION = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
-"""Else MySQL may cut what is too long, and read times in the server's zone."""
+"""Without these settings MySQL may truncate values that are too long, and reads times in the server's zone."""
 _KEY_BYTES = 3_072
-"""Of all columns of an index together."""
+"""InnoDB's limit for all columns of an index together."""
 
 
 class MySqlDialect(Dialect):
@@ -69,7 +69,7 @@ class MySqlDialect(Dialect):
         return super().type_of(column, keys)
 
     def indexes(self, layout: Layout) -> tuple[list[str], list[str]]:
-        """In the table, so that both are made or neither."""
+        """Put the indexes into CREATE TABLE: MySQL has no transactional DDL, so this creates both or neither."""
         return [f"INDEX ({self.quote(name)})" for name in layout.extra_keys], []
 
     def widen(self, layout: Layout, column: Column, before: Column) -> str | None:
@@ -88,7 +88,7 @@ class MySqlDialect(Dialect):
 
     @staticmethod
     def _in_order(layout: Layout) -> list[str]:
-        """They are changed one after the other, and what is asked of a row is asked of its new values too."""
+        """Put the coordinates last: MySQL assigns columns in this order, and a comparison sees the assigned values."""
         last = [name for name in ("_offset", "_partition") if layout.is_ordered and name not in layout.key]
         return [name for name in layout.names if name not in (*layout.key, *last)] + last
 

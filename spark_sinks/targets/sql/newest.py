@@ -1,7 +1,7 @@
-"""What a batch leaves of each key: the newest row, or that it is gone.
+"""Reduce a batch to the newest row, or the tombstone, of each key.
 
-Records of one partition follow each other by their offsets. Those of one key in several partitions have no order but
-their times; rows without coordinates, that of the files.
+Records of a partition are ordered by their offsets. Records of a key in several partitions are ordered by their times,
+and rows without coordinates by their order in the files.
 """
 
 # pyarrow has no type information.
@@ -66,7 +66,7 @@ def _read(file: Any, key: Sequence[str]) -> pa.Table:
 
 
 def _last(table: pa.Table, rows: Any, key: Sequence[str]) -> Any:
-    """Of these rows the last one of each key."""
+    """Return the last of these rows for each key."""
     import numpy as np
 
     if not len(rows):
@@ -85,16 +85,16 @@ def _last(table: pa.Table, rows: Any, key: Sequence[str]) -> Any:
 
 
 def _last_positions(codes: Any, order: Any) -> Any:
-    """For each code its last position in an order."""
+    """Return the last position of each code in an order."""
     import numpy as np
 
     last = np.empty(int(codes.max()) + 1, np.int64)
-    last[codes[order]] = order  # of those with one code the last one stays
+    last[codes[order]] = order  # numpy keeps the last assignment to a repeated index
     return last
 
 
 def _is_followed(table: pa.Table, puts: Any, ends: Any) -> Any:
-    """For each put whether the tombstone of its ``_key`` came after it."""
+    """Return, for each put, True if the tombstone of its ``_key`` came after it."""
     import numpy as np
     import pyarrow.compute as pc
 

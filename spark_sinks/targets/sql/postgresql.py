@@ -105,7 +105,7 @@ class PostgresDialect(Dialect):
         )
 
     def _insert(self, layout: Layout) -> str:
-        """Before PostgreSQL 15."""
+        """Return the upsert for PostgreSQL before 15, which has no MERGE."""
         changed = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in layout.names)
         where = f" WHERE {_older('old', 'excluded')}" if layout.is_ordered else ""
         return (
@@ -150,7 +150,7 @@ class PostgresDialect(Dialect):
 
 
 def _cursor(connection: Connection) -> Any:
-    """psycopg's own."""
+    """Return a cursor of psycopg itself, because SQLAlchemy has no COPY."""
     driver: Any = connection.connection.driver_connection
     return driver.cursor()
 

@@ -1,4 +1,4 @@
-"""SQLite: row by row, which is quick where there is no server."""
+"""SQLite: rows are written one by one, which is fast without a server."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -51,7 +51,7 @@ class SqliteDialect(Dialect):
 
         @event.listens_for(engine, "connect")
         def connected(connection: Any, _: object) -> None:  # pyright: ignore[reportUnusedFunction]
-            connection.isolation_level = None  # the driver begins nothing by itself
+            connection.isolation_level = None  # the driver must not begin transactions
 
         @event.listens_for(engine, "begin")
         def begins(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]

@@ -26,7 +26,7 @@ _PLACE = ("_partition", "_offset")
 
 
 class Change(NamedTuple):
-    """Of the columns, from those of ``before`` (None: there is no table yet)."""
+    """A change of the columns; ``before`` is None if the table does not exist yet."""
 
     before: Layout | None
     after: Layout
@@ -47,7 +47,7 @@ class Tables:
         return Layout(self._schema, f"{self._table}{QUARANTINE_SUFFIX}", columns, _PLACE)
 
     def rows(self, state: SinkState) -> Layout | None:
-        """None before the first rows. Records, where nothing else tells them apart, have their coordinates as key."""
+        """Return the layout of the table; None before the first rows. Coordinates are the key if nothing else is."""
         schema = state.columns()
         if schema is None:
             return None
@@ -77,7 +77,7 @@ class Tables:
                 )
 
     def change(self, before: SinkState, after: SinkState) -> Change | None:
-        """What a commit does to the columns. Raises `ConfigError` for columns that cannot be."""
+        """Return the change of columns that a commit needs. Raises `ConfigError` for columns that cannot exist."""
         new = self.rows(after)
         if before.schema == after.schema or new is None:
             return None
@@ -103,8 +103,8 @@ class Tables:
                 statement = dialect.add(layout, column)
             elif dialect.is_transactional:
                 raise ConfigError(
-                    f"{self._name}: column {column.name!r} is new in the topic, and another program added one of that "
-                    f"name to the table: rename that one"
+                    f"{self._name}: column {column.name!r} is new in the topic, and another program added a column of "
+                    f"that name to the table: rename the column in the table"
                 )
             else:
                 statement = dialect.change(layout, column)
@@ -112,7 +112,7 @@ class Tables:
                 dialect.run(connection, statement)
 
     def _drop_leftover(self, connection: Connection, layout: Layout) -> None:
-        """Of a crash between making the table and its first rows: it has none, and may have other columns."""
+        """Drop the empty table left by a crash between CREATE TABLE and the first rows; its columns may differ."""
         if self._columns(connection, layout) is None:
             return
         table = self._dialect.qualified(layout)
@@ -122,7 +122,7 @@ class Tables:
         self._dialect.run(connection, f"DROP TABLE {table}")
 
     def _columns(self, connection: Connection, layout: Layout) -> set[str] | None:
-        """The names of its columns, None where there is no such table (or view)."""
+        """Return the names of the table's columns; None if no table or view of that name exists."""
         from sqlalchemy import inspect
         from sqlalchemy.exc import NoSuchTableError
 
@@ -154,7 +154,7 @@ class Tables:
             self._settle(connection, gone)
 
     def _upsert(self, connection: Connection, layout: Layout, files: Sequence[StagedFile]) -> pa.Table | None:
-        """Returns the tombstones."""
+        """Write the newest row of each key, delete the deleted keys, and return the tombstones."""
         found = newest(files, layout.key)
         if found.gone is not None:
             self._dialect.delete(connection, layout, found.gone, (KEY,))

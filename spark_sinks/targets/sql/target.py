@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_sinks.targets.choose import TargetOptions
 
 PATIENCE_S = 30.0
-"""For how long a commit waits for a database that is away, or for others that are in its way."""
+"""How long a commit waits for a database that does not answer, or for locks of other transactions."""
 _WAIT_S = 0.2
 _READ_ROWS = 20_000
 _T = TypeVar("_T")
@@ -49,10 +49,10 @@ def open_sql(to: str, options: TargetOptions) -> SqlTarget:
 
 
 class SqlTarget:
-    """Rows, quarantine and account of a batch change in one transaction, each on a connection of its own.
+    """Change the rows, quarantine and account of a batch in one transaction, on a connection of its own.
 
-    A transaction that met a deadlock, or whose connection broke, is run again, also when nobody knows whether it was
-    committed: the account tells, before anything is written.
+    A transaction that met a deadlock, or whose connection broke, runs again, even if its COMMIT may have succeeded:
+    the account shows that before anything is written.
     """
 
     is_partitioned = False
@@ -132,7 +132,7 @@ class SqlTarget:
             tables.write(connection, following, batch)
 
         def changed(connection: Connection) -> None:
-            """Where tables are changed at once: by the one who may. Done twice it is the same."""
+            """Change the tables outside the transaction, if this landing still owns them. Running twice is harmless."""
             if change is not None and account.load(connection) in (state, following):
                 tables.make(connection, change)
 
@@ -165,7 +165,7 @@ class SqlTarget:
         return []
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """One statement, so one state of the table, however long it takes."""
+        """Read with a single statement, which sees a single state of the table however long it takes."""
         state = self.state()
         layout = self._tables().rows(state) if state is not None else None
         if layout is not None:
@@ -181,7 +181,7 @@ class SqlTarget:
         return None
 
     def compact(self, *, before: str | None, min_files: int) -> Compacted:
-        raise ConfigError(f"{self.name}: a database has no files to compact; it cleans up by itself")
+        raise ConfigError(f"{self.name}: a database has no files to compact; it reclaims space on its own")
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

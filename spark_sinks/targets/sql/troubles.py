@@ -1,4 +1,4 @@
-"""What an error of a database means: for the transaction that met it, and in our own words."""
+"""Classify errors of databases: whether the transaction runs again, and which of our errors the caller receives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERS: dict[Trouble, frozenset[int]] = {
     "refused": frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1698, 1118, 1071, 1170, 1425, 1426}),
     "value": frozenset({1048, 1264, 1292, 1300, 1366, 1406, 1690, 3140, 4025}),
 }
-"""MySQL's and MariaDB's."""
+"""Error numbers of MySQL and MariaDB."""
 _SQLITE: tuple[tuple[str, Trouble], ...] = (
     ("is locked", "conflict"),
     ("schema has changed", "conflict"),
@@ -61,7 +61,7 @@ _NO_CODE: tuple[tuple[str, Trouble], ...] = (
 
 
 def trouble_of(error: BaseException) -> Trouble:
-    """What is not the database's is ``other``."""
+    """Classify an error; errors that do not come from the database are ``other``."""
     original = _original(error)
     if isinstance(original, ConnectionError):
         return "away"
@@ -93,7 +93,7 @@ def _first(known: tuple[tuple[str, Trouble], ...], said: str) -> Trouble:
 
 
 def _original(error: BaseException) -> BaseException:
-    """The driver's own."""
+    """Return the driver's error inside of SQLAlchemy's."""
     from sqlalchemy.exc import DBAPIError
 
     return error.orig or error if isinstance(error, DBAPIError) else error
@@ -105,7 +105,7 @@ def _is_drivers(error: BaseException) -> bool:
 
 
 def own_error(error: Exception, name: str) -> Exception:
-    """The same in our own words, if it is one of a database or of a staged file; ``name`` is the table's."""
+    """Translate an error of a database or of a staged file, and return others unchanged; ``name`` is the table's."""
     original = _original(error)
     if not (_is_drivers(original) or isinstance(original, OSError) or type(original).__module__ == "pyarrow.lib"):
         return error
@@ -121,10 +121,10 @@ def own_error(error: Exception, name: str) -> Exception:
                 f"{name}: the database has no room ({said}): nothing was landed; free some, run it again"
             )
         case "refused":
-            return ConfigError(f"{name}: the database refuses ({said}): mend the URL, or what its user may do")
+            return ConfigError(f"{name}: the database refuses ({said}): fix the URL, or the permissions of its user")
         case "value":
             return SerializationError(
-                f"{name}: the database cannot hold a value ({said}): nothing was landed; mend it with transform="
+                f"{name}: the database cannot hold a value ({said}): nothing was landed; fix it with transform="
             )
         case "other":
             return StorageError(f"{name}: {type(original).__name__}: {said or 'no reason given'}: nothing was landed")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 to 9999."""
+"""The first and last day of the years 1 to 9999, counted from 1970."""
 
 
 class Unfit(Exception):
@@ -39,7 +39,7 @@ def refusal(unfit: Unfit, column: Column, batch: pa.RecordBatch) -> Serializatio
         topic, partition, offset = (batch.column(each)[row].as_py() for each in ("_topic", "_partition", "_offset"))
         where = f" of {topic}-{partition} at offset {offset}"
     return SerializationError(
-        f"column {column.name!r}{where}: {unfit.why}; nothing of this batch was landed. Mend it with transform="
+        f"column {column.name!r}{where}: {unfit.why}; nothing of this batch was landed. Fix it with transform="
     )
 
 
@@ -70,7 +70,7 @@ def wire(array: pa.Array, kind: Kind, *, all_years: bool = False) -> pa.Array:
 
 
 def unwire(values: list[Any], column: Column) -> pa.Array:
-    """What a database gave: times as microseconds and dates as days since 1970, decimals as numbers or text."""
+    """Convert values of a database to Arrow: times as microseconds and dates as days since 1970, decimals as text."""
     import pyarrow as pa
     import pyarrow.types as pt
 
@@ -192,7 +192,7 @@ def _far_time(micros: int) -> str:
 
 
 def _far_date(days: int) -> str:
-    """As PostgreSQL takes it: years of five digits, and those before the first with an era."""
+    """Format a date as PostgreSQL reads it: years of five digits, and years before the first with an era."""
     import numpy as np
 
     day = np.datetime64(days, "D")

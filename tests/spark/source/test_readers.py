@@ -134,7 +134,7 @@ def test_what_retention_took_stops_a_stream_or_is_passed_over(log: TestLog) -> N
     broker.delete_records(TopicPartition("orders", 0), 4, NOW_MS)
     broker.publish_checkpoints(NOW_MS)
     broker.close(NOW_MS)
-    with pytest.raises(OffsetOutOfRange, match=r"orders-0 is to be read from offset 0 .* but the log has 4 to 10"):
+    with pytest.raises(OffsetOutOfRange, match=r"the query reads orders-0 from offset 0 .* but the log has 4 to 10"):
         stream(log).latestOffset(old, ReadAllAvailable())
     lossy = stream(log, failOnDataLoss="false")
     end = lossy.latestOffset(old, ReadAllAvailable())
