@@ -49,10 +49,10 @@ class Counts(NamedTuple):
 
 
 MODULES = {
-    "import eventbus": ("import eventbus", 66),
-    "import EventBus": ("from eventbus import EventBus", 376),
+    "import eventbus": ("import eventbus", 53),
+    "import EventBus": ("from eventbus import EventBus", 134),
     'EventBus("memory://")': ("from eventbus import EventBus; EventBus('memory://')", 376),
-    "eventbus --version": ("import eventbus.cli; eventbus.cli.main(['--version'])", 81),
+    "eventbus --version": ("import eventbus.cli; eventbus.cli.main(['--version'])", 54),
 }
 """The modules in `sys.modules` after a program. A bare interpreter has about 30."""
 

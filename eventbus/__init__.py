@@ -25,11 +25,10 @@ if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses older versions, a pa
         "run it with a newer one"
     )
 
-from typing import TYPE_CHECKING
-
 from eventbus.version import __version__ as __version__
 from serdes.lazy import lazy_names
 
+TYPE_CHECKING = False  # as in `serdes.lazy`
 if TYPE_CHECKING:
     from eventbus.backends.delivery import Delivery as Delivery
     from eventbus.client.blocking import BlockingBus as BlockingBus

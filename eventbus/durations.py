@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -94,6 +95,12 @@ def setting_ms(value: Any) -> Any:
     if isinstance(value, str):
         exact = read_duration(value.strip())
     return value if exact is None else math.ceil(round(exact, 6))
+
+
+def texts_of(configs: Mapping[str, object] | None) -> dict[str, str]:
+    """Return a topic's configs as Kafka writes them: ``True`` as "true", ``"7d"`` of ``retention.ms`` as a number."""
+    values = {name: setting_ms(value) if name.endswith(".ms") else value for name, value in (configs or {}).items()}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
 def shown(ms: int) -> str:

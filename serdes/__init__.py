@@ -5,10 +5,9 @@ Usable with any Kafka client; the event bus picks one by annotation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from serdes.lazy import lazy_names
 
+TYPE_CHECKING = False  # as in `serdes.lazy`
 if TYPE_CHECKING:
     from serdes.avro import Avro as Avro
     from serdes.base import Serde as Serde

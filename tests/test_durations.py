@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from eventbus import EventBus
-from eventbus.client.admin import texts_of
-from eventbus.durations import exact_ms, milliseconds, seconds, setting_ms, shown
+from eventbus.durations import exact_ms, milliseconds, seconds, setting_ms, shown, texts_of
 from eventbus.errors import ConfigError
 
 

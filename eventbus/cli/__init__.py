@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+
+from eventbus.version import __version__
+
+TYPE_CHECKING = False  # as in `serdes.lazy`
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 
@@ -14,10 +19,14 @@ _LAST_SECONDS = 0.1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words in (["--version"], ["-V"]):  # scripts call this often: it needs no parser and no command
+        print(f"eventbus {__version__}")
+        return 0
     try:
         from eventbus.cli.app import run
 
-        code = run(sys.argv[1:] if argv is None else list(argv))
+        code = run(words)
         if argv is None:
             _end_with_threads(code)
     except KeyboardInterrupt:  # during the import, while an error is printed, or while a thread ends

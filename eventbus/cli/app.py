@@ -88,9 +88,6 @@ def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if argv in (["--version"], ["-V"]):  # scripts ask this often: no parser, no command
-        print(f"eventbus {__version__}")
-        return 0
     from eventbus.cli.kafka_scripts import translate
 
     argv = translate(argv, place_of_command(argv))

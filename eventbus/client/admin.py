@@ -17,7 +17,7 @@ from eventbus.coordinator.requests import (
     TransactionDescription,
     TransactionListing,
 )
-from eventbus.durations import setting_ms
+from eventbus.durations import texts_of
 from eventbus.errors import EventBusError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.types import (
     IsolationLevel,
@@ -229,9 +229,3 @@ class Admin:
         from eventbus.backends.security import security_of  # rarely needed
 
         return security_of(self._backend)
-
-
-def texts_of(configs: Mapping[str, object] | None) -> dict[str, str]:
-    """Return a topic's configs as Kafka writes them: ``True`` as "true", ``"7d"`` of ``retention.ms`` as a number."""
-    values = {name: setting_ms(value) if name.endswith(".ms") else value for name, value in (configs or {}).items()}
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}

@@ -10,41 +10,35 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 import msgspec
 
-from eventbus.backends.base import Backend
+from eventbus import client
+from eventbus.backends.clock import system_clock
 from eventbus.backends.masking import shown_url
-from eventbus.backends.urls import system_clock
-from eventbus.client.admin import Admin
-from eventbus.client.bus_run import BusRun, Plan
-from eventbus.client.config import consumer_settings, serdes_given
-from eventbus.client.configuration.choose import configure
-from eventbus.client.consumer import Consumer
-from eventbus.client.context import BusContext
+from eventbus.client.asking import Asking
 from eventbus.client.declarations import Declarations
-from eventbus.client.handling.here import inside_handler
-from eventbus.client.handling.middleware import Middleware
-from eventbus.client.health import BusHealth
-from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from eventbus.client.metrics import BusMetrics, bus_metrics
-from eventbus.client.producer import Producer
-from eventbus.client.producing.joining import outside_calls
-from eventbus.client.rebalance import Listener, RebalanceListener
-from eventbus.client.requests import Asking
-from eventbus.client.running.start_checks import check_groups
-from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.scheduling import Scheduling
-from eventbus.client.schema_uses import Members, prepare, uses_of_types
 from eventbus.client.sending import Sending
-from eventbus.client.transaction import Transaction
 from eventbus.durations import Milliseconds, setting_ms
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.properties import check_keywords
-from eventbus.types import TopicPartition
-from serdes import Serde
 
 if TYPE_CHECKING:
+    from eventbus.backends.base import Backend
+    from eventbus.client.admin import Admin
     from eventbus.client.blocking import BlockingBus
+    from eventbus.client.bus_run import BusRun, Plan
+    from eventbus.client.consumer import Consumer
+    from eventbus.client.context import BusContext
+    from eventbus.client.handling.middleware import Middleware
+    from eventbus.client.health import BusHealth
+    from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from eventbus.client.keywords import BusOptions, ConsumerOptions, ProducerOptions
-    from eventbus.types import ReadKeyT, ReadValueT
+    from eventbus.client.metrics import BusMetrics
+    from eventbus.client.producer import Producer
+    from eventbus.client.rebalance import Listener
+    from eventbus.client.schema_uses import Members
+    from eventbus.client.transaction import Transaction
+    from eventbus.types import ReadKeyT, ReadValueT, TopicPartition
+    from serdes import Serde
 
 logger = logging.getLogger("eventbus")
 
@@ -87,15 +81,15 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         **config: Unpack[BusOptions],
     ) -> None:
         given: dict[str, Any] = {} if url is msgspec.UNSET else {"url": url}
-        chosen = configure({**given, **config}, config_file)
+        chosen = client.configure({**given, **config}, config_file)
         check_keywords("EventBus(...)", config)
-        self._context = BusContext(chosen, clock, serdes_given(serde, serdes), backend, middleware)
+        self._context = client.BusContext(chosen, clock, client.serdes_given(serde, serdes), backend, middleware)
         super().__init__(self._context)
         self.url = chosen.url
         self._producer_config = chosen.settings.producers
         self._slow_loop_ms = chosen.slow_loop_ms
         self._interceptors = tuple(interceptors)
-        self._schedules = Schedules(self)
+        self._schedules = client.Schedules(self)
 
     @property
     def context(self) -> BusContext:
@@ -123,9 +117,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def blocking(self) -> BlockingBus:
         """Return this bus for plain threads and programs; see `BlockingBus`."""
-        from eventbus.client.blocking import BlockingBus  # most services never need it
-
-        return BlockingBus(self, self._context.bridge)
+        return client.BlockingBus(self, self._context.bridge)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -160,9 +152,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             handler.override(self.dependency_overrides)
         members = [(handler, context.group_of(handler)) for handler in context.handlers_in_force()]
         context.check_names()
-        check_groups(members, context.topics)
-        with outside_calls():  # the tasks of this bus do not belong to the call of a handler that starts it
-            context.bus_run = bus_run = BusRun(self, self._plan(members))
+        client.check_groups(members, context.topics)
+        with client.outside_calls():  # the tasks of this bus do not belong to the call of a handler that starts it
+            context.bus_run = bus_run = client.BusRun(self, self._plan(members))
             context.outcome = bus_run.outcome
             try:
                 await bus_run.open()
@@ -173,7 +165,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     def _plan(self, members: Members) -> Plan:
         context = self._context
         middleware, interceptors = context.surroundings()
-        return Plan(
+        return client.Plan(
             backend=context.backend, clock=context.clock, serdes=context.serdes, members=members,
             functions=context.producer_functions, topics=self._with_tables(context.topics),
             temporary=context.temporary, tables=tuple(context.tables.values()), parts=tuple(context.parts),
@@ -199,9 +191,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         Raises StoppedBySignal after a second signal, HandlerError of an ``on_error="crash"``, and ConfigError inside a
         handler of this bus, which would wait for itself, and in any other task than the one that started the bus.
         """
-        if inside_handler.get():
+        if handler := client.inside_handler.get():
             raise ConfigError(
-                f"handler {inside_handler.get()!r} closes the bus that runs it, and would wait for itself: call "
+                f"handler {handler!r} closes the bus that runs it, and would wait for itself: call "
                 "bus.stop(), which ends bus.run()"
             )
         await self._close(None, None, None)
@@ -254,9 +246,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         What parts hold, as the relay of an outbox does, is published first. Raises the HandlerError of a handler that
         has stopped, and ConfigError when the bus is closed meanwhile.
         """
-        if inside_handler.get():
+        if handler := client.inside_handler.get():
             raise ConfigError(
-                f"handler {inside_handler.get()!r} waits for itself: drain() returns when all handlers are idle, "
+                f"handler {handler!r} waits for itself: drain() returns when all handlers are idle, "
                 "so call it outside of them"
             )
         await self._running("drain").drain()
@@ -267,17 +259,17 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         The bus also checks this every few seconds, and logs a warning when a handler is wedged, and when it goes on.
         """
         bus_run = self._context.bus_run
-        return (
-            BusHealth(status="failed", reason="the bus is not running") if bus_run is None else await bus_run.health()
-        )
+        if bus_run is None:
+            return client.BusHealth(status="failed", reason="the bus is not running")
+        return await bus_run.health()
 
     def metrics(self) -> BusMetrics:
         """Return the current counters, without a request to the log: records handled, lags, Kafka's round trips."""
         bus_run = self._context.bus_run
         if bus_run is None or not bus_run.is_open:
-            return BusMetrics()
+            return client.BusMetrics()
         bus_run.home.check("metrics")
-        return bus_metrics(bus_run.watch.metrics(), self._context.backend.statistics(), bus_run.parts)
+        return client.bus_metrics(bus_run.watch.metrics(), self._context.backend.statistics(), bus_run.parts)
 
     # sending ---------------------------------------------------------------------------------------------------------
 
@@ -314,7 +306,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         What is declared is prepared at start. Raises ConfigError for what the registry refuses, SchemaUnavailable.
         """
         self._running("prepare")
-        await prepare(uses_of_types(topic, types, key, self._context.serdes))
+        await client.prepare(client.uses_of_types(topic, types, key, self._context.serdes))
 
     # clients ---------------------------------------------------------------------------------------------------------
 
@@ -390,12 +382,12 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """
         bus_run = self._running("new_consumer")
         context = self._context
-        settings = consumer_settings({**context.consumer_config, "group": group, **config})
+        settings = client.consumer_settings({**context.consumer_config, "group": group, **config})
         check_keywords("new_consumer(...)", config)
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
-        return Consumer(
+        return client.Consumer(
             context.backend, lambda: context.backend.consumer(settings), settings, wanted, spawn=bus_run.start_soon,
-            listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
+            listener=client.RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
             pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=context.serdes,
             interceptors=tuple(interceptors), restoring=bus_run.restoring,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from eventbus.broker import TopicSpec
 from eventbus.client.blocked_loop import BlockedLoopWatch, watch_loop
 from eventbus.client.config import consumer_settings
 from eventbus.client.consuming.restoring import Restoring
-from eventbus.client.declarations import Drains, Surrounds
+from eventbus.client.declared import Drains, Surrounds
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.old_retries import with_old_retries

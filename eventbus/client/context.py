@@ -15,7 +15,7 @@ from eventbus.client.config import consumer_settings
 from eventbus.client.configuration.choose import Configuration
 from eventbus.client.configuration.handlers import tuned_handlers
 from eventbus.client.consuming.restoring import Restoring
-from eventbus.client.declarations import Declared
+from eventbus.client.declared import Declared
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner

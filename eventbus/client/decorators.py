@@ -5,28 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from eventbus.broker import TopicSpec
-from eventbus.client.admin import texts_of
-from eventbus.client.handling.handlers import (
-    ConsumerDecorator,
-    Handler,
-    ProducerDecorator,
-    ProducerFunction,
-    calling_frame,
-    consumer_spec,
-    marking,
-)
-from eventbus.client.lifespan import Hook, When
+from eventbus import broker
+from eventbus.client import handling
+from eventbus.durations import texts_of
 from eventbus.errors import ConfigError
 from eventbus.properties import check_keywords
 
 if TYPE_CHECKING:
+    from eventbus.broker import TopicSpec
+    from eventbus.client.handling.handlers import ConsumerDecorator, Handler, ProducerDecorator, ProducerFunction
     from eventbus.client.keywords import HandlerOptions, ProducerFunctionOptions
+    from eventbus.client.lifespan import Hook, When
 
-AnyHandler = Handler[..., Any]
-AnyFunction = ProducerFunction[..., Any, Any]
+    AnyHandler: TypeAlias = Handler[..., Any]
+    AnyFunction: TypeAlias = ProducerFunction[..., Any, Any]
 
 
 def check_topic(name: Any, partitions: Any, configs: Any) -> None:
@@ -62,12 +56,12 @@ class Decorators(ABC):
 
     def consumer(self, topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]) -> ConsumerDecorator:
         """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
-        spec = consumer_spec(topics, {**self._defaults, **options})
+        spec = handling.consumer_spec(topics, {**self._defaults, **options})
         check_keywords("@consumer", options)
-        frame = calling_frame()
+        frame = handling.calling_frame()
 
         def register(function: Callable[..., Any]) -> AnyHandler:
-            handler = Handler(function, spec, frame)
+            handler = handling.Handler(function, spec, frame)
             self._declare_handler(handler)
             return handler
 
@@ -77,7 +71,7 @@ class Decorators(ABC):
         self, topic: str, *, key: Callable[[Any], Any] | None = None, **config: Unpack[ProducerFunctionOptions]
     ) -> ProducerDecorator:
         """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
-        mark = marking(topic, key, {**config}, calling_frame())
+        mark = handling.marking(topic, key, {**config}, handling.calling_frame())
         check_keywords("@producer", config)
 
         def register(function: Callable[..., Any]) -> AnyFunction:
@@ -109,7 +103,8 @@ class Decorators(ABC):
         configs are checked at start.
         """
         check_topic(name, partitions, configs)
-        spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts_of(configs))
+        count = -1 if partitions is None else partitions
+        spec = broker.TopicSpec(name, count, replication_factor, texts_of(configs))
         self._declare_topic(spec, temporary)
         if value is not None:
             self._declare_value(name, value)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_origin, overload
+from typing import Any, get_origin
 from uuid import uuid4
 
 import anyio
@@ -22,8 +21,7 @@ from eventbus.client.host import Host
 from eventbus.client.producing.joining import refuse_waiting
 from eventbus.client.producing.packing import pack_headers
 from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
-from eventbus.client.sending import HeadersLike, SendOptions
-from eventbus.durations import Duration, seconds
+from eventbus.client.sending import SendOptions
 from eventbus.errors import (
     ConfigError,
     EventBusError,
@@ -36,11 +34,6 @@ from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
 from serdes import Serde, serde_for
 from serdes.base import bind_decoder
 from serdes.choose import likely_cause, split_optional
-
-if TYPE_CHECKING:
-    from eventbus.client.bus_run import BusRun
-
-T = TypeVar("T")
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
@@ -118,6 +111,8 @@ class Requests:
         Raises RequestFailed for an error reply, RequestTimedOut, what sending raises, and SerializationError for a
         reply that cannot be read as ``returns``.
         """
+        if options.get("transactional", True):
+            refuse_waiting(f"request({topic!r}, ...)")
         decode = self._decoder(returns)
         correlation_id = uuid4().hex.encode()
         self._waiting[correlation_id] = waiting = Waiting()
@@ -227,81 +222,3 @@ def requests_of(bus: Host, spawn: Spawn) -> Requests:
         return bus.new_consumer(partitions=[TopicPartition(topic, 0)], start="latest")
 
     return Requests(topic, create, read, spawn, bus.context.serdes, bus.context.backend.timers)
-
-
-class Asking(ABC):
-    """Adds `request` to a class that can send and read while it runs."""
-
-    @abstractmethod
-    async def send(
-        self, topic: str, value: Any, *, headers: HeadersLike | None = None, partition: int | None = None
-    ) -> RecordMetadata: ...
-
-    @abstractmethod
-    def _running(self, what: str) -> BusRun: ...
-
-    @overload
-    async def request(
-        self, topic: str, value: Any, *, timeout: Duration = 30.0, **options: Unpack[SendOptions]
-    ) -> ConsumerRecord[bytes | None, bytes | None]: ...
-
-    @overload
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: None,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> None: ...
-
-    @overload
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: type[T],
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> T: ...
-
-    @overload
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: Any,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> Any: ...
-
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: Any = ConsumerRecord,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> Any:
-        """Send a record to a handler with ``replies=True``, and return the handler's result.
-
-        ``returns`` is the type of the reply; without it the reply is the `ConsumerRecord`. ``timeout`` is in seconds,
-        or ``"5s"``, or a timedelta.
-
-        Replies go to the topic ``<service>.replies`` (without ``service=`` ``<client_id>.replies``), which is created
-        by the first request and read by every process of the service. Raises RequestTimedOut without a reply in time
-        (the handler may still finish), RequestFailed if the handler has failed, SerializationError for a reply that
-        cannot be read as ``returns``, and what `send` raises.
-
-        In a handler with ``exactly_once=True`` it raises ConfigError: the request would become visible when the
-        handler's transaction commits, but the handler would wait for the reply before that. ``transactional=False``
-        sends the request at once, outside of the transaction.
-        """
-        if options.get("transactional", True):
-            refuse_waiting(f"request({topic!r}, ...)")
-        limit = seconds(timeout, f"request({topic!r}, ...): timeout={timeout!r}")
-        return await self._running("request").requests.ask(self.send, topic, value, returns, limit, options)

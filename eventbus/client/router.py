@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 import msgspec
 
 from eventbus.broker import TopicSpec
-from eventbus.client.decorators import AnyFunction, AnyHandler, Decorators
+from eventbus.client.declared import Surrounds
+from eventbus.client.decorators import Decorators
 from eventbus.client.handling.handlers import Handler, ProducerFunction, consumer_spec
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.options import ConsumerSpec
+from eventbus.client.host import Part
 from eventbus.client.lifespan import When, check_hook
 from eventbus.errors import ConfigError
 from eventbus.properties import check_keywords
@@ -23,6 +25,7 @@ from eventbus.settings.table import rows
 from eventbus.topic_patterns import prefixed
 
 if TYPE_CHECKING:
+    from eventbus.client.decorators import AnyFunction, AnyHandler
     from eventbus.client.keywords import HandlerDefaults
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]*")
@@ -285,3 +288,22 @@ def check_owner(item: Any) -> None:
         owner = cast("AnyHandler", item).router
         if owner is not None:
             raise ConfigError(f"{item!r} is declared on {owner!r}: include the router")
+
+
+def placed_here(items: Iterable[object], prefix: str, group_prefix: str | None) -> Placed:
+    """Return the declarations of the items that a bus includes. Raises ConfigError."""
+    including = Router(prefix=prefix, group_prefix=group_prefix)
+    including.include(*items)
+    return including.placed(Placement())
+
+
+def check_part(item: object) -> None:
+    """Raise ConfigError for an included object that is neither marked nor a part."""
+    if not isinstance(item, (Part, Surrounds)):
+        hint = "; its relay is a part: include(outbox.relay())" if hasattr(item, "relay") else ""
+        raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus{hint}")
+    if callable(item) and not isinstance(item, Surrounds):
+        raise ConfigError(
+            f"include({item!r}): a middleware goes around handlers where it is said to: "
+            "EventBus(middleware=[...]), Router(middleware=[...]) or @bus.consumer(..., middleware=[...])"
+        )

@@ -10,14 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from eventbus.backends.delivery import Delivery, OnDelivery
-from eventbus.client.producing.joining import joined
-from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
 from eventbus.errors import ConfigError
-from eventbus.types import RecordMetadata
 
 if TYPE_CHECKING:
+    from eventbus.backends.delivery import Delivery, OnDelivery
     from eventbus.client.producer import Producer
+    from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
+    from eventbus.types import RecordMetadata
 
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 """Headers as a mapping, or as pairs when a name occurs more than once."""
@@ -141,7 +140,6 @@ class Sending(ABC):
         """
         producer = self._sending_producer(transactional)
         if deliver_at is not None or delay is not None or schedule_id is not None:
-            producer = joined(producer, "send") if transactional else producer
             if producer.schedules is None:
                 raise ConfigError(f"send({topic!r}, ...): this producer belongs to no bus, and cannot delay records")
             return await producer.schedules.add(

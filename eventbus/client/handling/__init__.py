@@ -12,3 +12,25 @@
 - ``handlers``, ``signatures``, ``options``, ``injection``, ``middleware``: what a handler declares
 - ``stored_places``: where a handler with ``tx=`` begins
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serdes.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from eventbus.client.handling.handlers import Handler as Handler
+    from eventbus.client.handling.handlers import ProducerFunction as ProducerFunction
+    from eventbus.client.handling.handlers import calling_frame as calling_frame
+    from eventbus.client.handling.handlers import marking as marking
+    from eventbus.client.handling.options import consumer_spec as consumer_spec
+    from eventbus.client.handling.published import serdes_meant as serdes_meant
+
+# Names are imported on first use: a bus needs them when its first handler or producer function is declared.
+_HOMES = {
+    "handlers": ("Handler", "ProducerFunction", "calling_frame", "marking"),
+    "options": ("consumer_spec",),
+    "published": ("serdes_meant",),
+}
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

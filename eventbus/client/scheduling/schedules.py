@@ -19,6 +19,7 @@ from eventbus.client.health import PartHealth
 from eventbus.client.host import Host
 from eventbus.client.metrics import Sample
 from eventbus.client.producer import Producer
+from eventbus.client.producing.joining import joined, refuse_waiting
 from eventbus.client.scheduling.cancelling import ask_to_cancel, partition_for
 from eventbus.client.scheduling.entries import (
     EVERY,
@@ -277,6 +278,8 @@ class Schedules:
         transactional: bool = True,
     ) -> Scheduled:
         """Store a record to be sent later, with ``producer``, as a part of its open transaction if there is one."""
+        if transactional:
+            producer = joined(producer, "send")
         self._bus.context.check_service(f"send({topic!r}, ...) with a delay")
         due_ms = due_at(self.now_ms(), deliver_at, delay)
         id = uuid4().hex if schedule_id is None else check_id(schedule_id)
@@ -306,8 +309,10 @@ class Schedules:
             producer, self.topic, encode(item), key=key, partition=partition, transactional=transactional
         )
 
-    async def cancel(self, id: str | Scheduled, timeout: float) -> bool:
+    async def cancel(self, id: str | Scheduled, timeout: float, *, transactional: bool = True) -> bool:
         """Cancel a record. Return True if it had not been delivered, and now never is."""
+        if transactional:
+            refuse_waiting("cancel_scheduled()")
         name = id.id if isinstance(id, Scheduled) else check_id(id)
         await self.begin()
         return await ask_to_cancel(self._bus, self.topic, self._partitions, name, timeout)

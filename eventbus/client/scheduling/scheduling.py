@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-import msgspec
-
-from eventbus.client.handling.handlers import ConsumerDecorator, Handler, calling_frame, consumer_spec
-from eventbus.client.host import Context
-from eventbus.client.producing.joining import refuse_waiting
-from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
-from eventbus.client.scheduling.partition_schedule import Firing
-from eventbus.client.scheduling.schedules import Schedules
-from eventbus.client.scheduling.times import Scheduled
-from eventbus.client.scheduling.timetable import Missed, Timetable, timetable
+from eventbus.client import handling, scheduling
 from eventbus.durations import Duration, seconds
-from eventbus.errors import ConfigError
-from eventbus.settings.table import rows
-from eventbus.types import ConsumerRecord
-from serdes import Json
-from serdes.nesting import shallow
 
 if TYPE_CHECKING:
+    from eventbus.client.handling.handlers import ConsumerDecorator, Handler
+    from eventbus.client.host import Context
     from eventbus.client.keywords import ScheduleOptions
-
-logger = logging.getLogger("eventbus.scheduling")
+    from eventbus.client.scheduling.schedules import Schedules
+    from eventbus.client.scheduling.times import Scheduled
+    from eventbus.client.scheduling.timetable import Missed
 
 _FIRINGS_CONFIG = {"retention.ms": "86400000"}
 
@@ -78,59 +66,21 @@ class Scheduling(ABC):
         interrupted by a crash is repeated unless the next one is due. ``name``, by default the function's, identifies
         it across restarts. Raises ConfigError for a wrong expression, time zone, option or name.
         """
-        given: dict[str, Any] = {**options}
-        for unit in ("seconds", "minutes", "hours", "days", "weeks"):
-            if unit in given:
-                raise ConfigError(f"@bus.every({unit}={given[unit]!r}): @bus.every(timedelta({unit}={given[unit]!r}))")
-        table = timetable(when, timezone, missed)
-        for option in given:
-            if option in ("topics", "pattern") or option in rows("handler"):
-                raise ConfigError(f"@bus.every has no option {option!r}: it is called at times, one call after another")
-        frame = calling_frame()
+        table = scheduling.table_of(when, timezone, missed, options)
+        frame = handling.calling_frame()
 
         def register(function: Callable[..., Any]) -> Handler[..., Any]:
-            chosen = getattr(function, "__name__", "") if name is None else name
-            check_id(chosen)
-            topic = firings_topic(self.context.service_name, chosen)
-            known = self._schedules.functions
-            if chosen in known or topic in self._schedules.firings.values():
-                raise ConfigError(
-                    f"@bus.every: two functions are named {chosen!r}: give one of them another name with name=..."
-                )
-            group = f"{self.context.service_name}.{EVERY}{chosen}".replace(":", ".")
-            spec = consumer_spec(
-                topic,
-                {"on_error": "skip", "group": group, **given, "name": chosen, "filter": self._is_worth(table)},
-            )
-            handler = Handler(function, msgspec.structs.replace(spec, is_firing=True), frame)
-            if handler.signature.payload not in (None, Firing, ConsumerRecord):
-                raise ConfigError(
-                    f"@bus.every: {chosen!r} takes nothing, or a Firing (and what Depends(...) gives), not a "
-                    f"{handler.signature.payload!r}: async def {chosen}(firing: Firing) -> None"
-                )
-            self.context.serdes.setdefault(Firing, Json(Firing))
+            schedules = self._schedules
+            handler = scheduling.timed_handler(self.context, schedules, function, table, options, name, frame)
             self._declare_handler(handler)
+            [topic] = handler.spec.topics
             if topic not in self.context.topics:
                 self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
-            known[chosen] = table
-            self._schedules.firings[chosen] = topic
+            schedules.functions[handler.__name__] = table
+            schedules.firings[handler.__name__] = topic
             return handler
 
         return register
-
-    def _is_worth(self, table: Timetable) -> Callable[[ConsumerRecord], bool]:
-        def is_worth(record: ConsumerRecord) -> bool:
-            try:
-                firing = msgspec.json.decode(shallow(record.value or b""), type=Firing)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                # Another client wrote it. It must not count as a failure of the function, which could stop it
-                # (on_error="stop").
-                where = f"{record.topic}-{record.partition} offset {record.offset}"
-                logger.warning("The record %s is ignored. It is not the time of a function: %s", where, error)
-                return False
-            return not table.is_over(firing.scheduled_ms, firing.next_ms, self.context.now_ms())
-
-        return is_worth
 
     async def cancel_scheduled(
         self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True
@@ -145,7 +95,6 @@ class Scheduling(ABC):
         In a handler with ``exactly_once=True`` it raises ConfigError like `EventBus.request`, because it waits for an
         answer. ``transactional=False`` cancels at once, outside of the handler's transaction.
         """
-        if transactional:
-            refuse_waiting("cancel_scheduled()")
         self._running("cancel_scheduled")
-        return await self._schedules.cancel(id, seconds(timeout, f"cancel_scheduled(timeout={timeout!r})"))
+        limit = seconds(timeout, f"cancel_scheduled(timeout={timeout!r})")
+        return await self._schedules.cancel(id, limit, transactional=transactional)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import msgspec
 
-from eventbus.broker import TopicSpec
-from eventbus.client.tables.table import Fold, History, Table, table_spec
+from eventbus import broker
+from eventbus.client import tables
 from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from eventbus.broker import TopicSpec
+    from eventbus.client.tables.table import Fold, History, Table
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -91,7 +95,7 @@ class TableDeclarations(ABC):
         """
         if self.is_running:
             raise ConfigError(f"bus.table({name!r}): declare tables before the bus starts")
-        table: Table[Any, Any] = Table(table_spec(name, key, value, of, fold, initial, history, on_error))
+        table: Table[Any, Any] = tables.Table(tables.table_spec(name, key, value, of, fold, initial, history, on_error))
         if name in self._tables:
             raise ConfigError(
                 f"bus.table({name!r}) is declared twice: give the second table another name, and its topic with of="
@@ -105,6 +109,6 @@ class TableDeclarations(ABC):
         """
         topics = dict(declared)
         for table in self._tables.values():
-            spec = topics.get(table.topic, TopicSpec(table.topic))
+            spec = topics.get(table.topic, broker.TopicSpec(table.topic))
             topics[table.topic] = msgspec.structs.replace(spec, configs={**table.topic_configs, **spec.configs})
         return topics
