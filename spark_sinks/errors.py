@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 _WORKER_ENDED = re.compile(
-    r"Python worker exited unexpectedly|SocketException|EOFException|Connection reset|Broken pipe"
+    r"Python worker (?:exited unexpectedly|failed to connect back)|SocketException|EOFException|Connection reset|Broken pipe"
     r"|terminated with exception: *(?:$|\n)"
 )
-"""The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream."""
+"""The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream. Spark
+waits ten seconds for a new one, which is too short on a machine that is busy."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 

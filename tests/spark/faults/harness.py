@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE_S = 90.0
-"""For anything a landing does; on a busy machine a session alone takes a while."""
+PATIENCE_S = 300.0
+"""For anything a landing does: six landings in one session, which starts anew, take a while on a busy machine."""
 
 
 class Lander:
@@ -58,7 +58,7 @@ class Lander:
         deadline = time.monotonic() + PATIENCE_S
         while b"\n" not in self._read:
             ready, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"the landing has said nothing for {PATIENCE_S} s"
+            assert ready, f"the landing has said nothing for {PATIENCE_S} s: {self._stacks()}"
             piece = os.read(self._stdout.fileno(), 1 << 16)
             if not piece:
                 return None
@@ -70,17 +70,25 @@ class Lander:
         return told
 
     def until(self, what: str, times: int = 1) -> list[dict[str, Any]]:
-        """All that is told, up to the n-th of this kind. Raises AssertionError when it ends before."""
+        """All that is told, up to the n-th of this kind, or to the end of the round, ``done``, which waits for the next
+        `land`. Raises AssertionError when the process ends before.
+        """
         told: list[dict[str, Any]] = []
-        while sum(each["what"] == what for each in told) < times:
+        while sum(each["what"] == what for each in told) < times and not (told and told[-1]["what"] == "done"):
             event = self.event()
             assert event is not None, f"the landing ended after {told}: {self._complained()}"
             told.append(event)
         return told
 
-    def _complained(self) -> str:
+    def _complained(self, most: int = 2_000) -> str:
         self._complaints.seek(0)
-        return self._complaints.read()[-2_000:].decode(errors="replace")
+        return self._complaints.read()[-most:].decode(errors="replace")
+
+    def _stacks(self) -> str:
+        """What each thread of the driver does, so that one that waits for ever differs from a slow one."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(2)  # the process writes them when its threads come to it
+        return self._complained(16_000)
 
     def finish(self) -> list[dict[str, Any]]:
         """Land until nothing is left; what it told. Raises AssertionError when a table failed."""

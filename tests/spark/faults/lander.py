@@ -6,7 +6,9 @@ killed, the next round has a session of its own making. End of input: it ends.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -57,6 +59,7 @@ class Round:
 def main(log: str, options: str, tables: list[str]) -> None:
     how = msgspec.json.decode(options, type=dict[str, Any])
     own_session = how.pop("own_session", False)
+    faulthandler.register(signal.SIGUSR1)
     install(how.pop("fault", None))
     spark: Any = None
     for _ in sys.stdin:

@@ -100,6 +100,7 @@ def test_a_query_whose_worker_died_is_started_again() -> None:
         "Query [id = 1, runId = 2] terminated with exception: Connection reset",
         "Query [id = 1, runId = 2] terminated with exception: ",
         "Job aborted. org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "Query [id = 1, runId = 2] terminated with exception: Python worker failed to connect back.",
     ],
 )
 def test_the_death_of_a_worker_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
