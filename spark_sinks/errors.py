@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 _WORKER_ENDED = re.compile(
-    r"Python worker (?:exited unexpectedly|failed to connect back)|SocketException|EOFException|Connection reset|Broken pipe"
-    r"|terminated with exception: *(?:$|\n)"
+    r"Python worker (?:exited unexpectedly|failed to connect back)|SocketException|EOFException|Connection reset"
+    r"|Broken pipe|terminated with exception: *(?:$|\n)"
 )
-"""The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream. Spark
-waits ten seconds for a new one, which is too short on a machine that is busy."""
+"""The text of Spark's errors after the death of a worker that reads and decodes, or of the one that plans a stream.
+Spark waits ten seconds for a new one, which is too short on a machine that is busy."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 

@@ -196,15 +196,28 @@ def _disconnect(jvm: Jvm) -> None:
     """Make pyspark forget the gateway before the JVM goes, so that a later session starts a new one."""
     from pyspark import SparkContext
 
+    _keep_text(sys.exc_info()[1])
     context: Any = SparkContext
     gateway = context._gateway
-    context._gateway = None
-    # Not None: str() of a pyspark error asserts that there is a JVM, of which it then needs nothing. An error that
-    # leaves the `with` block of a session would otherwise be shown as "<exception str() failed>".
-    context._jvm = object()
+    context._gateway = context._jvm = None
     if gateway is not None:
         gateway.shutdown()
     jvm.stop()
+
+
+def _keep_text(error: BaseException | None) -> None:
+    """Give an error that leaves the ``with`` block of a session its text now, and the errors that caused it.
+
+    pyspark's str() of an error asserts that there is a JVM. It would be shown as "<exception str() failed>".
+    """
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    while error is not None:
+        if isinstance(error, CapturedException):
+            kind, text = type(error), str(error)
+            methods = {"__str__": lambda _, text=text: text, "__module__": kind.__module__}
+            error.__class__ = type(kind.__name__, (kind,), methods)
+        error = error.__cause__ or error.__context__
 
 
 def _text(value: Any) -> str:

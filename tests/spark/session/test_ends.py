@@ -44,11 +44,15 @@ def test_a_session_that_was_stopped_is_not_stopped_again() -> None:
 
 
 def test_an_error_of_spark_can_be_read_after_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors.exceptions.captured import StreamingQueryException
 
     monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(shutdown=list))
     monkeypatch.setattr(SparkContext, "_jvm", SimpleNamespace())
-    error = StreamingQueryException("no state for batch 4", "")
-    _disconnect(cast("Any", SimpleNamespace(stop=list)))
-    assert "no state for batch 4" in str(error)
+    try:
+        raise StreamingQueryException("no state for batch 4", "")
+    except StreamingQueryException as error:
+        _disconnect(cast("Any", SimpleNamespace(stop=list)))
+        assert "no state for batch 4" in str(error)
+        assert type(error).__name__ == "StreamingQueryException"
+    assert SparkConf().set("spark.a", "b").get("spark.a") == "b"  # the first step to the next session
