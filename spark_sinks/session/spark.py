@@ -215,8 +215,11 @@ def _keep_text(error: BaseException | None) -> None:
     while error is not None:
         if isinstance(error, CapturedException):
             kind, text = type(error), str(error)
-            methods = {"__str__": lambda _, text=text: text, "__module__": kind.__module__}
-            error.__class__ = type(kind.__name__, (kind,), methods)
+
+            def told(_: object, text: str = text) -> str:
+                return text
+
+            error.__class__ = type(kind.__name__, (kind,), {"__str__": told, "__module__": kind.__module__})
         error = error.__cause__ or error.__context__
 
 
