@@ -62,20 +62,13 @@ async def ours(folder: str, schemas: int = SCHEMAS) -> AsyncGenerator[Any]:
 class Served:
     """What `HttpServer` wants of an app."""
 
-    gate = None
     asks_who = False
 
     def __init__(self, app: Callable[..., Any]) -> None:
-        from schema_registry.http import Limits
-
-        self.limits = Limits()
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
-
-    def repeated(self, request: bytes) -> bytes | None:
-        return None
 
 
 @asynccontextmanager
@@ -254,11 +247,6 @@ def get(number: int) -> bytes:
     return f"GET /schemas/ids/{number % SCHEMAS + 1} HTTP/1.1\r\n{HEADERS}\r\n".encode()
 
 
-def get_anew(number: int) -> bytes:
-    """No two are the same, as where every request has a trace of its own."""
-    return f"GET /schemas/ids/{number % SCHEMAS + 1} HTTP/1.1\r\n{HEADERS}X-Request-Id: {number}\r\n\r\n".encode()
-
-
 def post(path: str, text: str) -> bytes:
     body = json.dumps({"schema": text})
     kind = "Content-Type: application/vnd.schemaregistry.v1+json"
@@ -272,21 +260,13 @@ def post(path: str, text: str) -> bytes:
 def registry_get(n: int) -> Numbers:
     with running("ours") as server:
         few = loaded(server, n, get, 8)
-        anew = loaded(server, n, get_anew)
-        numbers = {f"{name} of 8": value for name, value in few.items()}
-        return loaded(server, n, get) | numbers | {f"{name} anew": value for name, value in anew.items()}
+        return loaded(server, n, get) | {f"{name} of 8": value for name, value in few.items()}
 
 
 @case("plain get", n=20_000, quick=2_000)
 def plain_get(n: int) -> Numbers:
     with running("plain") as server:
         return loaded(server, n, get)
-
-
-@case("plain get anew", n=20_000, quick=2_000)
-def plain_get_anew(n: int) -> Numbers:
-    with running("plain") as server:
-        return loaded(server, n, get_anew)
 
 
 @case("bare get", n=40_000, quick=2_000)
@@ -375,12 +355,11 @@ async def _cold(folder: str, n: int) -> Numbers:
 
 
 REGISTRY_FIGURES = [
-    Figure("R0", "GET by id / plain Starlette + json", "registry get:rate cpu", "plain get:rate cpu", 2, 3),
-    Figure("R0c", "the same, no two requests alike", "registry get:rate cpu anew", "plain get anew:rate cpu", 1, 1.5),
+    Figure("R0", "GET by id / plain Starlette + json", "registry get:rate cpu", "plain get:rate cpu", 1, 1.5),
     Figure("R0a", "GET by id, 100 connections, one core", "registry get:rate", None, None, 10_000),
     Figure("R0b", "its 99th percentile", "registry get:p99", None, None, 30, True, "ms"),
     Figure("R1", "GET by id, 8 connections / bare ASGI", "registry get:rate cpu of 8", "bare get:rate cpu", 0.4, 0.7),
-    Figure("R3", "a new schema / GET anew", "registry register:rate cpu", "registry get:rate cpu anew", 0.05, 0.1),
+    Figure("R3", "a new schema / GET by id", "registry register:rate cpu", "registry get:rate cpu", 0.05, 0.1),
     Figure("R3a", "new schemas, 100 writers, flushed", "registry register:rate", None, None, 1_000),
     Figure("R3b", "the same schemas again, one core", "registry again:rate cpu", None, None, 4_000),
     Figure("R4", "a call in the process", "registry embedded:by id", None, None, 2, True, "us"),

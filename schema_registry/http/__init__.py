@@ -3,7 +3,7 @@
 ::
 
     app = create_app(bus)                       # an ASGI app: mount it anywhere, under any prefix
-    async with HttpServer(app, port=8081): ...  # or serve it alone, with deadlines
+    async with HttpServer(app, port=8081): ...  # or serve it alone
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from schema_registry.http.auth import Access as Access
     from schema_registry.http.auth import Credentials as Credentials
     from schema_registry.http.auth import Users as Users
-    from schema_registry.http.limits import Limits as Limits
     from schema_registry.http.server import HttpServer as HttpServer
 
 _HOMES = {
     "app": ("RegistryApp", "create_app"),
     "auth": ("Access", "Credentials", "Users"),
-    "limits": ("Limits",),
     "server": ("HttpServer",),
 }
 _find, __dir__ = lazy_names(globals(), _HOMES)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -17,12 +16,10 @@ import anyio
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 
-from eventbus.errors import EventBusError, RegistryRefused
+from eventbus.errors import ConfigError, EventBusError, RegistryRefused
 from schema_registry.errors import RegistryError, association_not_found, no_leader, not_permitted
 from schema_registry.http.auth import Access, Authenticate, Users, credentials_of
 from schema_registry.http.endpoints import ENDPOINTS
-from schema_registry.http.kept import KeptAnswers
-from schema_registry.http.limits import Limits
 from schema_registry.http.metrics import render
 from schema_registry.http.operations import Operation
 from schema_registry.http.wire import (
@@ -45,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventbus import EventBus
-    from schema_registry.http.guard import Gate
     from schema_registry.registry import Registry
 
 _logger = logging.getLogger("schema_registry.http")
 
+MAX_BODY_BYTES = 8 << 20
 _READS = ("GET", "HEAD")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 _OPEN = frozenset({b"/health/live", b"/health/ready"})
@@ -62,13 +59,12 @@ def create_app(
     *,
     auth: Authenticate | Mapping[str, str] | None = None,
     read_only: bool = False,
-    limits: Limits | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> RegistryApp:
     """Return an ASGI app for a `Registry`, or for the log of a bus.
 
     ``auth`` is `Users`, a mapping of users to passwords, or a function from `Credentials` to `Access`; None allows
-    every client. ``read_only`` refuses every write. The app enforces the body size of ``limits``; the server enforces
-    deadlines and the number of connections, if it is `HttpServer`.
+    every client. ``read_only`` refuses every write. A request with a longer body than ``max_body_bytes`` is refused.
 
     The server's lifespan starts the registry of a bus, or the first request does if the app is mounted in another app
     that does not forward the lifespan; the bus must be running then.
@@ -76,8 +72,8 @@ def create_app(
     from schema_registry.registry import Registry
 
     if isinstance(registry, Registry):
-        return RegistryApp(registry, auth=auth, read_only=read_only, limits=limits)
-    return RegistryApp(Registry(registry), is_own=True, auth=auth, read_only=read_only, limits=limits)
+        return RegistryApp(registry, auth=auth, read_only=read_only, max_body_bytes=max_body_bytes)
+    return RegistryApp(Registry(registry), is_own=True, auth=auth, read_only=read_only, max_body_bytes=max_body_bytes)
 
 
 class RegistryApp:
@@ -90,21 +86,19 @@ class RegistryApp:
         is_own: bool = False,
         auth: Authenticate | Mapping[str, str] | None = None,
         read_only: bool = False,
-        limits: Limits | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        if max_body_bytes <= 0:
+            raise ConfigError(f"max_body_bytes={max_body_bytes!r}: a limit is a number above 0")
         self.registry = registry
-        self.limits = limits or Limits()
-        self.gate: Gate | None = None
-        """The statistics of the server, for its metrics."""
         self.answered: Counter[tuple[str, str, int]] = Counter()
         """Request counts by method, endpoint and status."""
         self._is_own = is_own
         self._is_started = False
         self._starting = anyio.Lock()
         self._auth: Authenticate | None = auth if auth is None or callable(auth) else Users(auth)
-        self._auth_is_fixed = isinstance(self._auth, Users)
-        """True if the access of credentials never changes."""
         self._read_only = read_only
+        self._max_body_bytes = max_body_bytes
         own = {
             "_nothing": dict[str, Any], "_metadata_id": self._metadata_id, "_metadata_version": _metadata_version,
             "_metadata_deployment": dict[str, Any], "_live": _live, "_ready": self._ready, "_openapi": _openapi,
@@ -115,7 +109,6 @@ class RegistryApp:
         self._register = operations["POST", "/subjects/{subject}/versions"]
         self._lookup = operations["POST", "/subjects/{subject}"]
         self._router = Router(_routes(operations), default=_nowhere, redirect_slashes=False)
-        self._kept = KeptAnswers(registry)
 
     @property
     def asks_who(self) -> bool:
@@ -153,27 +146,10 @@ class RegistryApp:
     async def _answer(self, request: Request) -> tuple[int, bytes]:
         if self._auth is not None:
             request.access = await self._access(request)
-        generation, kept = self._kept.body(request.path, request.query)
-        if kept is not None and request.method in _READS:
-            request.endpoint = self._by_id.endpoint.path
-            request.type = answer_type(request.accept)
-            if request.method == "GET" and request.state is not None and (self._auth is None or self._auth_is_fixed):
-                request.state["repeat"] = partial(self._kept.keep_reply, kept, request.type, generation)
-            return 200, kept
         operation, parts = self._hot(request)
         if operation is None:
             return await self._route(request)
-        status, body = await self.run(operation, request, parts)
-        if operation is self._by_id:
-            self._kept.keep_body(request.path, request.query, body, generation)
-        return status, body
-
-    def repeated(self, request: bytes) -> bytes | None:
-        """Return the stored reply to a repeated request, see `schema_registry.http.guard.App`."""
-        reply = self._kept.reply(request)
-        if reply is not None:
-            self.answered["GET", self._by_id.endpoint.path, 200] += 1
-        return reply
+        return await self.run(operation, request, parts)
 
     def _hot(self, request: Request) -> tuple[Operation | None, Mapping[str, bytes]]:
         """Serve the most frequent requests without the router."""
@@ -215,7 +191,7 @@ class RegistryApp:
         body = b""
         if endpoint.body is not None:
             check_body_type(request.content_type)
-            body = await read_body(request.receive, self.limits.body_bytes)
+            body = await read_body(request.receive, self._max_body_bytes)
         if not self.registry.is_ready and not endpoint.does.startswith("_"):
             await self.start()
         return await operation.call(self.registry, parts, request.query, body, lenient=request.lenient)
@@ -284,7 +260,7 @@ class Request:
 
     __slots__ = (
         "accept", "access", "authorization", "content_type", "endpoint", "headers", "lenient", "method", "path",
-        "query", "receive", "result", "state", "type",
+        "query", "receive", "result", "type",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
@@ -292,7 +268,6 @@ class Request:
         self.path = _path(scope)
         self.query: bytes = scope["query_string"]
         self.receive = receive
-        self.state: dict[str, Any] | None = scope.get("state")
         self.accept: bytes | None = None
         self.authorization = b""
         self.content_type = b""

@@ -23,14 +23,4 @@ def render(app: RegistryApp) -> bytes:
         "# TYPE schema_registry_ready gauge",
         f"schema_registry_ready {int(registry.is_ready)}",
     ]
-    if app.gate is not None:
-        lines += [
-            "# HELP schema_registry_connections Open connections.",
-            "# TYPE schema_registry_connections gauge",
-            f"schema_registry_connections {len(app.gate.connections)}",
-            "# HELP schema_registry_refused_total Connections sent away, by reason.",
-            "# TYPE schema_registry_refused_total counter",
-        ]
-        refused = sorted(app.gate.refused.items())
-        lines += [f'schema_registry_refused_total{{reason="{reason}"}} {count}' for reason, count in refused]
     return "\n".join([*lines, ""]).encode()

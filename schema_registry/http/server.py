@@ -1,63 +1,67 @@
-"""A registry's own HTTP server: uvicorn's protocol on sockets of ours, guarded by deadlines and limits."""
+"""A registry's own HTTP server: uvicorn with its documented options."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
-import socket
 import ssl
-import time
-from email.utils import formatdate
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn import Config
-from uvicorn.server import ServerState
+import uvicorn
 
 from eventbus.errors import ConfigError
-from eventbus.server.acceptor import Acceptor, bind
-from schema_registry.http.guard import App, Gate, guarded
-from schema_registry.http.limits import Limits
+from eventbus.server.acceptor import bind
+
+if TYPE_CHECKING:
+    from schema_registry.http.app import RegistryApp
 
 DEFAULT_PORT = 8081
-_CLOSING_S = 5.0
-_LOOK_S = 0.5
+_CLOSING_S = 5
 
 
 class HttpServer:
     """Serve an app on one address: ``async with HttpServer(create_app(bus)) as server: server.url``, on asyncio.
 
-    An address that other machines can reach requires TLS and authentication, or ``insecure=True``.
+    ``limit_concurrency`` (connections) and ``timeout_keep_alive`` (seconds between two requests) are uvicorn's options.
+    An address that other machines can reach requires TLS and authentication, or ``insecure=True``; put a reverse proxy
+    before it, because uvicorn waits for slow peers without a limit.
     """
 
     def __init__(
         self,
-        app: App,
+        app: RegistryApp,
         *,
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
+        limit_concurrency: int = 10_000,
+        timeout_keep_alive: int = 60,
     ) -> None:
         if not 0 <= port <= 65_535:
             raise ConfigError(f"port {port} is none: ports end at 65535")
         self.host = host
         self.port = port
-        self.gate = Gate(app)
-        app.gate = self.gate
-        self._tls = tls
-        self._app = app
-        self._state = ServerState()
-        self._listening: Acceptor | None = None
-        self._watching: asyncio.Task[None] | None = None
         check_reach(host, tls=tls, asks=app.asks_who or (tls is not None and tls.verify_mode == ssl.CERT_REQUIRED),
                     insecure=insecure)  # fmt: skip
+        self._is_tls = tls is not None
+        # log_level: uvicorn logs a warning for each invalid request, so any client could fill the log.
+        self._server = _Server(uvicorn.Config(
+            cast("Any", app), http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
+            log_level="error", proxy_headers=False, server_header=False, limit_concurrency=limit_concurrency,
+            timeout_keep_alive=timeout_keep_alive, timeout_graceful_shutdown=_CLOSING_S,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        ))  # fmt: skip
+        self._serving: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
+        return f"{'https' if self._is_tls else 'http'}://{host}:{self.port}"
 
     async def __aenter__(self) -> HttpServer:
         await self.start()
@@ -70,18 +74,6 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises ConfigError if the address is not available."""
-        loop = asyncio.get_running_loop()
-        limits: Limits = self._app.limits
-        config = Config(
-            cast("Any", self._app), lifespan="off", ws="none", access_log=False, log_config=None,
-            http=guarded(self.gate), timeout_keep_alive=int(limits.idle_s) + 1,
-        )  # fmt: skip
-        config.load()
-        protocol: Any = config.http_protocol_class
-
-        def connect() -> asyncio.Protocol:
-            return protocol(config=config, server_state=self._state, app_state={}, _loop=loop)
-
         try:
             sockets = await bind(self.host or None, self.port, 1024)
         except OSError as error:
@@ -91,41 +83,22 @@ class HttpServer:
                     "it, or choose another port (0 takes a free one)"
                 ) from error
             raise ConfigError(f"cannot serve a registry on {self.url}: {error.strerror or error}") from error
-
-        async def greet(sock: socket.socket, address: Any) -> None:
-            await loop.connect_accepted_socket(
-                connect, sock, ssl=self._tls, ssl_handshake_timeout=limits.header_s if self._tls else None
-            )
-
         self.port = sockets[0].getsockname()[1]
-        self._listening = Acceptor(sockets, greet, self.url)
-        self._watching = asyncio.create_task(self._watch(), name=f"deadlines of {self.url}")
-
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            date = formatdate(time.time(), usegmt=True).encode()
-            self._state.default_headers = [(b"date", date)]
-            self.gate.head = b"HTTP/1.1 200 OK\r\ndate: %b\r\n" % date
-            self.gate.look(loop.time())
-            await asyncio.sleep(_LOOK_S)
+        self._serving = asyncio.create_task(self._server.serve(sockets), name=f"registry on {self.url}")
 
     async def aclose(self) -> None:
-        """Stop listening, let what is being answered be answered, close every connection."""
-        listening, self._listening = self._listening, None
-        watching, self._watching = self._watching, None
-        if watching:
-            watching.cancel()
-            await asyncio.wait([watching])
-        if listening is None:
-            return
-        listening.close()
-        for connection in list(self.gate.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=_CLOSING_S)
-        for connection in list(self.gate.connections):
-            connection.transport.abort()
+        """Stop listening, let running requests finish, and close every connection."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self._server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to the program that the registry is a part of."""
+        yield
 
 
 def is_loopback(host: str) -> bool:

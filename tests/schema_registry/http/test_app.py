@@ -1,4 +1,4 @@
-"""The app as others mount it, what it keeps, its life and its own endpoints."""
+"""The app as others mount it, its life and its own endpoints."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from eventbus import EventBus
-from eventbus.errors import EventBusError
+from eventbus.errors import ConfigError, EventBusError
 from schema_registry import Registry, RegistryRefused
 from schema_registry.entities import SchemaRequest
 from schema_registry.formats import protoc
-from schema_registry.http import Limits, RegistryApp, create_app
+from schema_registry.http import RegistryApp, create_app
 from schema_registry.http.endpoints import ENDPOINTS, Endpoint
 from schema_registry.http.wire import Message
 from tests.schema_registry.http.asgi import Answer, ask
@@ -48,38 +48,22 @@ async def test_servers_that_strip_the_prefix_and_servers_that_do_not(path: str) 
         assert (await ask(create_app(registry), "GET", path, root_path="/r")).json == []
 
 
-async def test_a_kept_answer_is_forgotten_when_the_schema_is() -> None:
-    async with opened() as registry:
-        app = create_app(registry)
-        await registry.register("s", SchemaRequest(schema='"int"'))
-        assert (await ask(app, "GET", "/schemas/ids/1")).status == 200
-        assert (await ask(app, "GET", "/schemas/ids/1")).status == 200
-        assert (await ask(app, "POST", "/schemas/ids/1")).status == 405
-        await registry.delete_subject("s")
-        await registry.delete_subject("s", permanent=True)
-        assert (await ask(app, "GET", "/schemas/ids/1")).error == (404, 40403)
-
-
-async def test_a_kept_answer_is_of_its_query_alone() -> None:
-    async with opened() as registry:
-        app = create_app(registry)
-        await registry.register("s", SchemaRequest(schema='"int"'))
-        for _ in range(2):
-            assert "maxId" not in (await ask(app, "GET", "/schemas/ids/1")).json
-            assert "maxId" in (await ask(app, "GET", "/schemas/ids/1?fetchMaxId=true")).json
-            assert (await ask(app, "GET", "/schemas/ids/1", headers={"Accept": "text/html"})).status == 406
-
-
 @pytest.mark.parametrize("size", [999, 1_000, 1_001, 5_000])
 async def test_a_body_has_a_longest_length(size: int) -> None:
     async with opened() as registry:
-        app = create_app(registry, limits=Limits(body_bytes=1_000))
+        app = create_app(registry, max_body_bytes=1_000)
         body = json.dumps(INT).encode().ljust(size)
         answer = await ask(app, "POST", "/subjects/s/versions", body)
         assert answer.status == (200 if size <= 1_000 else 413)
         parts = [body[at : at + 100] for at in range(0, size, 100)]
         answer = await ask(app, "POST", "/subjects/s/versions", parts=parts)
         assert answer.status == (200 if size <= 1_000 else 413)
+
+
+async def test_a_limit_is_above_zero() -> None:
+    async with opened() as registry:
+        with pytest.raises(ConfigError, match="max_body_bytes=0"):
+            create_app(registry, max_body_bytes=0)
 
 
 async def test_a_peer_that_leaves_in_the_middle_gets_no_answer() -> None:
