@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -15,13 +14,6 @@ def find_page(name: str) -> Path:
     """The page of docs/ with this file name, in whichever folder it is."""
     (path,) = (ROOT / "docs").rglob(name)
     return path
-
-
-def link(name: str, *, source: Path) -> str:
-    """A relative link from the page ``source`` to another (``name.md#anchor``) or to a file (``tests/name.py``)."""
-    name, hash_sign, anchor = name.partition("#")
-    target = ROOT / name if "/" in name else find_page(name)
-    return os.path.relpath(target, source.parent) + hash_sign + anchor
 
 
 @cache
@@ -44,6 +36,6 @@ def check_named(test: str) -> None:
     assert name in functions(path), f"{path} has no {name}"
 
 
-def said(test: str) -> str:
-    """``path::test_a_batch`` as people read it: a batch."""
-    return test.partition("::")[2].removeprefix("test_").removeprefix("trap_").replace("_", " ")
+def said(name: str) -> str:
+    """``test_a_batch`` as people read it: a batch."""
+    return name.removeprefix("test_").removeprefix("trap_").replace("_", " ")
