@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -26,37 +28,34 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def filled(make_bus: Any) -> Any:
     """A bus with topic t, 2 partitions, ten records each: value = offset, timestamps 1000, 1010, ..."""
 
-    async def fill(bus: Any) -> Any:
-        await bus.admin.create_topic("t", partitions=2)
-        for n in range(10):
-            for partition in (0, 1):
-                bus.send_nowait("t", b"%d" % n, partition=partition, timestamp_ms=1000 + 10 * n)
-        await bus.flush()
-        return bus
+    @asynccontextmanager
+    async def filled() -> AsyncIterator[Any]:
+        async with make_bus() as bus:
+            await bus.admin.create_topic("t", partitions=2)
+            for n in range(10):
+                for partition in (0, 1):
+                    bus.send_nowait("t", b"%d" % n, partition=partition, timestamp_ms=1000 + 10 * n)
+            await bus.flush()
+            yield bus
 
-    return make_bus(), fill
+    return filled
 
 
 async def test_poll_returns_each_record_once_in_order_per_partition(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", group="g") as consumer:
-            seen: dict[int, list[int]] = {0: [], 1: []}
-            while sum(map(len, seen.values())) < 20:
-                records = await consumer.poll(max_records=3)
-                assert 0 < len(records) <= 3
-                for record in records:
-                    seen[record.partition].append(record.offset)
-            assert seen == {0: list(range(10)), 1: list(range(10))}
-            assert await consumer.poll(timeout_ms=0) == []
-            assert await consumer.lag(T0) == 0
+    async with filled() as bus, bus.new_consumer("t", group="g") as consumer:
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        while sum(map(len, seen.values())) < 20:
+            records = await consumer.poll(max_records=3)
+            assert 0 < len(records) <= 3
+            for record in records:
+                seen[record.partition].append(record.offset)
+        assert seen == {0: list(range(10)), 1: list(range(10))}
+        assert await consumer.poll(timeout_ms=0) == []
+        assert await consumer.lag(T0) == 0
 
 
 async def test_commit_covers_what_poll_returned_and_no_more(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         async with bus.new_consumer(group="g") as consumer:
             await consumer.assign([T0])
             assert [r.offset for r in await consumer.poll(max_records=4)] == [0, 1, 2, 3]
@@ -71,130 +70,108 @@ async def test_commit_covers_what_poll_returned_and_no_more(filled: Any) -> None
 
 
 async def test_async_iteration(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", value=str) as consumer:
-            values = []
-            async for record in consumer:
-                values.append(record.value)
-                if len(values) == 20:
-                    break
+    async with filled() as bus, bus.new_consumer("t", value=str) as consumer:
+        values = []
+        async for record in consumer:
+            values.append(record.value)
+            if len(values) == 20:
+                break
     assert sorted(values) == sorted([str(n) for n in range(10)] * 2)
 
 
 async def test_iteration_commits_only_what_was_handed_out(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer(group="g") as consumer:
-            await consumer.assign([T0])
-            async for record in consumer:
-                if record.offset == 2:
-                    await consumer.commit()
-                    break
-            assert (await consumer.committed(T0))[T0].offset == 3
+    async with filled() as bus, bus.new_consumer(group="g") as consumer:
+        await consumer.assign([T0])
+        async for record in consumer:
+            if record.offset == 2:
+                await consumer.commit()
+                break
+        assert (await consumer.committed(T0))[T0].offset == 3
 
 
 async def test_iteration_and_poll_share_what_was_fetched_and_one_position(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer(group="g") as consumer:
-            await consumer.assign([T0])
-            assert (await anext(consumer)).offset == 0
-            assert [r.offset for r in await consumer.poll(max_records=2)] == [1, 2]
-            assert (await anext(consumer)).offset == 3
-            assert await consumer.position(T0) == 4
-            await consumer.commit()
-            assert (await consumer.committed(T0))[T0].offset == 4
+    async with filled() as bus, bus.new_consumer(group="g") as consumer:
+        await consumer.assign([T0])
+        assert (await anext(consumer)).offset == 0
+        assert [r.offset for r in await consumer.poll(max_records=2)] == [1, 2]
+        assert (await anext(consumer)).offset == 3
+        assert await consumer.position(T0) == 4
+        await consumer.commit()
+        assert (await consumer.committed(T0))[T0].offset == 4
 
 
 async def test_iteration_fetches_once_for_many_records(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t") as consumer:
-            fetch, waits = consumer._consumer.fetch, []
+    async with filled() as bus, bus.new_consumer("t") as consumer:
+        fetch, waits = consumer._consumer.fetch, []
 
-            async def counted(max_wait_ms: int | None = None) -> Any:
-                waits.append(max_wait_ms)
-                return await fetch(max_wait_ms)
+        async def counted(max_wait_ms: int | None = None) -> Any:
+            waits.append(max_wait_ms)
+            return await fetch(max_wait_ms)
 
-            monkeypatch.setattr(consumer._consumer, "fetch", counted)
-            for _ in range(20):
-                await anext(consumer)
-            assert len(waits) <= 2  # once, or once per partition
+        monkeypatch.setattr(consumer._consumer, "fetch", counted)
+        for _ in range(20):
+            await anext(consumer)
+        assert len(waits) <= 2  # once, or once per partition
 
 
 async def test_seeking(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer() as consumer:
-            await consumer.assign([T0])
-            consumer.seek(T0, 7)
-            assert [r.offset for r in await consumer.poll()] == [7, 8, 9]
-            await consumer.seek_to_beginning()
-            assert [r.offset for r in await consumer.poll(max_records=2)] == [0, 1]
-            await consumer.seek_to_end(T0)
-            assert await consumer.poll(timeout_ms=0) == []
-            found = await consumer.offsets_for_times({T0: 1045, T1: 9_000_000_000_000})
-            assert found[T0] == (5, 1050) and found[T1] is None
-            with pytest.raises(ConfigError, match="not assigned"):
-                consumer.seek(T1, 0)
-            with pytest.raises(ConfigError, match="0 or more"):
-                consumer.seek(T0, -5)
+    async with filled() as bus, bus.new_consumer() as consumer:
+        await consumer.assign([T0])
+        consumer.seek(T0, 7)
+        assert [r.offset for r in await consumer.poll()] == [7, 8, 9]
+        await consumer.seek_to_beginning()
+        assert [r.offset for r in await consumer.poll(max_records=2)] == [0, 1]
+        await consumer.seek_to_end(T0)
+        assert await consumer.poll(timeout_ms=0) == []
+        found = await consumer.offsets_for_times({T0: 1045, T1: 9_000_000_000_000})
+        assert found[T0] == (5, 1050) and found[T1] is None
+        with pytest.raises(ConfigError, match="not assigned"):
+            consumer.seek(T1, 0)
+        with pytest.raises(ConfigError, match="0 or more"):
+            consumer.seek(T0, -5)
 
 
 async def test_a_paused_partition_is_not_read(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t") as consumer:
-            first = await consumer.poll(max_records=2)
-            paused = first[0].topic_partition
-            consumer.pause(paused)
-            rest = await consumer.poll(max_records=100)
-            assert {r.partition for r in rest} == {1 - paused.partition}
-            assert await consumer.position(paused) == 2
-            consumer.resume(paused)
-            assert [r.offset for r in await consumer.poll(max_records=100)] == list(range(2, 10))
+    async with filled() as bus, bus.new_consumer("t") as consumer:
+        first = await consumer.poll(max_records=2)
+        paused = first[0].topic_partition
+        consumer.pause(paused)
+        rest = await consumer.poll(max_records=100)
+        assert {r.partition for r in rest} == {1 - paused.partition}
+        assert await consumer.position(paused) == 2
+        consumer.resume(paused)
+        assert [r.offset for r in await consumer.poll(max_records=100)] == list(range(2, 10))
 
 
 async def test_a_waiting_poll_returns_as_soon_as_a_record_comes(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", start="latest") as consumer:
+    async with filled() as bus, bus.new_consumer("t", start="latest") as consumer:
 
-            async def send() -> None:
-                await anyio.lowlevel.checkpoint()
-                await bus.send("t", b"now", partition=1)
+        async def send() -> None:
+            await anyio.lowlevel.checkpoint()
+            await bus.send("t", b"now", partition=1)
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(send)
-                with anyio.fail_after(5):
-                    (record,) = await consumer.poll(timeout_ms=60_000)
-            assert (record.partition, record.value) == (1, b"now")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            with anyio.fail_after(5):
+                (record,) = await consumer.poll(timeout_ms=60_000)
+        assert (record.partition, record.value) == (1, b"now")
 
 
 async def test_two_tasks_cannot_poll_one_consumer(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", start="latest") as consumer, anyio.create_task_group() as tasks:
-            tasks.start_soon(consumer.poll, 60_000)
-            await others_wait()
-            with pytest.raises(ConfigError, match="one consumer, one task"):
-                await consumer.poll()
-            tasks.cancel_scope.cancel()
+    async with (
+        filled() as bus,
+        bus.new_consumer("t", start="latest") as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(consumer.poll, 60_000)
+        await others_wait()
+        with pytest.raises(ConfigError, match="one consumer, one task"):
+            await consumer.poll()
+        tasks.cancel_scope.cancel()
 
 
 async def test_start_none_without_a_commit_is_an_error(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         with pytest.raises(NoCommittedOffset, match="group 'fresh' has no committed offset for t-0"):
             async with bus.new_consumer("t", group="fresh", start="none"):
                 pass
@@ -207,13 +184,10 @@ async def test_start_none_without_a_commit_is_an_error(filled: Any) -> None:
 
 
 async def test_an_offset_out_of_range_resets_loudly(filled: Any, caplog: pytest.LogCaptureFixture) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer() as consumer:
-            await consumer.assign([T0])
-            consumer.seek(T0, 99)
-            assert [r.offset for r in await consumer.poll()] == list(range(10))
+    async with filled() as bus, bus.new_consumer() as consumer:
+        await consumer.assign([T0])
+        consumer.seek(T0, 99)
+        assert [r.offset for r in await consumer.poll()] == list(range(10))
     assert "t-0: offset 99 is out of range" in caplog.text
 
 
@@ -277,21 +251,18 @@ async def test_iteration_goes_on_after_an_unreadable_record(make_bus: Any) -> No
 
 
 async def test_kept_partitions_lose_nothing_when_others_are_assigned(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer(group="g") as consumer:
-            await consumer.assign([T0])
-            assert [r.offset for r in await consumer.poll(max_records=1)] == [0]
-            await consumer.assign([T0, T1])
-            assert await consumer.position(T0) == 1
-            await consumer.commit()
-            assert await consumer.committed(T0) == {T0: OffsetAndMetadata(1)}
-            rest = await consumer.poll(max_records=100)
-            assert [r.offset for r in rest if r.partition == 0] == list(range(1, 10))
-            await consumer.assign([T1])
-            await consumer.commit()
-            assert await consumer.committed(T0) == {T0: OffsetAndMetadata(1)}  # given up: no longer ours to commit
+    async with filled() as bus, bus.new_consumer(group="g") as consumer:
+        await consumer.assign([T0])
+        assert [r.offset for r in await consumer.poll(max_records=1)] == [0]
+        await consumer.assign([T0, T1])
+        assert await consumer.position(T0) == 1
+        await consumer.commit()
+        assert await consumer.committed(T0) == {T0: OffsetAndMetadata(1)}
+        rest = await consumer.poll(max_records=100)
+        assert [r.offset for r in rest if r.partition == 0] == list(range(1, 10))
+        await consumer.assign([T1])
+        await consumer.commit()
+        assert await consumer.committed(T0) == {T0: OffsetAndMetadata(1)}  # given up: no longer ours to commit
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -307,14 +278,11 @@ async def test_kept_partitions_go_on_where_they_are_when_more_is_subscribed(make
 
 
 async def test_pause_does_not_take_returned_records_out_of_the_commit(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", group="g") as consumer:
-            paused = (await consumer.poll(max_records=2))[0].topic_partition
-            consumer.pause(paused)
-            await consumer.commit()
-            assert await consumer.committed() == {paused: OffsetAndMetadata(2)}
+    async with filled() as bus, bus.new_consumer("t", group="g") as consumer:
+        paused = (await consumer.poll(max_records=2))[0].topic_partition
+        consumer.pause(paused)
+        await consumer.commit()
+        assert await consumer.committed() == {paused: OffsetAndMetadata(2)}
 
 
 @pytest.mark.parametrize("polled", [2, 5])
@@ -335,25 +303,20 @@ async def test_a_topic_created_anew_is_read_from_its_beginning(make_bus: Any, po
 
 
 async def test_records_after_a_reset_are_not_taken_for_seen_ones(filled: Any, caplog: pytest.LogCaptureFixture) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", group="g") as consumer:
-            assert len(await consumer.poll()) == 20
-            for partition in (T0, T1):
-                consumer._consumer.seek(partition, 99)  # retention or a shorter log: the backend resets by itself
-            (first,) = await consumer.poll(max_records=1)
-            assert first.offset == 0
-            await consumer.commit()  # the other partition was reset too and nothing of it returned since
-            assert await consumer.committed() == {first.topic_partition: OffsetAndMetadata(1)}
-            assert len(await consumer.poll()) == 19
+    async with filled() as bus, bus.new_consumer("t", group="g") as consumer:
+        assert len(await consumer.poll()) == 20
+        for partition in (T0, T1):
+            consumer._consumer.seek(partition, 99)  # retention or a shorter log: the backend resets by itself
+        (first,) = await consumer.poll(max_records=1)
+        assert first.offset == 0
+        await consumer.commit()  # the other partition was reset too and nothing of it returned since
+        assert await consumer.committed() == {first.topic_partition: OffsetAndMetadata(1)}
+        assert len(await consumer.poll()) == 19
     assert "out of range" in caplog.text
 
 
 async def test_a_consumer_opened_again_remembers_nothing(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         consumer = bus.new_consumer("t", group="g")
         for _ in range(2):
             async with consumer:
@@ -361,20 +324,15 @@ async def test_a_consumer_opened_again_remembers_nothing(filled: Any) -> None:
 
 
 async def test_an_unreadable_value_names_its_place_and_is_passed(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer(value=int) as consumer:
-            await consumer.assign([T0])
-            with pytest.raises(SerializationError, match=r"the value of t-0 offset 0 cannot be read: expected 8 bytes"):
-                await consumer.poll()
-            assert await consumer.position(T0) == 1
+    async with filled() as bus, bus.new_consumer(value=int) as consumer:
+        await consumer.assign([T0])
+        with pytest.raises(SerializationError, match=r"the value of t-0 offset 0 cannot be read: expected 8 bytes"):
+            await consumer.poll()
+        assert await consumer.position(T0) == 1
 
 
 async def test_misuse(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         consumer = bus.new_consumer("t")
         with pytest.raises(ConfigError, match="not open"):
             await consumer.poll()
@@ -391,9 +349,7 @@ async def test_misuse(filled: Any) -> None:
 
 
 async def test_groups_are_listed_altered_and_deleted(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         await bus.admin.alter_group_offsets("g", {T0: 5})
         assert [one.group for one in await bus.admin.list_groups()] == ["g"]
         async with bus.new_consumer("t", group="g") as consumer:
@@ -405,9 +361,7 @@ async def test_groups_are_listed_altered_and_deleted(filled: Any) -> None:
 
 
 async def test_offsets_of_a_topic_that_is_not_there_are_refused(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         with pytest.raises(UnknownTopicOrPartition):
             await bus.admin.alter_group_offsets("g", {TopicPartition("nope", 0): 5})
 
@@ -427,22 +381,17 @@ async def test_start_by_duration(make_bus: Any, start: Any) -> None:
 
 
 async def test_seek_by_time(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", group="g") as consumer:
-            await consumer.seek_to_time(1055)
-            assert await consumer.position(T0) == await consumer.position(T1) == 6
-            await consumer.seek_to_time(9_000_000_000_000, T0)
-            assert (await consumer.position(T0), await consumer.position(T1)) == (10, 6)
+    async with filled() as bus, bus.new_consumer("t", group="g") as consumer:
+        await consumer.seek_to_time(1055)
+        assert await consumer.position(T0) == await consumer.position(T1) == 6
+        await consumer.seek_to_time(9_000_000_000_000, T0)
+        assert (await consumer.position(T0), await consumer.position(T1)) == (10, 6)
 
 
 @pytest.mark.system
 async def test_reading_begins_where_an_open_transaction_will_have_committed(filled: Any) -> None:
     """KIP-447: the offset before it would be read twice, once it commits."""
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         await bus.admin.alter_group_offsets("g", {T0: 2, T1: 3})
         async with anyio.create_task_group() as tasks:
             async with bus.transaction("id") as tx:
@@ -472,9 +421,7 @@ async def test_reading_begins_where_an_open_transaction_will_have_committed(fill
 
 
 async def test_a_position_that_an_open_transaction_holds_is_waited_for(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         positions: list[int] = []
         async with anyio.create_task_group() as tasks, bus.transaction("id") as tx:
             await tx.send_offsets({T0: 8}, GroupMetadata("g"))
@@ -494,9 +441,7 @@ async def test_a_position_that_an_open_transaction_holds_is_waited_for(filled: A
 
 
 async def test_bytes_of_open_transactions_do_not_end_a_long_poll(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         config = {"start": "latest", "fetch_min_bytes": 1_000}
         async with bus.new_consumer("t", **config) as reader, anyio.create_task_group() as tasks:
             found: list[Any] = []
@@ -517,30 +462,25 @@ async def test_bytes_of_open_transactions_do_not_end_a_long_poll(filled: Any) ->
 
 
 async def test_fetch_min_bytes_gathers_and_max_wait_ends_it(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", start="latest", fetch_min_bytes=500) as reader:
-            found: list[list[Any]] = []
-            async with anyio.create_task_group() as tasks:
+    async with filled() as bus, bus.new_consumer("t", start="latest", fetch_min_bytes=500) as reader:
+        found: list[list[Any]] = []
+        async with anyio.create_task_group() as tasks:
 
-                async def wait() -> None:
-                    found.append(await reader.poll(timeout_ms=60_000))
+            async def wait() -> None:
+                found.append(await reader.poll(timeout_ms=60_000))
 
-                tasks.start_soon(wait)
-                for partition in (0, 1, 0):
-                    await others_wait()
-                    assert found == []
-                    await bus.send("t", b"x" * 100, partition=partition)  # a batch of about 170 bytes
-            assert len(found[0]) == 3  # of both partitions, together
-            await bus.send("t", b"x" * 100, partition=1)
-            assert len(await reader.poll(timeout_ms=1)) == 1  # too little, but the wait is over
+            tasks.start_soon(wait)
+            for partition in (0, 1, 0):
+                await others_wait()
+                assert found == []
+                await bus.send("t", b"x" * 100, partition=partition)  # a batch of about 170 bytes
+        assert len(found[0]) == 3  # of both partitions, together
+        await bus.send("t", b"x" * 100, partition=1)
+        assert len(await reader.poll(timeout_ms=1)) == 1  # too little, but the wait is over
 
 
 async def test_a_closed_consumer_does_not_join_again(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         consumer = bus.new_consumer("t", group="g", start="latest")
         async with anyio.create_task_group() as tasks:
             await consumer.__aenter__()
@@ -551,9 +491,7 @@ async def test_a_closed_consumer_does_not_join_again(filled: Any) -> None:
 
 
 async def test_a_consumer_without_a_group_hears_of_no_rebalance(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
 
         def refuse(partitions: Any) -> None:
             raise AssertionError(partitions)
@@ -584,9 +522,7 @@ async def test_a_consumer_may_be_closed_after_its_bus(make_bus: Any) -> None:
 
 
 async def test_a_poll_tells_its_partitions(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         async with bus.new_consumer("t", group="g") as consumer:
             records = ConsumerRecords()
             while len(records) < 13:
@@ -602,9 +538,7 @@ async def test_a_poll_tells_its_partitions(filled: Any) -> None:
 
 
 async def test_chosen_partitions_are_read_and_new_ones_are_not(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         async with bus.new_consumer(partitions=[("t", 1)]) as consumer:
             assert consumer.assignment() == [T1] and consumer.subscription() == []
             await bus.admin.add_partitions("t", 3)
@@ -630,10 +564,8 @@ async def test_several_topics_at_once_may_be_a_list(make_bus: Any) -> None:
 
 
 async def test_subscription_and_unsubscribe(filled: Any) -> None:
-    bus, fill = filled
     told: list[tuple[str, list[TopicPartition]]] = []
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         await bus.admin.create_topic("trains")
         async with bus.new_consumer(
             pattern="t.*",
@@ -657,9 +589,7 @@ async def test_subscription_and_unsubscribe(filled: Any) -> None:
 
 
 async def test_paused_partitions_are_told_and_stay_so(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         await bus.admin.create_topic("other")
         async with bus.new_consumer("t") as consumer:
             assert consumer.paused() == []
@@ -677,9 +607,7 @@ async def test_paused_partitions_are_told_and_stay_so(filled: Any) -> None:
 
 
 async def test_where_partitions_begin_and_end(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         await bus.admin.delete_records({T0: 4})
         async with bus.new_consumer("t") as consumer:
             assert await consumer.beginning_offsets() == {T0: 4, T1: 0}
@@ -695,23 +623,18 @@ async def test_where_partitions_begin_and_end(filled: Any) -> None:
 
 
 async def test_the_end_is_what_the_isolation_says(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.transaction("one") as tx:
-            await tx.send("t", b"open", partition=0, timestamp_ms=5_000)
-            for isolation, end in (("read_committed", 10), ("read_uncommitted", 11)):
-                async with bus.new_consumer(partitions=[T0], isolation_level=isolation) as consumer:
-                    await consumer.seek_to_end()
-                    assert await consumer.position(T0) == end
-                    found = await consumer.offsets_for_times({T0: 5_000})
-                    assert (found[T0] is None) == (isolation == "read_committed")
+    async with filled() as bus, bus.transaction("one") as tx:
+        await tx.send("t", b"open", partition=0, timestamp_ms=5_000)
+        for isolation, end in (("read_committed", 10), ("read_uncommitted", 11)):
+            async with bus.new_consumer(partitions=[T0], isolation_level=isolation) as consumer:
+                await consumer.seek_to_end()
+                assert await consumer.position(T0) == end
+                found = await consumer.offsets_for_times({T0: 5_000})
+                assert (found[T0] is None) == (isolation == "read_committed")
 
 
 async def test_a_seek_in_on_assigned_decides_where_reading_begins(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         await bus.admin.alter_group_offsets("g", {T0: 2, T1: 2})
 
         async def assigned(partitions: list[TopicPartition]) -> None:
@@ -725,22 +648,17 @@ async def test_a_seek_in_on_assigned_decides_where_reading_begins(filled: Any) -
 
 
 async def test_commit_async_is_commit_nowait(filled: Any) -> None:
-    bus, fill = filled
     told: list[Any] = []
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", group="g") as consumer:
-            await consumer.poll(max_records=1)
-            consumer.commit_async(lambda offsets, error: told.append((dict(offsets), error)))
-            consumer.commit_nowait({T1: 5}, lambda offsets, error: told.append((dict(offsets), error)))
+    async with filled() as bus, bus.new_consumer("t", group="g") as consumer:
+        await consumer.poll(max_records=1)
+        consumer.commit_async(lambda offsets, error: told.append((dict(offsets), error)))
+        consumer.commit_nowait({T1: 5}, lambda offsets, error: told.append((dict(offsets), error)))
     (first, error), (second, _) = told
     assert [offset for offset, _ in first.values()] == [1] and error is None and second == {T1: (5, "")}
 
 
 async def test_wrong_arguments_are_told_what_is_right(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         async with bus.new_consumer("t", group="g") as consumer:
             records = await consumer.poll()
             for wrong in (records, records[0], 5):
@@ -759,30 +677,22 @@ async def test_wrong_arguments_are_told_what_is_right(filled: Any) -> None:
 
 
 async def test_until_end_is_what_is_there_now(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t") as consumer:
-            assert sorted([record.value async for record in consumer.until_end()]) == sorted(
-                [b"%d" % n for n in range(10)] * 2
-            )
-            assert [record async for record in consumer.until_end()] == []
-            await bus.send("t", b"more", partition=1)
-            assert [record.value async for record in consumer.until_end()] == [b"more"]
+    async with filled() as bus, bus.new_consumer("t") as consumer:
+        assert sorted([record.value async for record in consumer.until_end()]) == sorted(
+            [b"%d" % n for n in range(10)] * 2
+        )
+        assert [record async for record in consumer.until_end()] == []
+        await bus.send("t", b"more", partition=1)
+        assert [record.value async for record in consumer.until_end()] == [b"more"]
 
 
 async def test_until_end_in_a_group_waits_for_the_assignment(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
-        async with bus.new_consumer("t", group="g", start="earliest") as consumer:
-            assert len([record async for record in consumer.until_end()]) == 20
+    async with filled() as bus, bus.new_consumer("t", group="g", start="earliest") as consumer:
+        assert len([record async for record in consumer.until_end()]) == 20
 
 
 async def test_until_end_passes_aborted_records_and_markers(filled: Any) -> None:
-    bus, fill = filled
-    async with bus:
-        await fill(bus)
+    async with filled() as bus:
         with pytest.raises(ZeroDivisionError):
             async with bus.transaction("writer") as tx:
                 await tx.send("t", b"aborted", partition=0)
