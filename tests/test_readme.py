@@ -41,7 +41,6 @@ from tests.warm import commands as warm
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG_PAGES = {"outgrow.md": "half a minute of mirrors, servers and services, whose promises are in tests/mirror"}
 """In the long tier, and why."""
 RUN = {"eventbus", "python", "echo", "printf", "cat", "head", "tail", "ls", "seq", "rm", "mkdir", "wc", "sort", "grep"}
@@ -55,6 +54,12 @@ SHORT_START = "-p no:schemathesis -p no:hypothesispytest -p no:faker"
 """A page's own pytest leaves out those of our plugins that no page is about: they take it three seconds to import."""
 
 FENCE = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n)?^```(?P<kind>\w+)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if FENCE.search(page.read_text("utf-8"))
+]
+"""Those with blocks."""
 RUNNER = """
 import ast, asyncio, inspect, sys
 path = sys.argv[1]

@@ -68,10 +68,13 @@ def group_of_file(path: Path) -> str | None:
     return found[1] if found else None
 
 
-def sort_key(items: Iterable[pytest.Item]) -> Callable[[pytest.Item], tuple[str, bool]]:
-    """Return the key that puts groups (``xdist_group``) first, then files with system tests, then the others."""
+def sort_key(items: Iterable[pytest.Item]) -> Callable[[pytest.Item], tuple[str, bool, int]]:
+    """Return the key that puts groups (``xdist_group``) first, then files with system tests, then the others.
+
+    Of those, files of the top folder are first: they are about the whole project, and take long.
+    """
     above_core = {item.path for item in items if tier_of(item) != "core"}
-    return lambda item: (group_of_file(item.path) or "~", item.path not in above_core)
+    return lambda item: (group_of_file(item.path) or "~", item.path not in above_core, len(item.path.parts))
 
 
 class CoreGuard:

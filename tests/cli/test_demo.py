@@ -79,7 +79,7 @@ def skip_bank_and_board(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick(demo: Demo, *args: str) -> dict[str, Any]:
     result = demo("--quick", "--json", *args)
     assert result.code == 0, result.err
-    assert result.json["equal"] is True and result.json["flights"] == QUICK_FLIGHTS
+    assert result.json["equal"] is True and result.json["flights"] == command.QUICK_FLIGHTS
     return result.json
 
 
@@ -166,7 +166,8 @@ def test_a_release_that_fixes_nothing_fails_the_demo_with_the_board(
     assert "NOT EQUAL  board: 14 dead letters, 7 redriven, then 0, 7 open; expected 7, 7, then 0, 0" in result.err
 
 
-def test_the_commands_to_try_next_work(demo: Demo, tmp_path: Path) -> None:
+def test_the_commands_to_try_next_work(demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", EVOLVED_AT + 1_000)
     directory = "a demo's directory"
     quick(demo, "--dir", directory)
     environ = os.environ | {"PATH": f"{warm.folder()}{os.pathsep}{os.environ['PATH']}"}
@@ -176,10 +177,11 @@ def test_the_commands_to_try_next_work(demo: Demo, tmp_path: Path) -> None:
         assert done.stdout and "rror" not in done.stderr, text
 
 
-def test_fresh_starts_over_and_leaves_other_files_alone(demo: Demo) -> None:
+def test_fresh_starts_over_and_leaves_other_files_alone(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 500)
     quick(demo)
     Path("demo-data/mine.txt").write_text("mine")
-    assert quick(demo, "--fresh")["published"] == QUICK_FLIGHTS
+    assert quick(demo, "--fresh")["published"] == 500
     assert Path("demo-data/mine.txt").read_text() == "mine"
 
 
@@ -260,11 +262,12 @@ def test_one_refused_batch_leaves_no_hole(cli: Cli, demo: Demo, monkeypatch: pyt
         return append(self, topic_partition, *args, **options)
 
     monkeypatch.setattr(Broker, "append_built", flaky)
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 8_000)
     result = demo("--quick")
     assert result.code == 1
     assert result.err.splitlines()[-1] == "error: no space left for flights-2; free some"
     quick(demo)
-    assert count(cli, "flights") == QUICK_FLIGHTS
+    assert count(cli, "flights") == 8_000
 
 
 def test_a_log_of_something_else_is_refused(cli: Cli, demo: Demo) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from eventbus.cli.output import Output, plain_columns, text_or_base64
-from tests.cli.test_demo import PROGRAM
+from tests.named import ROOT
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -84,6 +84,15 @@ def test_bytes_in_json() -> None:
     assert text_or_base64("value", b"\xff") == {"value_base64": "/w=="}
 
 
+SMALL_DEMO = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "examples")!r})
+from demo import command
+command.QUICK_FLIGHTS = 500
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
 def on_a_terminal(spawn: Spawn, *args: str, **options: Any) -> tuple[int, str]:
     master, slave = pty.openpty()
     process = spawn(*args, stdin=slave, stdout=slave, stderr=slave, **options)
@@ -108,9 +117,9 @@ def test_topics_on_a_terminal_show_their_size(orders: Cli, spawn: Spawn) -> None
 
 @pytest.mark.system
 def test_the_demo_on_a_terminal_draws_bars(cli: Cli, spawn: Spawn) -> None:
-    code, screen = on_a_terminal(spawn, "--quick", program=PROGRAM)
+    code, screen = on_a_terminal(spawn, "--quick", program=("-c", SMALL_DEMO))
     assert code == 0
     for step in ("publish flights", "flights -> delays", "delays -> table per carrier"):
         assert step in screen
-    assert "20000/20000" in screen
+    assert "500/500" in screen
     assert "Endeavor Air Inc." in screen

@@ -307,19 +307,19 @@ def test_secrets_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("odd", ["?", "#", "/", "@", "%", "&", ":", " ", "?x=", ";", "\\", "1?"])
 @pytest.mark.parametrize("form", ["kafka://me:{}@h:9092", "kafka://me@x.org:{}@h?acks=1", "kafka://h?sasl_password={}"])
-@pytest.mark.parametrize("where", ["{odd}{it}", "{it}{odd}", "{it}{odd}{it}"])
-def test_a_password_that_should_have_been_encoded_is_shown_nowhere(odd: str, form: str, where: str) -> None:
-    url = form.format(where.format(odd=odd, it=CANARY))
-    assert CANARY not in shown_url(url), url
-    try:
-        EventBus(url)
-    except ConfigError as error:
-        assert CANARY not in str(error), url
-        assert "percent-encoded" in str(error) or odd == " "
-    else:
-        assert "sasl_password" in url, "that is where it may stand"
+def test_a_password_that_should_have_been_encoded_is_shown_nowhere(form: str) -> None:
+    for odd in ("?", "#", "/", "@", "%", "&", ":", " ", "?x=", ";", "\\", "1?"):
+        for password in (odd + CANARY, CANARY + odd, CANARY + odd + CANARY):
+            url = form.format(password)
+            assert CANARY not in shown_url(url), url
+            try:
+                EventBus(url)
+            except ConfigError as error:
+                assert CANARY not in str(error), url
+                assert "percent-encoded" in str(error) or odd == " ", url
+            else:
+                assert "sasl_password" in url, "that is where it may stand"
 
 
 @pytest.mark.parametrize(

@@ -73,18 +73,19 @@ RETRIABLE = {
 """Those of librdkafka's own codes that are retriable. The codes of the brokers follow Kafka's table."""
 
 
-@pytest.mark.parametrize("name", codes())
-def test_every_code_of_librdkafka_has_a_row(name: str) -> None:
+def test_every_code_of_librdkafka_has_a_row() -> None:
     """A code without a translation counted as permanent, and ended the process."""
-    code = getattr(ClientError, name)
-    error = error_of(ClientError(code), "it failed")
-    assert type(error) is not EventBusError
-    assert type(error).__doc__, "the class states what its user does"
-    if name.startswith("_"):
-        assert error.retriable == (name in RETRIABLE)
-    else:
-        assert isinstance(error, KafkaError)
-        assert error.code == code
+    assert len(codes()) > 150
+    for name in codes():
+        code = getattr(ClientError, name)
+        error = error_of(ClientError(code), "it failed")
+        assert type(error) is not EventBusError, name
+        assert type(error).__doc__, "the class states what its user does"
+        if name.startswith("_"):
+            assert error.retriable == (name in RETRIABLE), name
+        else:
+            assert isinstance(error, KafkaError), name
+            assert error.code == code
 
 
 def test_a_code_of_a_newer_librdkafka_is_named() -> None:
