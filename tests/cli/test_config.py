@@ -90,7 +90,7 @@ def test_what_a_file_says_wrong_of_a_handler_is_told(
     (tmp_path / "bus.toml").write_text("[handlers.bill]\norder = 'key'\n")
     monkeypatch.setenv("EVENTBUS_CONFIG", "bus.toml")
     result = config("show", "configured_app:bus")
-    assert result.code == 1 and "bus.toml, line 2: [handlers.bill]: order: it says what the handler is" in result.err
+    assert result.code == 1 and "bus.toml, line 2: [handlers.bill]: order: it defines the handler" in result.err
 
 
 def test_what_is_wrong_is_one_line(cli: Cli, config: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

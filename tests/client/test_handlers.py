@@ -441,7 +441,7 @@ def spelt(**annotations: Any) -> Any:
 
 RIGHT = r"async def handle\(order: Order, record: ConsumerRecord\)"
 WRONG_FORMS: dict[str, tuple[Any, str]] = {
-    "unfinished": (spelt(order="list[Order"), "'handle' of orders: an annotation is no type: .*list.Order"),
+    "unfinished": (spelt(order="list[Order"), "'handle' of orders: an annotation is not a type: .*list.Order"),
     "record of a type": (spelt(order="ConsumerRecord[Order]"), r"take both, \(order: Order, record: ConsumerRecord\)"),
     "record of types": (spelt(order="ConsumerRecord[str, Order]"), r"take both, \(order: Order, record: Consumer"),
     "a number": (spelt(order=5), f"'order' is annotated 5, no type; write e.g. {RIGHT}"),

@@ -18,7 +18,7 @@ from tests.client.fakes import T0, on_both, others_run, records, running
 from tests.support import until
 
 _numbers = itertools.count()
-LEFT = "t-0 offset 1 in time: left behind in its thread, which cannot be cancelled"
+LEFT = "t-0 offset 1 in time: abandoned in its thread, which cannot be cancelled"
 
 
 @pytest.fixture(autouse=True)

@@ -223,7 +223,7 @@ def test_the_command_ends_though_a_plain_function_hangs(tmp_path: Path) -> None:
     with started(tmp_path, PLAIN, command=True, drain_timeout_ms=1) as service:
         service.signal(signal.SIGTERM)
         assert service.end() == 75, service.said
-    assert any("t-0 offset 0 in time: left behind in its thread" in line for line in service.said), service.said
+    assert any("t-0 offset 0 in time: abandoned in its thread" in line for line in service.said), service.said
     assert any(line.startswith("stopped; records at work were cancelled") for line in service.said), service.said
     assert committed(tmp_path) == 0
 

@@ -75,10 +75,10 @@ class BatchDispatch(Dispatch):
         return True
 
     def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
-        """Return True if a batch that failed is to be called again record by record, to find the record at fault.
+        """Return True to call a failed batch again record by record, which finds the record at fault.
 
-        Without a policy only if the handler was not called: a value that cannot be restored must not cost the other
-        records, and an outage of the store may hide such a value.
+        Without a policy, do so only if the handler was not called: a value that cannot be restored must not cost the
+        other records, and an outage of the store may hide such a value.
         """
         if self.failing.is_asked:
             return not isinstance(error, NotHandled)
@@ -112,7 +112,7 @@ class BatchDispatch(Dispatch):
     async def _singly(
         self, driver: PartitionDriver, call: Call, loop: CallLoop, indexes: Sequence[int], reading: _Reading
     ) -> bool:
-        """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
+        """Call the handler with each record of a failed batch separately, to find the record at fault."""
         call.is_alone = True
         for index in indexes:
             if not loop.look():

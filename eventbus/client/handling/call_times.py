@@ -1,7 +1,7 @@
-"""How long a handler's calls take, for metrics, at hardly any cost.
+"""Measure how long a handler's calls take, for metrics, at hardly any cost.
 
-Quick calls are timed by the fetch, and counted at their mean: a look at the clock before and after each would cost as
-much as they do. Calls that take longer are timed one by one. Which of the two, the last fetch says.
+Quick calls are timed per fetch and counted at their mean, because reading the clock before and after each call would
+cost as much as the call. Slower calls are timed separately. The mean of the last fetch decides.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from eventbus.backends.histogram import SECONDS, Histogram
 from eventbus.client.handling.calls import GENERATORS
 
 _SLOW_SECONDS = 25e-6
-"""From so long on, on average, a call is timed by itself: that costs 0.4 us."""
+"""Calls that take longer than this on average are timed separately, which costs 0.4 us per call."""
 
 
 class CallTimes:
-    """Of one handler."""
+    """The call durations of one handler."""
 
     def __init__(self, timers: Timers, *, by_batch: bool) -> None:
-        """``by_batch``: a call takes many records, and is timed by itself however quick it is."""
+        """``by_batch``: each call takes many records, so each is timed, however quick it is."""
         self.seconds = Histogram(SECONDS)
         self.now = stopwatch_of(timers)
         self.is_each = True
-        """Calls are timed one by one, as long as nothing is known of them or they are slow."""
+        """Each call is timed, because calls are slow or none has been made yet."""
         self._by_batch = by_batch
         self._by_fetch = False
-        """Its calls return generators, which run while they are read: a call tells nothing."""
+        """The handler returns generators, which run while they are read, so the time of a call means nothing."""
 
     def ran(self, began: float, calls: int, was_each: bool) -> None:
-        """So many calls were made one after the other since ``began``. ``was_each``: each was timed by itself."""
+        """Count ``calls`` calls, made in sequence since ``began``. ``was_each``: each call was timed already."""
         if calls <= 0 or self._by_batch:
             return
         seconds = self.now() - began
@@ -44,7 +44,7 @@ class CallTimes:
         self.is_each = mean >= _SLOW_SECONDS and not self._by_fetch
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, timed by itself if that is due: to where what it returned is awaited, if it is awaited."""
+        """Return ``call``, or a function that also times it, including the awaitable that it returns."""
         if not self.is_each or self._by_batch:
             return call
         now, add = self.now, self.seconds.add
@@ -66,7 +66,7 @@ class CallTimes:
         return begin
 
     async def ended(self, result: Awaitable[Any], began: float) -> Any:
-        """Await what a call that ``began`` then has returned."""
+        """Await the result of a call that started at ``began``, and add its duration."""
         try:
             return await result
         finally:

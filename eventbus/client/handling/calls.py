@@ -37,18 +37,18 @@ logger = logging.getLogger("eventbus.runner")
 
 GENERATORS = (AsyncGeneratorType, GeneratorType)
 UNFINISHED = (Awaitable, *GENERATORS)
-"""What a call may return of which nothing has run yet."""
+"""Results of a call whose code has not run yet: awaitables and generators."""
 
 
 class Counts(msgspec.Struct):
-    """What became of records so far."""
+    """The number of records by outcome, since the start."""
 
     handled: int = 0
     """Their calls returned; those that a filter or a middleware kept from the handler are among them."""
     failed: int = 0
     """Their calls raised, or took too long, or their values cannot be read."""
     skipped: int = 0
-    """Failed and passed over, because ``on_error="skip"`` says so."""
+    """Failed and skipped, because of ``on_error="skip"``."""
     timed_out: int = 0
     filtered: int = 0
     retried: int = 0
@@ -57,7 +57,7 @@ class Counts(msgspec.Struct):
 
 
 class Yielded(list[Any]):
-    """What a generator has yielded: outputs one by one, where another list is one output."""
+    """The values of a generator: each is an output, while any other list is a single output."""
 
 
 class ManualRecord(ConsumerRecord, gc=True):
@@ -87,11 +87,11 @@ class ManualRecord(ConsumerRecord, gc=True):
 
 
 left_behind: WeakSet[threading.Thread] = WeakSet()
-"""Threads that nobody waits for any more, except the interpreter at its end (under asyncio; trio's are daemons)."""
+"""Abandoned threads. Only the interpreter waits for them at exit (under asyncio; trio's threads are daemons)."""
 
 
 class Threads:
-    """The worker threads of one handler. What runs in one cannot be cancelled: it is waited for, or left behind."""
+    """The worker threads of one handler. A call in a thread cannot be cancelled: it is awaited or abandoned."""
 
     def __init__(self, most: int) -> None:
         self._turns = anyio.CapacityLimiter(most)
@@ -99,7 +99,7 @@ class Threads:
         self._at_work: dict[anyio.CancelScope, threading.Thread | None] = {}
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Up to ``most`` at a time. A task that is cancelled waits for its thread all the same, or `leave_behind`."""
+        """Run a function in one of ``most`` threads. A cancelled task waits for its thread, or for `leave_behind`."""
         async with self._turns:
             with anyio.CancelScope(shield=True) as scope:
                 self._at_work[scope] = None
@@ -112,11 +112,11 @@ class Threads:
                     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._no_limit)
                 finally:
                     del self._at_work[scope]
-            while True:  # left behind: whoever did so cancels this task
+            while True:  # the thread was abandoned; the caller of `leave_behind` cancels this task
                 await anyio.Event().wait()
 
     def leave_behind(self) -> None:
-        """Wait no longer for those at work: what they come to is not heard of any more."""
+        """Abandon all running threads: their results are ignored."""
         for scope, thread in list(self._at_work.items()):
             scope.cancel()
             if thread is not None:
@@ -141,30 +141,30 @@ class Calls:
         self._is_manual = handler.spec.ack == "manual"
         self._batch_of_records = signature.payload is ConsumerRecord
         self.joins: CallTransaction | None = None
-        """The transaction that what calls send is part of."""
+        """The transaction that records sent during calls belong to."""
         self.transaction: Transaction | None = None
-        """What a handler gets that asks for one."""
+        """The value of a handler's `Transaction` parameter."""
         self.takes_null = split_optional(signature.payload)[1]
         self._serde = handler.payload_serde(serdes)
         self.schemas = self._serde if isinstance(self._serde, SchemaSerde) else None
-        """Where the payload's serde takes schemas from elsewhere: the serde."""
+        """The payload's serde if it loads schemas from a registry."""
         self._header = None if self.schemas is None else self.schemas.header
         """The header that may name a value's schema."""
         self._decoders: dict[str, Decode] = {}
         self._chains: dict[str, CallNext] = {}
         self.units: OpenUnits | None = None
-        """Who makes the calls, each in a database transaction."""
+        """Makes each call in a database transaction, for a handler with ``tx=``."""
         self.is_retry = False
         """The records come from the retry topic."""
         self.needs_record = (
             bool(self._middleware) or self._keep is not None or self._is_manual or handler.spec.tx is not None
         )
-        """Something beside the handler looks at the record."""
+        """The record must be built, because middleware, a filter, manual acknowledgement or ``tx=`` needs it."""
         self.on_loop = signature.is_async or bool(self._middleware)
-        """A call begins on the event loop; a plain function's own part is in its thread all the same."""
+        """Calls begin on the event loop. With middleware that includes plain functions, which then use a thread."""
 
     def copy(self) -> Calls:
-        """The same with a transaction of its own; plain functions share their worker threads."""
+        """Return a copy with a separate transaction. Plain functions share their worker threads."""
         copied = copy.copy(self)
         copied._chains = {}
         return copied
@@ -190,7 +190,7 @@ class Calls:
     def beginning(
         self, chunk: FetchedRecords, driver: PartitionDriver | None, given: set[int] | None
     ) -> Callable[[int], Any]:
-        """Return the same without the transaction that the calls join."""
+        """Return the function that makes the calls, not yet joined to a transaction."""
         if not self.needs_record and self._signature.record_name is None:
             return self._of_values(chunk)
         record: Callable[[int], ConsumerRecord] = chunk.record
@@ -204,7 +204,7 @@ class Calls:
         return begin
 
     def _of_values(self, chunk: FetchedRecords) -> Callable[[int], Any]:
-        """Nobody wants the record: none is built."""
+        """Return calls by value only: the handler takes no record, so none is built."""
         function, values, decode, signature = (
             self._function,
             self.values(chunk),
@@ -216,7 +216,7 @@ class Calls:
         return lambda index: function(**self._arguments(decode(values[index]), None))
 
     def _plainly(self, topic: str) -> Callable[[ConsumerRecord], Any]:
-        """The handler's call without middleware, by its record; for one that ``filter`` drops there is `FILTERED`."""
+        """Return the handler's call without middleware. It returns `FILTERED` for a record that ``filter`` drops."""
         call = self._by_position(topic)
         keep, is_manual = self._keep, self._is_manual
         if keep is None and not is_manual:
@@ -232,7 +232,7 @@ class Calls:
         return looked_at
 
     def _by_position(self, topic: str) -> Callable[[ConsumerRecord], Any]:
-        """The call with its arguments; by position where the parameters allow it, which is cheaper."""
+        """Return the call with its arguments, passed by position if the parameters allow it, which is cheaper."""
         function, signature = self._function, self._signature
         if self.units is not None:
             return self._in_unit(topic, self.units)
@@ -249,7 +249,7 @@ class Calls:
         return lambda record: function(**self._arguments(decode(record.value), record))
 
     def _in_unit(self, topic: str, units: OpenUnits) -> Callable[[ConsumerRecord], Any]:
-        """The call in a database transaction. A value that cannot be read costs none."""
+        """Return the call in a database transaction. A value that cannot be read opens no transaction."""
         function, is_retry = self._function, self.is_retry
         read = None if self._signature.payload_name is None else self.reader(topic)
 
@@ -274,7 +274,7 @@ class Calls:
         innermost.__qualname__ = "call_next"  # "coroutine 'call_next' was never awaited", says Python of a slip there
         spec = self._handler.spec
         if spec.replies and spec.middleware:
-            # The last middleware of the bus sends the reply: of what is further out, none can drop a result.
+            # The last middleware of the bus sends the reply, so middleware outside of it cannot drop a result.
             return composed(self._of_bus, watched(spec.middleware, innermost, self._result_dropped))
         if self._handler.producer is not None and self._middleware:
             return watched(self._middleware, innermost, self._result_dropped)
@@ -294,7 +294,7 @@ class Calls:
             )
 
     def _payload_to_handler(self, topic: str) -> CallNext:
-        """The innermost of most chains, and the cheapest: an ``async def`` of the payload alone."""
+        """Return the cheapest innermost function, for most handlers: an ``async def`` that takes the payload only."""
         function: Callable[[Any], Awaitable[Any]] = self._function
         decode = self.reader(topic)
 
@@ -304,7 +304,7 @@ class Calls:
         return innermost
 
     def _record_to_handler(self, topic: str) -> CallNext:
-        """The innermost of every other chain."""
+        """Return the innermost function of the chain for any other handler."""
         call, is_async = self._plainly(topic), self._signature.is_async
 
         async def innermost(record: ConsumerRecord) -> Any:
@@ -321,7 +321,7 @@ class Calls:
         return innermost
 
     async def _ended(self, result: Any) -> Any:
-        """What a call came to, inside the chain: nothing of it is left to run."""
+        """Run the result of a call to its end inside of the chain, so that middleware covers it."""
         if hasattr(result, "__await__"):
             result = await result
         if isinstance(result, GENERATORS):
@@ -334,9 +334,9 @@ class Calls:
         return result
 
     def collected(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """In the worker thread: a call of a plain function. A generator's body runs here too.
+        """Call a plain function, in the worker thread. A generator's body runs here too.
 
-        It cannot be cancelled: one that took too long fails when it returns.
+        The call cannot be cancelled: if it takes too long, it fails when it returns.
         """
         timeout = self._handler.spec.timeout
         began = time.monotonic() if timeout is not None else 0.0
@@ -348,7 +348,7 @@ class Calls:
         return result
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """``concurrency`` calls at a time (by default one), whatever the number of partitions."""
+        """Run a function in a thread: at most ``concurrency`` at a time (default 1) for all partitions together."""
         return await self.threads.run(function, *arguments)
 
     # batches ---------------------------------------------------------------------------------------------------------
@@ -356,9 +356,9 @@ class Calls:
     def with_batch(
         self, read: Callable[[list[ConsumerRecord]], Awaitable[list[Any]]], was_read: Sequence[ConsumerRecord]
     ) -> CallNext:
-        """The chain around a batch handler. ``read`` makes payloads of the records; without any there is no call.
+        """Return the chain around a batch handler. ``read`` returns the payloads; if none, the handler is not called.
 
-        ``was_read``: what it made payloads of, when it has.
+        ``was_read`` holds the records of those payloads once ``read`` has returned.
         """
 
         async def innermost(records: list[ConsumerRecord]) -> Any:
@@ -375,9 +375,9 @@ class Calls:
         return self._around(innermost)
 
     async def call_batch(self, payloads: list[Any], records: Sequence[ConsumerRecord] = ()) -> Any:
-        """Begin the handler's call with a batch; a plain function's is over on return.
+        """Begin the handler's call with a batch. The call of a plain function has ended on return.
 
-        ``records``: those of the payloads, one for each, where the call is a database transaction.
+        ``records``: the record of each payload, if the call is a database transaction.
         """
         name, units, is_retry = self._signature.payload_name, self.units, self.is_retry
         assert name is not None
@@ -395,7 +395,7 @@ class Calls:
     # arguments -------------------------------------------------------------------------------------------------------
 
     def payload(self, record: ConsumerRecord) -> Any:
-        """A record's payload as a batch handler has it. Raises SerializationError."""
+        """Return a record's payload for a batch handler. Raises SerializationError."""
         return record if self._batch_of_records else self._decode(record.topic, self._data(record))
 
     def payload_at(self, chunk: FetchedRecords, index: int) -> Any:
@@ -404,7 +404,7 @@ class Calls:
         )
 
     def values(self, chunk: FetchedRecords, index: int | None = None) -> Sequence[bytes | None]:
-        """The values to decode, or the one at ``index``: with what their headers say of their schemas before them."""
+        """Return the values to decode, or only that at ``index``. Schema ids from headers are put before the values."""
         values = chunk.values if index is None else chunk.values[index : index + 1]
         if self._header is None or chunk.headers is None:
             return values
@@ -415,12 +415,12 @@ class Calls:
         ]
 
     def _data(self, record: ConsumerRecord) -> bytes | None:
-        """The same of a record."""
+        """Return a record's value to decode, with the schema id of its header before it."""
         value = record.value
         return value if self._header is None or value is None else with_prefix(value, record.headers, self._header)
 
     def decoder(self, topic: str) -> Decode:
-        """Bytes to payload, and whatever error that may raise."""
+        """Return the serde's decoder for a topic. It may raise any error."""
         decode = self._decoders.get(topic)
         if decode is None:
             assert self._serde is not None
@@ -428,7 +428,7 @@ class Calls:
         return decode
 
     def is_readable(self, chunk: FetchedRecords, index: int) -> SerializationError | None:
-        """What keeps a record's value from being the payload; None: nothing."""
+        """Return the error of decoding a record's value, or None if it can be read."""
         try:
             if self._serde is not None:
                 self._decode(chunk.topic, self.values(chunk, index)[0])
@@ -437,7 +437,7 @@ class Calls:
         return None
 
     def reader(self, topic: str) -> Callable[[bytes | None], Any]:
-        """Bytes to payload, or a SerializationError."""
+        """Return a decoder for a topic that raises SerializationError only."""
         decode = self.decoder(topic)
 
         def read(data: bytes | None) -> Any:
@@ -451,7 +451,7 @@ class Calls:
         return read
 
     def _decode(self, topic: str, data: bytes | None) -> Any:
-        """Bytes to the payload's type. A null passes only where the annotation allows None."""
+        """Decode bytes to the payload's type. A null is valid only if the annotation allows None."""
         if data is None:
             if self.takes_null:
                 return None
@@ -482,11 +482,11 @@ class Calls:
 
 
 FILTERED = object()
-"""A record that ``filter=`` kept from its handler."""
+"""Result of a call whose record was dropped by ``filter=``."""
 
 
 def manual_records(chunk: FetchedRecords, driver: PartitionDriver, given: set[int]) -> Callable[[int], ManualRecord]:
-    """A function of the index that builds the record of a handler with manual acks."""
+    """Return a function that builds the record at an index, for a handler with manual acknowledgement."""
 
     def record(index: int) -> ManualRecord:
         return ManualRecord(

@@ -1,10 +1,12 @@
-"""Records that kill the process are found: a mark beside the committed offset tells the next owner what was begun.
+"""Detect poison pills: records that kill the process that handles them.
 
-A partition is marked when it is taken up; any progress clears the mark. Who finds one follows somebody that died: it
-handles the next records one by one, of all such partitions only one at a time, with a mark before each that says how
-often this very record was begun; it is committed before the next one. So nobody is blamed for another's record, and it
-costs one commit for a partition, and one for each record only where a process has died. A record whose mark has been
-found as often as the policy allows is not called again: the policy is asked what becomes of it.
+A mark in the metadata of the committed offset tells the partition's next owner that records were in flight. The mark is
+written when a partition is assigned, and any commit clears it. An owner that finds a mark follows a process that died,
+so it handles the next records singly: across all such partitions one record is in flight at a time. Before each call
+it commits a mark that counts how often this record was begun, and it commits the record before the next call. So a
+crash is always attributed to the right record. The cost is one commit per assignment, and one per record only after a
+crash.
+A record whose mark was found as often as the policy allows is not called again; the policy decides what to do with it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, To
 logger = logging.getLogger("eventbus.runner")
 
 _RECORDS_IN_DOUBT = 1_000
-"""Behind the offset at which a process died: so far ahead of its commits most are. The next death tells of others."""
+"""How many records after the committed offset are in doubt. Most processes run less far ahead of their commits; after
+the next crash the rest is found."""
 _LOOK_SECONDS = 0.01
 _AWAY_SECONDS = 0.5
 """How long to wait before brokers that do not answer are asked again."""
@@ -36,20 +39,20 @@ _TRY = re.compile(r"eb-try (\d{1,9}) (.+)", re.DOTALL)
 
 
 class _Doubt:
-    """Of a partition: what its last owner left behind."""
+    """The mark that a partition's last owner left in the committed offset."""
 
     def __init__(self, committed: OffsetAndMetadata | None, begun_at: int) -> None:
         self.at = begun_at if committed is None else committed.offset
-        """Where the mark stands; -1: there is none any more."""
+        """The committed offset that holds the mark; -1 if it has none any more."""
         mark = "" if committed is None else committed.metadata
         found = _TRY.fullmatch(mark)
         self.left = _RECORDS_IN_DOUBT if found is not None or mark == _BEGUN else 0
-        """Records to be handled one by one."""
+        """The number of records still to be handled singly."""
         self.crashes: dict[str, int] = {} if found is None else {found[2]: int(found[1])}
 
 
 class CrashMarks:
-    """Of one handler whose policy counts crashes."""
+    """The crash marks of one handler whose policy counts crashes."""
 
     def __init__(
         self,
@@ -69,10 +72,10 @@ class CrashMarks:
         self._clock = clock
         self._doubts: dict[PartitionDriver, _Doubt] = {}
         self._turn: tuple[PartitionDriver, int] | None = None
-        """Whose record in doubt is at work, and the offset whose commit tells that it is over."""
+        """The partition whose record in doubt is in flight, and the offset whose commit ends it."""
 
     async def ready(self, driver: PartitionDriver) -> bool:
-        """The partition's next fetch may be begun, as far as it is left there. False: look at the partition first."""
+        """True if the records left in the partition's next fetch may be begun. If not, check the partition again."""
         doubt = await self._doubt_of(driver, driver.chunks[0].offsets[0])
         if doubt is None or not driver.chunks:
             return False
@@ -103,12 +106,12 @@ class CrashMarks:
         return driver.chunks[0]
 
     async def is_in_doubt(self, driver: PartitionDriver) -> bool:
-        """Entries of a retry partition are to be handled one by one, between `ready_entry` and `entry_ended`."""
+        """Return True if entries of a retry partition must be handled singly, with `ready_entry` and `entry_ended`."""
         doubt = await self._doubt_of(driver, max(driver.begun_at, 0))
         return doubt is not None and doubt.left > 0
 
     async def ready_entry(self, driver: PartitionDriver, entry: Entry) -> Verdict | None:
-        """None: the entry may be called. Else that is what becomes of it, or the partition stops."""
+        """Return None if the entry may be called, else the verdict about it; `Stop` if the partition stops."""
         doubt = await self._doubt_of(driver, 0)
         if doubt is None or not await self._takes_turn(driver, sys.maxsize):
             return Stop()
@@ -116,12 +119,12 @@ class CrashMarks:
         return await self._mark(driver, doubt, entry.record, max(doubt.at, driver.work.committed))
 
     def entry_ended(self, driver: PartitionDriver) -> None:
-        """What became of it is committed."""
+        """The outcome of the entry is committed, so another record in doubt may begin."""
         if self._turn is not None and self._turn[0] is driver:
             self._turn = None
 
     async def _takes_turn(self, driver: PartitionDriver, offset: int) -> bool:
-        """Return when no other record in doubt is in flight or uncommitted. False: the partition stops meanwhile."""
+        """Wait until no other record in doubt is in flight or uncommitted. False if the partition stops meanwhile."""
         while self._turn is not None and self._turn[0] is not driver:
             holder, at = self._turn
             if holder.work.committed > at or holder.abandoned or holder.ended.is_set():
@@ -134,7 +137,7 @@ class CrashMarks:
         return True
 
     async def _doubt_of(self, driver: PartitionDriver, begun_at: int) -> _Doubt | None:
-        """None: the partition stops before that is known."""
+        """Return the mark of a partition, or None if the partition stops before it is known."""
         doubt = self._doubts.get(driver)
         while doubt is None:
             try:
@@ -149,15 +152,15 @@ class CrashMarks:
             doubt = self._doubts[driver] = _Doubt(committed, begun_at)
             if doubt.left:
                 logger.warning(
-                    "handler %r: whoever had %s before died at offset %d or soon behind it: records are handled one by "
-                    "one for a while, to find out at which", self._handler.__name__, driver.topic_partition, doubt.at,
+                    "handler %r: the last owner of %s died at offset %d or soon after it. Records are handled singly "
+                    "for a while, to find the one at fault", self._handler.__name__, driver.topic_partition, doubt.at,
                 )  # fmt: skip
             else:
                 await self._write(driver.topic_partition, doubt.at, _BEGUN)
         return doubt
 
     async def _mark(self, driver: PartitionDriver, doubt: _Doubt, record: ConsumerRecord, at: int) -> Verdict | None:
-        """Say that the record is about to be called; or what the policy says of one that has killed too often."""
+        """Mark the record before its call, or return the policy's verdict if it has killed too many processes."""
         where = f"{record.topic} {record.partition} {record.offset}"
         crashes = doubt.crashes.get(where, 0)
         if crashes >= self._most:
@@ -175,16 +178,15 @@ class CrashMarks:
         try:
             await self._consumer.commit({partition: OffsetAndMetadata(at, mark)})
         except EventBusError as error:
-            # The group is on the move, or its coordinator away: the commits say that loudly enough.
+            # The group is rebalancing, or its coordinator does not answer. The offset commits log that already.
             logger.debug("handler %r: %s is not marked: %s", self._handler.__name__, partition, error)
 
     async def _all_committed(self, driver: PartitionDriver) -> bool:
-        """Return when everything begun is finished and committed. False: the partition stops meanwhile."""
+        """Wait until every record begun is finished and committed. False if the partition stops meanwhile."""
         while not self._is_committed(driver):
             if not driver.work.unfinished:
-                await self._commits.attempt(
-                    [driver]
-                )  # in the others a transaction may be open, which says more than that
+                # Only this partition: a transaction may be open in others, and it commits their offsets itself.
+                await self._commits.attempt([driver])
             if not self._is_committed(driver) and not await self._retries.sleeps(driver, _LOOK_SECONDS):
                 return False
         return not driver.closing and driver.error is None
@@ -198,7 +200,7 @@ class CrashMarks:
             del self._doubts[driver]
 
     async def ended(self, driver: PartitionDriver) -> None:
-        """The partition has come to its end in an orderly way: nobody died."""
+        """Clear the mark of a partition that ended normally, so that its next owner does not see a crash."""
         self.entry_ended(driver)
         doubt = self._doubts.pop(driver, None)
         if doubt is not None and not driver.abandoned and max(driver.work.finished, driver.work.committed) <= doubt.at:

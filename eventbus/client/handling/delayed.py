@@ -27,8 +27,8 @@ _LONGEST_LOOK_SECONDS = 10.0
 class Delayed(PartitionDriver):
     """At least once: an entry is finished when its call has returned and its outputs are stored.
 
-    As many calls at once as the handler's ``concurrency``, each with a driver of its own for the partition in which the
-    record was read first. What has finished is committed by `Moves`, with what became of those that failed again.
+    Up to ``concurrency`` calls are in flight, each with a separate driver for the partition that the record was first
+    read from. `Moves` commits the finished entries together with the outcome of those that failed again.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Delayed(PartitionDriver):
         self._change()
 
     async def finish(self) -> None:
-        """What is at work ends; what waits is found again by whoever reads the partition next."""
+        """Wait for the calls in flight. The partition's next owner reads the waiting entries again."""
         self._change()
         for one in self._at_work:
             one.close()
@@ -109,7 +109,7 @@ class Delayed(PartitionDriver):
 
     @property
     def _is_loading(self) -> bool:
-        """What is still to be read may say that an entry is finished, or comes before others: none is begun yet."""
+        """True while the partition is read for the first time: later records may mark an entry as finished."""
         return self._recovering.is_loading(self.topic_partition)
 
     async def _fire(self) -> None:
@@ -133,7 +133,7 @@ class Delayed(PartitionDriver):
         if room <= 0 or due_ms is None or due_ms > now_ms:
             self.at_work = bool(self._at_work)
             self._recovering.tell_depth()
-            self.wake.set()  # who asks whether the partition is idle asks again
+            self.wake.set()  # waiters for `is_idle` check again
             left_seconds = None if room <= 0 or due_ms is None else (due_ms - now_ms) / 1000
             await self._changes(left_seconds and min(left_seconds, _LONGEST_LOOK_SECONDS))
             return
@@ -152,7 +152,7 @@ class Delayed(PartitionDriver):
                 self._tasks.start_soon(self._call, self._begun(entry), entry)
 
     async def _one_in_doubt(self, marks: CrashMarks) -> None:
-        """One entry alone, to the commit of what became of it: a process died at an entry here, or soon behind it."""
+        """Handle a single entry and commit its outcome: a process died at this entry or soon after it."""
         while self._at_work:
             await self._changes()
         for entry in self._waiting.take(self._clock(), 1):
@@ -245,9 +245,9 @@ def chunk_of(entry: Entry) -> FetchedRecords:
 
 
 class Retried(ExactlyOnce):
-    """The transactions of a retry partition: what an entry published or turned into, and that it is finished.
+    """The transactions of a retry partition: the outputs of an entry, its next state, and its done mark.
 
-    It stands for one entry after the other.
+    The entries use it in turn.
     """
 
     retry_partition: TopicPartition
@@ -255,7 +255,7 @@ class Retried(ExactlyOnce):
     entry: Entry
     _plan: Plan | None = None
     _token = ""
-    """Left beside the offset: tells whether this entry's transaction was committed."""
+    """Written to the offset's metadata, which shows whether this entry's transaction was committed."""
 
     async def handle(self, entry: Entry) -> bool:
         """Return False if it was not finished; ``error`` has the reason, if that is an error."""
@@ -293,7 +293,7 @@ class Retried(ExactlyOnce):
 
 
 class DelayedOnce(Delayed):
-    """Exactly once, one entry after the other."""
+    """Exactly once: a single entry is in flight at a time."""
 
     def __init__(
         self,

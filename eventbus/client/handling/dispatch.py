@@ -1,7 +1,7 @@
-"""Hop 5: the records of one fetch through one handler.
+"""Step 5 of DESIGN.md: call a handler with the records of a fetch.
 
-Written for the cost per record: the handler is awaited directly, values are decoded in the same loop, and nothing is
-created per record that the handler did not ask for.
+The code is written for the cost per record: the handler is awaited directly, values are decoded in the same loop, and
+no object is created per record unless the handler takes it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Dispatch:
         self.calls = Calls(handler, serdes, middleware, self.counts)
         """How the handler is called, and what its payloads are made with."""
         self.failing = Failing(handler, self.counts)
-        """What becomes of calls that fail."""
+        """Decides about calls that fail."""
         self._is_manual = handler.spec.ack == "manual"
         self.work = self._choose()
         """Handles the records of a call in sequence, up to where it has to end, inside of a loop.
@@ -73,9 +73,9 @@ class Dispatch:
         """
 
     def bound(self, publish: Publish | None, on_failure: OnFailure, joins: CallTransaction | None = None) -> Dispatch:
-        """The same for one partition that publishes, and fails, in a way of its own; they share threads and counts.
+        """Return a copy for a partition with its own publishing and failure handling; threads and counts are shared.
 
-        ``joins``: what its calls send is part of that.
+        ``joins``: the transaction that records sent during calls join.
         """
         bound = copy.copy(self)
         bound._publish, bound.failing = publish, self.failing.bound(on_failure, joins)
@@ -233,7 +233,7 @@ class Dispatch:
                 await fresh_context()
             try:
                 await self.calls.in_thread(self._slice, call, begin, loop, done)
-            except BaseException:  # the thread was left behind: what it was through with before is finished
+            except BaseException:  # the thread was abandoned; the records that it had handled before are finished
                 for one in done:
                     if not self._is_plain(*one):
                         break
@@ -261,7 +261,7 @@ class Dispatch:
     def _slice(
         self, call: Call, begin: Callable[[int], Any], loop: CallLoop, done: list[tuple[Any, BaseException | None]]
     ) -> None:
-        """In the worker thread: add what the handler returned or raised, record by record, as far as the slice goes."""
+        """Call the handler for a slice of records, in the worker thread, and add each result or error to ``done``."""
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
         base = copy_context()
         own, clean = base.copy(), base if len(loop.clean) else loop.clean
@@ -301,7 +301,7 @@ class Dispatch:
         result: Any,
         raised: BaseException | None,
     ) -> bool:
-        """What a call in a thread returned or raised: await and publish what is left of it. False: the call ends."""
+        """Await and publish the result of a call in a thread, or handle its error. False if the call ends here."""
         place, index = call.at, call.indexes[call.at]
         if raised is not None and not isinstance(raised, Exception):
             check_exit_at(self._handler, call.records.record(index), raised)
@@ -386,9 +386,9 @@ class Dispatch:
     # calls that took too long ----------------------------------------------------------------------------------------
 
     def timed_out(self, driver: PartitionDriver, call: Call, seconds: float) -> bool:
-        """The call of the records in flight took longer than ``seconds``, and was cancelled where that can be.
+        """Fail the records in flight, whose call took longer than ``seconds``. A coroutine was cancelled before.
 
-        True: go on behind them; what they had published is `left_behind`.
+        Return True to continue after them; `left_behind` then returns what they had published.
         """
         return self.failing.timed_out(driver, call, len(self.records_at(call)), seconds)
 

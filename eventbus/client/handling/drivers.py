@@ -47,7 +47,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class Shared:
-    """What the partitions of one handler share."""
+    """The parts of a runner that all partitions of its handler share."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Shared:
         """Called if the log refuses an output. True: the handler goes on without it."""
         self.recovering = recovering
         self.budget_seconds = budget_seconds
-        """How long a partition that moves waits for what is at work."""
+        """How long a revoked partition waits for its records in flight."""
         self.watch = Watch(handler, timers, on_given_up)
         spec = handler.spec
         is_manual = spec.ack == "manual"
@@ -109,13 +109,13 @@ class Shared:
         )
 
     def policy(self, *, is_ordered: bool = False) -> Policy:
-        """Return the handler's options for `PartitionWork`. ``is_ordered``: where records come one by one."""
+        """Return the handler's options for `PartitionWork`. ``is_ordered`` overrides them: records in sequence."""
         return (
             msgspec.structs.replace(self._policy, order="partition", commit_every=None) if is_ordered else self._policy
         )
 
     def turn(self, driver: PartitionDriver) -> AbstractAsyncContextManager[None]:
-        """Around the work of a partition, where only so many may be at work."""
+        """Entered around a partition's calls: limits the number of active partitions to ``concurrency``."""
         return nullcontext() if self.turns is None else self.turns.of(driver)
 
     async def room(self, driver: PartitionDriver, has_room: Callable[[], bool], *, once: bool = False) -> None:
@@ -195,7 +195,7 @@ class InOrder(PartitionDriver):
             elif self.closing or not await self._goes_on():
                 break
         if self.closing:
-            await shared.flush()  # somebody waits for this partition: do not let outputs linger
+            await shared.flush()  # the group waits for this partition, so outputs must not linger
         if self.outputs:
             await self.outputs_stored()
         if self.error is not None and shared.is_at_most_once:
@@ -245,7 +245,7 @@ class InOrder(PartitionDriver):
             self.work.ended(self._call)
 
     def cut_off(self) -> None:
-        """What is in flight was cancelled, or is left behind in its thread. The next commit gives back the rest."""
+        """The call in flight was cancelled, or abandoned in its thread. The next commit gives back later records."""
         call, work = self._call, self.work
         if not self._shared.is_at_most_once:
             return
@@ -267,7 +267,7 @@ class InOrder(PartitionDriver):
 
 
 class ByWorkers(PartitionDriver):
-    """By the handler's workers: by key or without any order."""
+    """A partition whose calls are made by the handler's workers: in order of each key, or in any order."""
 
     def __init__(
         self, topic_partition: TopicPartition, shared: Shared, workers: Workers, tasks: ContainedTasks

@@ -1,15 +1,15 @@
-"""Hops 5 to 7 as one transaction: records, what a handler publishes for them, and their offsets (KIP-98, KIP-447).
+"""Run steps 5 to 7 as one transaction: a handler's outputs and the offsets of its records (KIP-98, KIP-447).
 
-`PartitionWork` decides which records share a transaction, and what a failed one costs; here its calls and commits are
-performed. A handler that raises costs at most its slice:
+`PartitionWork` decides which records share a transaction and what an error costs. This module performs its calls and
+commits. An error of the handler costs at most its slice of records:
 
-- nothing was published for the record: the slice is committed up to it, or beyond it when it is skipped or moved;
-- something was: the slice is aborted. Its records before the one at fault are handled again and committed. Then the
-  record is skipped, moved, called again in a transaction of its own, or the partition stops before it;
-- the log refused an output, and no record is known to be at fault: the slice is run again record by record.
+- If nothing was published for the record, the slice is committed up to it, or after it if it is skipped or moved.
+- If something was published, the slice is aborted. Records before the one at fault are handled again and committed.
+  Then that record is skipped, moved or called again in a separate transaction, or the partition stops before it.
+- If the log refused an output, and the record at fault is unknown, the slice is handled again record by record.
 
-Others may end the transaction instead: its timeout, another member, a rebalance. Then the group's offset decides where
-to go on, if the partition is still assigned here. Where brokers do not answer, the partition waits until they do.
+The transaction's timeout, another member or a rebalance may also end the transaction. The group's offset then decides
+where to resume, if the partition is still assigned here. The partition waits for brokers that do not answer.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from eventbus.types import FetchedRecords, TopicPartition
 logger = logging.getLogger("eventbus.runner")
 
 _MOST_INTERRUPTIONS = 5
-"""In a row, without progress; beyond that it is no accident."""
+"""Interrupted transactions in a row without progress, after which the handler stops."""
 _AWAY = frozenset((5, 6, 7, 13, 14, 15, 16, 19, 20, 88))
-"""Codes of brokers that do not answer, or whose leaders and coordinators are moving; of offsets that somebody else's
-transaction is about to change: no record is to blame."""
+"""Error codes for which no record is at fault: brokers do not answer, leaders and coordinators are moving, or an open
+transaction of another producer is about to change the offsets."""
 _AWAY_SECONDS = 0.5
 """How long to wait before trying again then."""
 LONGEST_SHARE = 4
 """A slice takes no further record once this part of the transaction's timeout has passed."""
 
 OpenProducer = Callable[[str], Producer]
-"""By transactional id."""
+"""Opens the producer of a transactional id."""
 
 
 class _Slow(NamedTuple):
@@ -114,7 +114,7 @@ class ExactlyOnce(PartitionDriver):
         self._open_producer = open_producer
         self._producer: Producer | None = None
         self._call: Call | None = None
-        """The last call."""
+        """The call in flight, or else the last call."""
         self._failed_records: list[_Failed] = []
         self._interruption: EventBusError | None = None
         self._interruptions = 0
@@ -230,10 +230,10 @@ class ExactlyOnce(PartitionDriver):
             await self._shared.settled(self)
 
     async def _take_up(self) -> None:
-        """Become the one who writes for this partition, and find the first record that is not committed.
+        """Take over the partition's transactional id, and find the first uncommitted record.
 
-        Taking the transactional id over ends what its last holder left open, one way or the other; only then the
-        committed offset says the truth.
+        InitProducerId completes or aborts the transaction that the id's last producer left open. The committed offset
+        is read after that, because the transaction may still change it.
         """
         await self.aclose()
         self._producer = self._open_producer(self._id)
@@ -270,7 +270,7 @@ class ExactlyOnce(PartitionDriver):
         except _NothingToCommit:
             work.aborted()
         except TransactionOutcomeUnknown as error:
-            if _is_away(error):  # taking the id over will end it, one way or the other
+            if _is_away(error):  # taking the id over completes or aborts the transaction
                 raise _Ended(error, None) from error
             raise self._unknown(first, error) from error
         except EventBusError as error:
@@ -349,7 +349,7 @@ class ExactlyOnce(PartitionDriver):
             self.work.done_below(next_offset)
 
     async def aclose(self) -> None:
-        """Close the producer."""
+        """Close the partition's producer; a partition that continues opens a new one."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.aclose()
@@ -371,7 +371,7 @@ class ExactlyOnce(PartitionDriver):
         self._failed_records.append(_Failed(failure.at, failure.count, verdict, failure.error, failure.is_clean))
         if isinstance(verdict, Move) and self.work.blocks(verdict):
             self.work.cut(call)
-        if failure.comes_late and isinstance(verdict, Stop):  # nobody knows when its thread ends
+        if failure.comes_late and isinstance(verdict, Stop):  # its thread may run for any time
             self._logged_error = self.error = failure.error
             log_stopped(self, failure.error, self._handler.spec.on_error)
         return failure.is_clean and isinstance(verdict, (Move, Skip))
@@ -398,10 +398,10 @@ class ExactlyOnce(PartitionDriver):
         return error
 
     def _slow_record(self) -> _Slow | None:
-        """The record that kept the open transaction beyond its timeout; None when it is younger than that.
+        """Return the record that kept the transaction open beyond its timeout, or None if it is younger.
 
         A slice takes no further record after a quarter of the timeout, so it is the last record whose call began:
-        the one that failed when its output was refused, else the last one that was handled.
+        the record whose output was refused, else the last record that was handled.
         """
         assert self.transaction_since is not None
         seconds = self._shared.timers.current_time() - self.transaction_since

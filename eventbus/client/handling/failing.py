@@ -1,4 +1,4 @@
-"""What a failed call comes to: a policy is asked if there is one, else ``on_error`` says."""
+"""Decide about a failed call: by the handler's failure policy if it has one, else by ``on_error``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Passed(IntEnum):
 
 
 class Failing:
-    """Of one handler, or of one partition that fails in a way of its own."""
+    """The failure handling of a handler, or of a partition with its own transactions."""
 
     def __init__(self, handler: Handler[Any, Any], counts: Counts) -> None:
         self._handler = handler
@@ -58,9 +58,9 @@ class Failing:
         self._on_failure: OnFailure = self._by_policy
         self.retries: Retries | None = None
         self.is_asked = False
-        """A policy decides about failures; else ``retries`` waits for the end of outages and leaves the rest."""
+        """True if a policy decides about failures. Otherwise ``retries`` only waits for the end of outages."""
         self._in_place = True
-        """Records are called again where they failed; else that is for whoever owns the transaction."""
+        """Failed records are called again in place. If False, the owner of the transaction does that."""
         self._joins: CallTransaction | None = None
         self.on_ended: OnEnded = _ignore
         """Called with each record that ends in failure: nothing calls the handler with it again in this run."""
@@ -70,7 +70,7 @@ class Failing:
         their records when the call ends; None: the partition stops before them."""
 
     def bound(self, on_failure: OnFailure, joins: CallTransaction | None) -> Failing:
-        """The same for one partition, whose transaction ``on_failure`` knows, and its calls may send in."""
+        """Return a copy for a partition with transactions: ``on_failure`` acts on them, and calls send in ``joins``."""
         bound = copy.copy(self)
         bound._on_failure, bound._joins, bound._in_place = on_failure, joins, False
         return bound
@@ -158,21 +158,21 @@ class Failing:
         return Passed.NOT
 
     def tell_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
-        """A handler raised behind its acknowledgement: the record is done, and not tried again."""
+        """Report an error that a handler raised after acknowledging the record, which is not retried."""
         self._counts.failed += 1
         if isinstance(raised, Exception):
             self.on_ended(record, raised)
         logger.error(
-            "handler %r: %s-%d offset %d was acknowledged, and its call raised behind that; it is not tried again",
+            "handler %r: %s-%d offset %d was acknowledged before its call raised; it is not retried",
             self._handler.__name__, record.topic, record.partition, record.offset, exc_info=raised,
         )  # fmt: skip
 
     def wants_each_alone(self, driver: PartitionDriver, call: Call, count: int, error: Exception) -> bool:
-        """A batch failed in a transaction that cannot keep what it published: its records are to come one by one."""
+        """Request that the records of a batch, which failed in a transaction that must be aborted, come singly."""
         return self._decide(driver, call, call.at, error, count, False, Again())
 
     def timed_out(self, driver: PartitionDriver, call: Call, count: int, seconds: float) -> bool:
-        """The call of ``count`` records took too long. True: go on behind them."""
+        """Fail ``count`` records whose call took too long. Return True to continue after them."""
         late: list[Failure] | None = None
         if not self._handler.signature.is_async:
             late = self.given_up[driver, call.offset(call.at)] = []
@@ -201,7 +201,7 @@ class Failing:
             return self._decide(driver, call, at, error, count, is_clean, None, late)
         if count > 1 and not self._in_place:
             return self.wants_each_alone(driver, call, count, error)
-        for one in range(at, at + count):  # nobody knows which one is to blame: each goes its way
+        for one in range(at, at + count):  # the record at fault is unknown, so each gets its own verdict
             verdict, is_last = (
                 self.retries.at_once(call.records.record(call.indexes[one]), error),
                 one == at + count - 1,
@@ -211,7 +211,7 @@ class Failing:
         return True
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
-        """What a call that was cancelled because of its ``timeout`` had published before, told once."""
+        """Return what a call had published before its ``timeout`` cancelled it; None at the second request."""
         return self._left_behind.pop(_position(chunk, index), None)
 
     def _decide(
@@ -253,12 +253,12 @@ class Failing:
         return is_passed_over
 
     def _report(self, driver: PartitionDriver, call: Call, failure: Failure, is_last: bool) -> None:
-        """Forward the records of a failure, unless whoever has the transaction does that."""
+        """Forward the records of a failure, unless the owner of the transaction does that."""
         if self._in_place and isinstance(failure.verdict, Move):
             driver.work.raised(call, failure.at, failure.verdict, count=failure.count, is_last=is_last)
 
     def _by_policy(self, driver: PartitionDriver, call: Call, failure: Failure) -> bool:
-        """What the policy says, else ``on_error=`` at once: skip, crash, or stop the partition."""
+        """Apply the policy's verdict, else ``on_error=``: skip, crash, or stop the partition."""
         verdict, on_error = failure.verdict, self._handler.spec.on_error
         if isinstance(verdict, Move):
             return True

@@ -1,4 +1,4 @@
-"""What a handler's failure is, and how it is told."""
+"""The failure of a handler, and how it is logged."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ class Failure(msgspec.Struct, frozen=True):
     is_clean: bool
     """Nothing was published on behalf of these records."""
     verdict: Verdict | None = None
-    """What the handler's policy says, if it has one."""
+    """The verdict of the handler's policy, if it has one."""
     comes_late: bool = False
     """A thread is still in the call, so results of earlier records may come after this."""
 
 
 OnFailure = Callable[[PartitionDriver, Call, Failure], bool]
-"""What a failure means. True: go on behind it; False: return."""
+"""Acts on a failure. Returns True to continue after the record, False to end the call."""
 
 
 def check_exit_at(handler: Handler[Any, Any], record: ConsumerRecord, raised: BaseException, count: int = 1) -> None:
-    """Raise `ProcessExit` with the record's place if a handler raised SystemExit, KeyboardInterrupt or the like.
+    """Raise `ProcessExit` with the record's place if a handler raised SystemExit, KeyboardInterrupt or similar.
 
     Neither a policy nor ``on_error`` decides then, and the record is not finished.
     """
@@ -87,9 +87,9 @@ async def as_failure(raised: BaseException) -> Exception:
 
 
 def traceback_of(error: BaseException | None) -> ExcInfo | None:
-    """For a line in the log: from the first frame of the program's own on, without ours that lead there.
+    """Return a traceback for a log message that starts at the first frame of the program, without ours before it.
 
-    None where there is no such frame: the message says what is known (a value that is none of the payload's type, say).
+    Return None if the traceback has no frame of the program, as for a value that could not be decoded.
     """
     if error is None:
         return None
@@ -136,7 +136,7 @@ def _place_of(record: ConsumerRecord, count: int) -> str:
 
 
 def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:
-    """What happened, to which record, where."""
+    """Return the error of a failed call, with the handler, the record's place and the cause."""
     where = _place_of(record, count)
     if isinstance(error, CallTimedOut):
         what = "its call was given up: "

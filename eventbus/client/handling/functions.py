@@ -1,4 +1,4 @@
-"""What a callable is underneath: a function, a method of an object, or what a partial calls."""
+"""Inspect callables: find the function below decorators, methods and partials, and its annotations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_function(function: Any, decorator: str) -> None:
     elif function is None:
         fix = "it got None: a decorator below it does not return the function"
     elif inspect.isawaitable(function):
-        fix = f"it got {function!r}, which is a call: leave out the parentheses behind the function"
+        fix = f"it got {function!r}, which is a call: leave out the parentheses after the function"
     elif isinstance(function, (classmethod, property)):
         fix = (
             f"it got a {type(cast(Any, function)).__name__}: decorate the method of an object: {decorator}(shop.handle)"
@@ -41,7 +41,7 @@ def check_function(function: Any, decorator: str) -> None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """A call gives something to await or to iterate over; behind a plain decorator an async function stays one."""
+    """True if a call returns an awaitable or an async iterator, also below a decorator that is a plain function."""
     own = own_function(function)
     return any(
         inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (own, inspect.unwrap(own))
@@ -49,7 +49,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """It can be called with so many arguments, as far as its signature tells."""
+    """True if the function's signature, where it is known, allows a call with ``count`` positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -76,12 +76,12 @@ def _reason(error: Exception) -> str:
 
 
 def hints_of(function: Callable[..., Any], frame: FrameType | None, where: str) -> dict[str, Any]:
-    """The annotations of a function's parameters, whole; ``frame``: where types that are local to a function are found.
+    """Return the evaluated annotations of a function's parameters. Types local to a function are found in ``frame``.
 
-    Raises ConfigError for a name that nothing has, and for what is no type; ``where`` begins its text.
+    Raises ConfigError for an unknown name or an annotation that is not a type; ``where`` begins its text.
     """
     known = {**frame.f_globals, **frame.f_locals} if frame is not None else None
-    if not hasattr(function, "__annotations__"):  # a builtin: it tells of no types
+    if not hasattr(function, "__annotations__"):  # a builtin has no annotations
         return {}
     try:
         hints = typing.get_type_hints(function, localns=known, include_extras=True)
@@ -93,6 +93,6 @@ def hints_of(function: Callable[..., Any], frame: FrameType | None, where: str) 
             "is not there when the program runs"
         ) from error
     except (TypeError, SyntaxError, AttributeError) as error:
-        raise ConfigError(f"{where}: an annotation is no type: {_reason(error)}") from error
+        raise ConfigError(f"{where}: an annotation is not a type: {_reason(error)}") from error
     hints.pop("return", None)
     return hints

@@ -30,7 +30,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Sends(Protocol):
-    """What a producer function needs of a bus: publish what it returned."""
+    """The part of a bus that a producer function uses: it publishes the function's result."""
 
     async def publish(self, function: ProducerFunction[..., Any, Any], value: Any) -> None: ...
 
@@ -117,18 +117,18 @@ class Handler(Generic[P, R]):
         """The annotation of its replies; None: it is not known."""
         self.signature = read_signature(self.undecorated, spec, frame)
         self.function = self.signature.filled(self.undecorated, {})
-        """What is called for a record: with the handler's dependencies, where it has any."""
+        """The function that is called for a record; it provides the handler's dependencies, if it has any."""
         if self.producer is None and _is_generator(own_function(self.undecorated)):
             raise no_producer(self.__name__)
         if self.producer is not None and spec.replies:
             raise ConfigError(
-                f"handler {self.__name__!r}: replies=True sends what it returns to who asked, and @producer to "
-                f"{self.producer.spec.topic!r}: keep one, and send the other yourself (await bus.send(...))"
+                f"handler {self.__name__!r}: replies=True sends its result to the requester, and @producer sends it to "
+                f"{self.producer.spec.topic!r}. Remove either, and send that record with await bus.send(...)"
             )
         if self.producer is not None and spec.ack == "manual":
             raise ConfigError(
                 f"handler {self.__name__!r}: ack='manual' does not wait until what @producer publishes is stored: send "
-                "it yourself (await bus.send(...)) and call record.ack() behind that, or leave ack out"
+                "it yourself (await bus.send(...)) and call record.ack() after that, or leave ack out"
             )
         if self.producer is not None and spec.tx is not None:
             raise ConfigError(
@@ -142,9 +142,9 @@ class Handler(Generic[P, R]):
         return self.undecorated(*args, **kwargs)
 
     def payload_serde(self, serdes: Mapping[type, Serde]) -> Serde | None:
-        """What its payload is read with, beside a bus's own ``serdes``; None: it takes records alone.
+        """Return the serde of the payload, chosen from ``serdes`` and the built-in serdes; None if it takes no payload.
 
-        Raises ConfigError for a type that nothing makes out of a record's bytes.
+        Raises ConfigError for a type that no serde can decode.
         """
         annotation = split_optional(self.signature.payload)[0]
         if self.signature.payload_name is None or annotation is ConsumerRecord:
@@ -195,13 +195,13 @@ class ProducerDecorator(Protocol):
 
 
 def calling_frame() -> FrameType | None:
-    """The frame a decorator stands in: types local to a function are looked up there."""
+    """Return the frame that applies the decorator, in which types local to a function are looked up."""
     frame = inspect.currentframe()
     return frame.f_back.f_back if frame is not None and frame.f_back is not None else None
 
 
 def no_producer(name: str) -> ConfigError:
-    """A generator's body runs only while somebody takes what it yields."""
+    """Return the error for a generator without @producer: its body would never run, because its values are not read."""
     return ConfigError(
         f"handler {name!r} yields values, but publishes them nowhere, so it would never run: "
         'put @bus.producer("topic") below its @bus.consumer, or do not yield'
@@ -242,14 +242,14 @@ def consumer(topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]
     fetch, a number for at most that); ``filter`` (a function of the record; False: finished without the handler).
 
     How it is called: ``order``: "partition" (records of a partition one after the other), "key" (records of a key one
-    after the other, up to ``concurrency`` keys side by side), "none", or "global" (refuses a topic of several
-    partitions). ``concurrency`` is how many records (or batches) are at work at once in this bus: by default one for
-    each partition, for a plain function one. ``timeout`` (seconds, or a timedelta): a call that takes longer is
-    cancelled and counts as failed; a plain function cannot be cancelled, its call fails when it returns.
+    after the other, up to ``concurrency`` keys concurrently), "none", or "global" (refuses a topic of several
+    partitions). ``concurrency`` is how many records (or batches) are in flight at once in this bus. The default is one
+    per partition; for a plain function it is 1. ``timeout`` (seconds, or a timedelta): a call that takes longer is
+    cancelled and counts as failed. A plain function cannot be cancelled; its call fails when it returns.
     ``middleware``: functions around the call, ``async def middleware(record, call_next)``, outermost first.
     ``on_error``: "stop" (that partition, loudly), "skip" (log and go on), "crash" (end the bus). ``name``.
 
-    ``replies=True``: what it returns goes back to who asked with ``bus.request``; None is a reply too.
+    ``replies=True``: the result is sent back to the caller of ``bus.request``; None is a reply too.
 
     When a record is finished: ``delivery``: "at-least-once", "at-most-once" (committed before it is handled) or
     "exactly-once". ``ack="manual"``: when ``record.ack()`` was called, in the handler or later. Finished records are
@@ -257,9 +257,9 @@ def consumer(topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]
     (10,000): how far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks).
 
     ``exactly_once=True``, or ``delivery="exactly-once"``: what the handler publishes and the offsets of its records are
-    one transaction, of up to ``transaction_records`` records (500). What it sends with its bus joins that, see
-    `EventBus.send`, and so does what it sends through a parameter annotated `Transaction`. ``transaction_timeout_ms``
-    bounds it.
+    in one transaction, of up to ``transaction_records`` records (500). Records that it sends with its bus join the
+    transaction (see `EventBus.send`), as do those sent through a parameter annotated `Transaction`.
+    ``transaction_timeout_ms`` bounds the transaction.
 
     ``tx=Session`` (a `sessionmaker`, an `async_sessionmaker`, an engine, or an `outbox.Inbox`): each call is a database
     transaction that holds the offset of its record too, so that what the handler writes there counts once. A parameter
@@ -268,7 +268,7 @@ def consumer(topics: str | Sequence[str] = (), **options: Unpack[HandlerOptions]
 
     As a member of its group: ``group_instance_id`` (static membership), ``assignor`` or ``assignors`` ("range",
     "roundrobin", "sticky", "cooperative-sticky", or an `Assignor`), ``session_timeout_ms``, ``max_poll_interval_ms``;
-    ``drain_timeout_ms`` is how long a record at work may take to finish when its partition moves to another member.
+    ``drain_timeout_ms`` is how long a record in flight may take to finish when its partition moves to another member.
     """
     spec = consumer_spec(topics, {**options})
     check_keywords("@consumer", options)
@@ -286,7 +286,7 @@ def producer(
     """Mark a function whose result (or each value it yields) is published to ``topic``; None is not.
 
     ``key`` computes the record's key from the value. Further keywords are a producer's settings (``linger_ms``,
-    ``compression_type``, ``delivery_timeout_ms``, ...): the function has a producer of its own then. Give the function
+    ``compression_type``, ``delivery_timeout_ms``, ...), and give the function a separate producer. Pass the function
     to ``bus.include``, or use ``@bus.producer``.
     """
     mark = marking(topic, key, {**config}, calling_frame())
@@ -297,7 +297,7 @@ def producer(
 def marking(
     topic: str, key: Callable[[Any], Any] | None, config: dict[str, Any], frame: FrameType | None
 ) -> Callable[[Callable[..., Any]], ProducerFunction[..., Any, Any]]:
-    """What ``@producer`` does; ``frame``: where it stands."""
+    """Return the decorator ``@producer``; ``frame`` is the frame that applies it."""
     if not isinstance(cast(Any, topic), str):
         raise ConfigError('@producer takes the topic first: @producer("orders", key=lambda order: order.id)')
 

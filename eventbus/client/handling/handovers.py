@@ -1,4 +1,4 @@
-"""Partitions that come and go while a handler runs: finish, commit, let go."""
+"""Partitions that are assigned to a running handler, or revoked from it: finish, commit, release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL_MS = 100
 
 
 class Handovers:
-    """Of one handler: what its group takes from it, and what it loses."""
+    """The rebalances of one handler: partitions that its group assigns, revokes or takes away without notice."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Handovers:
         self._commits = commits
         self._flush = flush
         self._budget_seconds = budget_seconds
-        """How long a partition that moves waits for what is at work."""
+        """How long a revoked partition waits for its records in flight."""
         self._on_progress = on_progress
         self.last_assigned_at: float | None = None
         """Seconds on the timers."""
@@ -61,10 +61,10 @@ class Handovers:
         """Partitions that came and went, so far."""
         self.is_giving_up = False
         self.ending: dict[TopicPartition, PartitionDriver] = {}
-        """Drivers given up that may still be at work: a new one of the same partition waits for them."""
+        """Drivers of released partitions whose calls may still run. A new driver of the partition waits for them."""
         self._lost: list[PartitionDriver] = []
         self._unsettled: set[PartitionDriver] = set()
-        """Those that wait for the end of a rebalance; woken when the consumer has answered, for it may know more."""
+        """Drivers that wait for the end of a rebalance. Each answer of the consumer wakes them, as it may end it."""
         consumer.on_assigned = self._assigned
         consumer.on_revoking = self._give_up
         consumer.on_revoked = self._abandon
@@ -80,9 +80,9 @@ class Handovers:
         self._on_progress()
 
     async def _end_what_is_open(self, partition: TopicPartition) -> None:
-        """Abort what whoever had the partition before left open, if it was killed.
+        """Abort the transaction that the partition's last owner left open if it was killed.
 
-        Where to begin waits for the end of a transaction that is about to say so: until it times out, for a minute.
+        The committed offset is not readable before that transaction ends; without this, that is its timeout, a minute.
         """
         transactional_id = transactional_id_of(self._handler, self._group, partition)
         try:
@@ -97,18 +97,18 @@ class Handovers:
             )
 
     def _settled(self) -> None:
-        """Who asked `is_settled` in the middle of the rebalance asks again.
+        """Wake the callers of `is_settled` that saw the rebalance, so that they check again.
 
-        Nobody else would say so where nothing moves: another member joins, `is_settled` is asked and answers no, this
-        one joins again and keeps what it has (by a cooperative assignor; or it has nothing). Nothing is given up or
-        assigned, and the fetch that did all this goes on waiting for records.
+        No other event wakes them if nothing moves. Another member joins, `is_settled` returns False, and this member
+        joins again and keeps its partitions (a cooperative assignor), or has none. Nothing is revoked or assigned, and
+        the fetch in which all this happened goes on waiting for records.
         """
         for driver in self._unsettled:
             driver.wake.set()
         self._on_progress()
 
     async def _give_up(self, partitions: list[TopicPartition]) -> None:
-        """Partitions are about to move: finish the records at work, commit, and let go. The other partitions go on."""
+        """Finish the records in flight of revoked partitions, commit, and release them. Other partitions continue."""
         drivers = [self._drivers[partition] for partition in partitions if partition in self._drivers]
         self.is_giving_up = True
         try:
@@ -117,7 +117,8 @@ class Handovers:
             await self._let_end(drivers)
             if not self._handler.spec.exactly_once:
                 await self._settle_and_commit(drivers)
-            for driver in drivers:  # not so when cancelled: then they are still ours, and `_leave` commits them
+            # Not in a `finally`: if this is cancelled, the partitions are still ours, and `_leave` commits them.
+            for driver in drivers:
                 self._forget(driver)
             for partition in partitions:
                 self._on_gone(partition)
@@ -127,7 +128,7 @@ class Handovers:
             self._on_progress()
 
     async def _let_end(self, drivers: Collection[PartitionDriver]) -> None:
-        """Return when they are at rest, or their time is over; a handler that takes longer is cancelled."""
+        """Wait until the drivers have ended. Cancel handlers that take longer than the budget."""
         with self._timers.move_on_after(self._budget_seconds):
             await self._flush()
             for driver in drivers:
@@ -153,17 +154,17 @@ class Handovers:
             if not self._is_at_most_once and any(not driver.is_idle for driver in drivers):
                 await self._flush()
         try:
-            # The others too: a member that leaves may have no other chance to, see `commit_last`.
+            # Commit all partitions: a member that leaves may have no later opportunity, see `commit_last`.
             await self._commits.commit_of(list(self._drivers.values()))
         except EventBusError as error:
             logger.warning(
                 "handler %r: what was finished of %s could not be committed before the group %r took it away: %s%s",
                 self._handler.__name__, named(drivers), self._group, error,
-                "" if self._is_at_most_once else "; whoever reads it next handles those records again",
+                "" if self._is_at_most_once else "; its next owner handles those records again",
             )  # fmt: skip
 
     def _abandon(self, topic_partition: TopicPartition) -> None:
-        """The partition is lost, or gone, or is another one of the same name: nothing of it is committed any more."""
+        """Release a partition that was lost, deleted or recreated: nothing of it may be committed any more."""
         driver = self._drivers.get(topic_partition)
         if driver is not None:
             self.moves["lost"] += 1
@@ -193,7 +194,7 @@ class Handovers:
         return self._handler.spec.pattern is not None and not self._consumer.subscription()
 
     async def is_settled(self) -> bool:
-        """No rebalance is under way: the group and this member agree about who reads what."""
+        """Return True if the group is not rebalancing: it and this member agree on the member's partitions."""
         if self.is_giving_up or self._consumer.polled():
             return False
         if self.is_idle_pattern:
@@ -202,14 +203,14 @@ class Handovers:
         try:
             [group] = await self._backend.describe_groups([self._group])
         except EventBusError as error:
-            if error.retriable:  # it cannot be told now
+            if error.retriable:  # the coordinator does not answer: not known to be settled
                 return False
             raise
-        # A Kafka does not tell the generation: below 0 it is that of nobody here who knows what is his.
+        # A negative generation is that of a member without an assignment. Kafka does not report the group's generation.
         return group.state == "Stable" and 0 <= group.generation_id == member.generation_id
 
     async def wait_until_settled(self, driver: PartitionDriver) -> None:
-        """Return when the group knows whose the partition is: it goes on, or it is closing."""
+        """Wait until the group is settled (the partition continues), or the partition is closing."""
         self._unsettled.add(driver)
         try:
             while not driver.closing:
@@ -221,22 +222,22 @@ class Handovers:
             self._unsettled.discard(driver)
 
     def polled(self) -> None:
-        """The consumer has answered."""
+        """Report lost partitions, and wake those that wait for the end of a rebalance, after each poll."""
         drivers, self._lost = self._lost, []
         if drivers:
             logger.warning(
                 "handler %r: %s went to another member of the group %r (or was deleted) before everything finished was "
-                "committed: whoever reads it next handles those records again",
+                "committed: its next owner handles those records again",
                 self._handler.__name__, named(drivers), self._group,
             )  # fmt: skip
         for driver in self._unsettled:
             driver.wake.set()
 
     async def commit_last(self) -> None:
-        """Commit what is finished before leaving the group. What goes wrong is logged.
+        """Commit what is finished before leaving the group. Errors are logged.
 
-        A group that is just being rebalanced takes no commit of a member that has joined and not yet heard of its
-        partitions: then the member goes on until it has. What moves is committed by the way.
+        A rebalancing group refuses commits of a member that has joined and has not received its assignment (Kafka's
+        REBALANCE_IN_PROGRESS). So the member polls until it has; partitions that are revoked are committed on the way.
         """
         while True:
             try:
@@ -255,7 +256,7 @@ class Handovers:
 
 
 def transactional_id_of(handler: Handler[Any, Any], group: str, partition: TopicPartition) -> str:
-    """Of a partition's transactions, whoever has it: so its next owner fences the one before."""
+    """Return the transactional id of a partition. Every owner uses it, so the next owner fences the last one."""
     return f"{group}.{handler.__name__}.{partition}"
 
 

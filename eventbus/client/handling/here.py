@@ -1,6 +1,6 @@
-"""Which record is at work here: known to whoever runs inside of a handler's call, for log lines and spans.
+"""The current record: code that runs inside of a handler's call can look it up, for log lines and spans.
 
-A look costs something, a record nothing: it is found where the watch of slow calls finds it, when somebody asks.
+Nothing is stored per record. A lookup reads the state of the call loop, which the watch of slow calls also reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eventbus.types import FetchedRecords
 
 
 class Member(Protocol):
-    """Who has calls made: a handler, for a group."""
+    """A handler that runs for a group, as far as the current record needs it."""
 
     @property
     def name(self) -> str: ...
@@ -26,16 +26,16 @@ class Member(Protocol):
     def group(self) -> str: ...
 
     def waits(self, one: Calling) -> None:
-        """Its call waits on purpose from now on: that is no part of the time it may take."""
+        """The call waits on purpose from now on, and this time does not count for its timeout."""
         ...
 
     def goes_on(self, one: Calling) -> None:
-        """It waits no longer."""
+        """The call waits no longer."""
         ...
 
 
 class Calling(Protocol):
-    """What makes calls, one at a time."""
+    """A task that makes calls, one at a time."""
 
     member: Member | None
     task_id: int
@@ -43,7 +43,7 @@ class Calling(Protocol):
 
     @property
     def at(self) -> tuple[FetchedRecords, int] | None:
-        """The record at work, in its fetch; of a call with several the first."""
+        """The record in flight, as a fetch and an index; the first record of a batch."""
         ...
 
 
@@ -55,7 +55,7 @@ inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default=
 
 
 class RecordHere(NamedTuple):
-    """The record that is handled where this is asked for; of a handler of lists the first of its call."""
+    """The record that the calling code handles; for a batch handler, the first record of the batch."""
 
     handler: str
     group: str
@@ -67,7 +67,7 @@ class RecordHere(NamedTuple):
 
 
 def record_here() -> RecordHere | None:
-    """What this context handles; None outside of handlers."""
+    """Return the record that this context handles; None outside of handlers."""
     found = here.get()
     if found is None or found.member is None or (at := found.at) is None:
         return None
@@ -78,7 +78,7 @@ def record_here() -> RecordHere | None:
 
 @contextmanager
 def waiting() -> Generator[None]:
-    """What passes in here is not counted by the ``timeout`` of the call at work."""
+    """Time spent in this block does not count for the ``timeout`` of the current call."""
     found = here.get()
     if found is None or (member := found.member) is None:
         yield
@@ -98,7 +98,7 @@ def _in_task_of_its_own(found: Calling) -> bool:
 
 
 def task_id() -> int:
-    """As `anyio.get_current_task` has it, at a tenth of the cost under asyncio: it is asked for once per fetch."""
+    """Return the id of the current task, at a tenth of the cost of `anyio.get_current_task` under asyncio."""
     try:
         return id(asyncio.current_task())
     except RuntimeError:
@@ -106,7 +106,7 @@ def task_id() -> int:
 
 
 def begin_here(member: Member, calling: Calling) -> None:
-    """From now on this task makes calls. Once per fetch: as little as can be."""
+    """Register this task as one that makes calls. It runs once per fetch, so it does as little as possible."""
     calling.member = member
     calling.task_id = task_id()
     here.set(calling)

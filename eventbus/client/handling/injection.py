@@ -1,8 +1,8 @@
-"""What a handler asks for besides its record: `Depends`, made for each call and closed behind it.
+"""Dependencies of a handler (`Depends`), opened for each call and closed after it.
 
-Of a handler with dependencies a function is written that takes the payload and the record alone, makes what is asked
-for and calls the handler: the one that somebody would write by hand, and as fast. A handler without any is called as
-it is.
+For a handler with dependencies this module generates a function that takes only the payload and the record, opens the
+dependencies and calls the handler. It is the function that a programmer would write by hand, and as fast. A handler
+without dependencies is called directly.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 
 Role = Literal["payload", "record", "transaction", "unit"]
-"""What of a call a parameter gets."""
+"""The part of a call that a parameter receives."""
 
 RoleOf = Callable[[Any], Role | None]
 """The role of a dependency's parameter, by its annotation; None: there is none."""
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
-"""Which function stands in for which."""
+"""Maps a dependency's function to the function that replaces it."""
 
 
 class Dependency(msgspec.Struct, frozen=True):
-    """What `Depends` leaves in a signature."""
+    """The marker that `Depends` puts into a signature."""
 
     dependency: Callable[..., Any] | None
     use_cache: bool = True
 
 
 def Depends(dependency: Callable[..., Any] | None = None, *, use_cache: bool = True) -> Any:
-    """Have a function give a parameter of a handler: ``db: Database = Depends(open_database)``.
+    """Have a function provide a parameter of a handler: ``db: Database = Depends(open_database)``.
 
-    Also as ``db: Annotated[Database, Depends(open_database)]``, and FastAPI's own marker means the same. The function
-    is called for each record (in a batch handler: each batch) before the handler; its own parameters are dependencies
-    in turn, or annotated as the handler's payload, as `ConsumerRecord`, `Transaction` or what ``tx=`` opens, or have a
-    default. One that several ask for is called once, unless ``use_cache=False``. Without a function the parameter's
+    ``db: Annotated[Database, Depends(open_database)]`` and FastAPI's own marker work too. The function is called for
+    each record (or batch) before the handler. Its own parameters are dependencies in turn, or have a default, or are
+    annotated with the handler's payload, `ConsumerRecord`, `Transaction` or the session that ``tx=`` opens. A function
+    that several parameters depend on is called once, unless ``use_cache=False``. Without a function the parameter's
     class is called.
 
-    What a generator yields (async or not) is the value; what stands behind its ``yield`` runs when the handler is
-    through with the record. It sees what the handler raised, and cannot make a success of that.
+    The value that a generator yields (async or not) is the dependency; code after its ``yield`` runs when the handler
+    has handled the record. It receives the handler's exception, and cannot suppress it.
 
-    A plain function runs where the handler does: for an ``async def`` on the event loop, so it must not block.
-    ``bus.dependency_overrides[open_database] = fake`` has ``fake`` called instead, from the bus's next start on.
+    A plain function runs where the handler runs: for an ``async def`` that is the event loop, so it must not block.
+    ``bus.dependency_overrides[open_database] = fake`` calls ``fake`` instead, from the bus's next start on.
     """
     return Dependency(dependency, use_cache)
 
@@ -65,9 +65,9 @@ class Injection:
         self._where = where
         plan = self._plan({})
         self.roles = plan.roles
-        """What of a call they want, and as what it is annotated."""
+        """The parts of a call that the dependencies take, and their annotations."""
         self.calls = tuple(step.call for step in plan.steps)
-        """The functions, each behind those that it needs."""
+        """The functions, each after those that it needs."""
 
     def around(self, names: Mapping[Role, str], leading: Sequence[str], overrides: Overrides) -> Callable[..., Any]:
         """The handler with its dependencies filled in, a function of ``leading`` and the other ``names``.
@@ -97,11 +97,11 @@ class _Step(msgspec.Struct, frozen=True):
     call: Callable[..., Any]
     opening: Literal["", "await ", "with ", "async with "]
     arguments: dict[str, int | Role]
-    """By the names of its parameters: the number of the step whose value it is, or a role."""
+    """Maps each parameter's name to the number of the step that provides it, or to a role."""
 
 
 class _Plan:
-    """The calls that make what a handler depends on, each behind those that it needs itself."""
+    """The calls that open a handler's dependencies, each after the calls that it needs itself."""
 
     def __init__(
         self, on_loop: bool, frame: FrameType | None, role_of: RoleOf, where: str, overrides: Overrides
@@ -115,9 +115,9 @@ class _Plan:
         self._open: list[Any] = []
         self.steps: list[_Step] = []
         self.roles: dict[Role, Any] = {}
-        """What of a call the steps want, and as what it is annotated."""
+        """The parts of a call that the steps take, and their annotations."""
         self.given: dict[str, int] = {}
-        """Which step gives a parameter of the handler."""
+        """Maps a parameter of the handler to the step that provides it."""
 
     def add(self, mark: Dependency, path: tuple[str, ...]) -> int:
         """The number of the step that gives the value of ``mark``. ``path``: the parameters that lead to it."""
@@ -265,7 +265,7 @@ def _calling(function: Callable[..., Any], call: str) -> list[str]:
         return [f"return await {call}"]
     if not is_async(function):
         return [f"return {call}"]
-    # Behind a plain decorator.
+    # A plain decorator may hide that the function is async, so the result decides.
     return [f"__value = {call}", "return await __value if hasattr(__value, '__await__') else __value"]
 
 
@@ -304,7 +304,7 @@ class _Context:
 
 
 class _AsyncContext:
-    """The same, asynchronous."""
+    """An async context manager around ``inner`` that never suppresses the handler's exception."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

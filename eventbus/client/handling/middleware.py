@@ -25,7 +25,7 @@ EXAMPLE = "async def middleware(record, call_next): return await call_next(recor
 
 
 def composed(middleware: Iterable[Middleware], innermost: CallNext) -> CallNext:
-    """One function that runs them around ``innermost``, the first one outermost."""
+    """Return a function that runs the middleware around ``innermost``, the first element outermost."""
     call = innermost
     for one in reversed(list(middleware)):
         call = _around(one, call)
@@ -40,9 +40,9 @@ def _around(one: Middleware, call_next: CallNext) -> CallNext:
 
 
 def watched(middleware: Iterable[Middleware], innermost: CallNext, on_dropped: Callable[[], None]) -> CallNext:
-    """The same around a handler whose result is published: ``on_dropped`` hears when None comes out in its place.
+    """Compose middleware around a handler whose result is published; call ``on_dropped`` if it loses the result.
 
-    The handler has run, so nobody would see that its outputs are missing.
+    Middleware that does not return the result of ``call_next`` returns None, and the outputs would be lost silently.
     """
     has_result: ContextVar[bool] = ContextVar("has_result", default=False)
 
@@ -64,7 +64,7 @@ def watched(middleware: Iterable[Middleware], innermost: CallNext, on_dropped: C
 
 
 def check_middleware(given: Any, where: str) -> tuple[Middleware, ...]:
-    """Raises ConfigError for what is no sequence of async callables; ``where`` begins its text."""
+    """Raise ConfigError unless ``given`` is a sequence of async callables; ``where`` begins its text."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigError(f"{where}: middleware={_named(given)}: a list, outermost first: middleware=[timing]")
     checked = tuple(cast("Sequence[Any]", given))

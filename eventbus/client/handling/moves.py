@@ -29,11 +29,11 @@ from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 logger = logging.getLogger("eventbus.runner")
 
 TAKEN_OVER = (*errors.TAKEN_OVER, UnknownProducerId, ConcurrentTransactions)
-"""What a send or a commit says to a producer whose transaction was ended by others."""
+"""Errors of a send or a commit whose transaction was ended by another producer or by the log."""
 
 
 class Moving(NamedTuple):
-    """What one transaction is to hold."""
+    """The contents of one transaction: records for other topics, and the offset that they go with."""
 
     next_offset: int
     records: list[Outgoing]
@@ -45,17 +45,17 @@ class Moving(NamedTuple):
 
 
 class _Writer:
-    """Of one partition."""
+    """The transactional producer of one partition."""
 
     def __init__(self) -> None:
         self.turn = anyio.Lock()
         self.producer: Producer | None = None
         self.unsure: tuple[str, Moving] | None = None
-        """A transaction whose outcome is not known, and the text it left beside the offset if it was committed."""
+        """A transaction with unknown outcome, and the text that it wrote to the offset's metadata if it committed."""
 
 
 class Moves:
-    """Of one handler."""
+    """The records that one handler forwards to other topics, each in the transaction that commits its offset."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Moves:
         on_stored: Callable[[PartitionDriver], Awaitable[None]],
         behind: Callable[[ConsumerRecord], Outgoing],
     ) -> None:
-        """``open_producer``: a transactional one by the partition it is for. ``on_stored``: awaited when a commit is
-        stored. ``behind``: makes the entry of a record that waits after an earlier one of its key."""
+        """``open_producer``: opens the transactional producer of a partition. ``on_stored``: awaited when a commit is
+        stored. ``behind``: builds the entry of a record that waits after an earlier record of its key."""
         self._handler = handler
         self._consumer = consumer
         self._open_producer = open_producer
@@ -76,21 +76,21 @@ class Moves:
         """The partition counts of the topics that records go to, filled in before the first record does."""
         self._writers: dict[TopicPartition, _Writer] = {}
         self._waiting: dict[TopicPartition, Waiting] = {}
-        """By retry partition."""
+        """The entries of each retry partition of this member."""
         self._left: list[Producer] = []
-        """Of partitions that are gone."""
+        """Producers of released partitions, to be closed."""
         self._owner = os.urandom(4).hex()
         self._count = 0
 
     def watch(self, topic_partition: TopicPartition, waiting: Waiting | None) -> None:
-        """A retry partition is ours, or (None) no longer."""
+        """Register the entries of a retry partition of this member, or (None) release it."""
         if waiting is None:
             self._waiting.pop(topic_partition, None)
         else:
             self._waiting[topic_partition] = waiting
 
     def has(self, driver: PartitionDriver) -> bool:
-        """The partition's next commit has to be one of these."""
+        """Return True if the partition's next commit must be a transaction of this class."""
         writer = self._writers.get(driver.topic_partition)
         is_unsure = writer is not None and writer.unsure is not None
         waiting = self._waiting.get(driver.topic_partition)
@@ -102,10 +102,10 @@ class Moves:
         return is_unsure
 
     async def commit(self, driver: PartitionDriver, commit: Commit | None) -> None:
-        """Commit what is finished, with what became of it. Raises what a commit raises; nothing is lost by that.
+        """Commit finished records together with the records that they turned into. Raises the errors of a commit.
 
-        ``commit``: what `PartitionWork` wants stored; None: nothing, or it is asked when the outcome of its last commit
-        is known.
+        ``commit`` comes from `PartitionWork`. None: there is nothing to commit, or the outcome of the last commit is
+        not known yet, and `PartitionWork` decides after that.
         """
         writer = self._writers.get(driver.topic_partition)
         if writer is None:
@@ -129,14 +129,14 @@ class Moves:
             if plan.done is not None:
                 records.append(Outgoing(*driver.topic_partition, plan.done))
             return Moving(plan.next_offset, records, moved, plan)
-        # Of a retry partition where nothing waits: reading may have passed markers of transactions.
+        # In a retry partition without waiting entries, reading may have passed transaction markers.
         found = commit or driver.work.next_commit()
         if not isinstance(found, Commit):
             return None
         return Moving(found.next_offset, self.records_of(found), [], None, found)
 
     def records_of(self, commit: Commit) -> list[Outgoing]:
-        """Return what a commit has to write."""
+        """Return the records that a commit forwards to other topics."""
         return [forward.outgoing or self._behind(forward.records.record(forward.at)) for forward in commit.forwards]
 
     async def _write(self, driver: PartitionDriver, writer: _Writer, moving: Moving) -> None:
@@ -152,15 +152,16 @@ class Moves:
                 text = " ".join(filter(None, (token if moving.records else "", driver.note and driver.note())))
                 offset = OffsetAndMetadata(moving.next_offset, text)
                 await transaction.send_offsets({driver.topic_partition: offset}, self._consumer.group_metadata())
-        except BaseException:  # also an answer that was lost, or a cancellation: it may have been committed
+        except BaseException:  # also after a lost response or a cancellation: the transaction may have been committed
             writer.unsure = token, moving
             raise
         self._stored(driver, moving)
         if self._handler.spec.exactly_once:
-            await self._let_go(writer)  # the id is that of the partition's own transactions, which take it back
+            # `ExactlyOnce` uses the same transactional id, and takes it back with its next transaction.
+            await self._let_go(writer)
 
     async def _settle(self, driver: PartitionDriver, writer: _Writer) -> None:
-        """Find out what became of a commit that was not answered: taking the id over ends it, one way or the other."""
+        """Find the outcome of a commit without response: taking over the transactional id commits or aborts it."""
         assert writer.unsure is not None
         token, moving = writer.unsure
         await self._let_go(writer)
@@ -190,7 +191,7 @@ class Moves:
             await producer.aclose()
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """The partition is no longer ours."""
+        """Release a partition that is no longer assigned to this member."""
         writer = self._writers.pop(topic_partition, None)
         if writer is not None and writer.producer is not None:
             self._left.append(writer.producer)
@@ -215,7 +216,7 @@ async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:
 
 
 def is_final(error: EventBusError) -> bool:
-    """No later try of the same commit can do better. An ACL that is missing may be granted again."""
+    """True if retrying this commit cannot succeed. A missing permission is not final: it may be granted again."""
     while isinstance(error.__cause__, EventBusError) and not isinstance(error, KafkaError):
         error = error.__cause__
     may_end = (*TAKEN_OVER, TopicAuthorizationFailed)

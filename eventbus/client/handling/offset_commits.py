@@ -29,15 +29,15 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 logger = logging.getLogger("eventbus.runner")
 
 REBALANCED = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
-"""What a commit says to a member whose group has moved on."""
+"""Errors of a commit by a member whose group has rebalanced or fenced it."""
 _LONGEST_QUIET_SECONDS = 1.0
-"""Between two looks, while nothing finishes."""
+"""Longest time between two checks while no record finishes."""
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two attempts, while commits fail."""
 
 
 class OffsetCommits:
-    """Commits the partitions' finished prefixes, at intervals and when somebody asks for it."""
+    """Commit the finished prefixes of a handler's partitions, at intervals and on request."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class OffsetCommits:
         self.last_commit_at: float | None = None
         """Seconds on the timers."""
         self.error = ""
-        """What kept the last commit from being stored; "" when it was."""
+        """The error of the last commit; "" if it was stored."""
         self._failing_since: float | None = None
         self.seconds = Histogram(SECONDS)
         """How long a commit takes."""
@@ -85,7 +85,7 @@ class OffsetCommits:
         return self._failing_since
 
     def expect(self) -> None:
-        """A partition is at work: commit what it has finished at the end of an interval."""
+        """Records are in flight: commit what has finished at the end of the interval."""
         self._expected.set()
 
     def due(self) -> None:
@@ -140,8 +140,8 @@ class OffsetCommits:
         for driver in drivers:
             if driver.outputs:
                 driver.settle()
-        # One at a time: a partition has one commit in flight. And a plain commit that is answered late would take an
-        # offset back behind which a record was moved.
+        # One commit at a time: of two commits in flight for a partition, the earlier could be stored later, and would
+        # take the offset back. A record that was moved by then would be read, and moved, a second time.
         async with self._turn:
             moves = self._moves
             unsure = [] if moves is None else [driver for driver in drivers if moves.has(driver)]
@@ -158,7 +158,7 @@ class OffsetCommits:
 
     async def _commit_moves(self, moves: Moves, commits: Mapping[PartitionDriver, Commit | None]) -> None:
         errors: list[EventBusError] = []
-        async with anyio.create_task_group() as tasks:  # each is a transaction of its own
+        async with anyio.create_task_group() as tasks:  # each partition has its own transaction
             for driver, commit in commits.items():
                 tasks.start_soon(self._commit_with, moves, driver, commit, errors)
         self._on_moved()
@@ -180,7 +180,7 @@ class OffsetCommits:
                 self.succeeded()
 
     def _stop(self, driver: PartitionDriver, error: EventBusError) -> None:
-        """What failed can go nowhere, and is not passed over: the partition ends here."""
+        """Stop the partition: failed records can neither be written to another topic nor be skipped."""
         stopped = HandlerError(
             f"handler {self._handler.__name__!r}: {driver.topic_partition}: what failed could not be written to its "
             f"retry or dead-letter topic, so nothing from offset {max(driver.work.committed, 0)} on is committed: "
@@ -214,7 +214,7 @@ class OffsetCommits:
         self.succeeded()
 
     def _shown(self) -> dict[TopicPartition, int]:
-        """Of `elsewhere` what is ours, where no partition has gone beyond."""
+        """Return the offsets of `elsewhere` for assigned partitions whose drivers have committed nothing further."""
         ours, drivers = set(self._consumer.assignment()), self._drivers
         return {
             one: offset for one, offset in self.elsewhere.items()

@@ -54,7 +54,7 @@ async def with_old_retries(members: Members, topics: Mapping[str, TopicDescripti
             logger.warning("It is not known whether records of group %r wait in an old retry topic: %s", group, error)
     try:
         await _warn_of_renamed(members, groups, topics, backend)
-    except KafkaError as error:  # the other group may be one that this user is not allowed to look at
+    except KafkaError as error:  # this user may lack the permission to describe the other group
         logger.debug("It is not known whether records wait for a group with a former name: %s", error)
     return [(changed.get(handler, handler), group, config) for handler, group, config in members]
 
@@ -116,7 +116,7 @@ class _OldRetries:
         names = [name for name in found if name in self._topics and name not in sources]
         policies = list(self._policies())
         if len(policies) < len(self._members):
-            return {}  # a policy that somebody else wrote has its own topics
+            return {}  # a custom policy has its own topics
         read = {policy.retry_topic(self._group) for policy in policies}
         left = [name for name in names if name not in read]
         counts = {name: count for name in left if (count := await self.count(name, offsets))}

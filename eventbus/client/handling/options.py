@@ -29,7 +29,7 @@ Order = Literal["partition", "key", "none", "global"]
 Delivery = Literal["at-least-once", "at-most-once"]
 """Records are committed after their handling, or before it."""
 Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
-"""Records are committed behind their handling, before it, or with what it publishes."""
+"""Offsets are committed after a record is handled, before it, or in one transaction with its outputs."""
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
@@ -82,7 +82,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Further settings of its consumer: ``heartbeat_interval_ms``, ``fetch_min_bytes``, ``client_rack``, ..."""
     drain_timeout_ms: int = 30_000
     is_firing: bool = False
-    """Of ``@bus.every``: the function need not take the record."""
+    """The handler was declared with ``@bus.every``, so it need not take the record."""
     group_prefix: str = ""
     """Comes before the function's name in the default group. Its router sets it."""
 
@@ -93,7 +93,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_ordered(self) -> bool:
-        """Records of a partition are handled one after the other."""
+        """True if the records of a partition are handled in sequence."""
         return self.order in ("partition", "global")
 
     def reads(self, topic: str) -> bool:
@@ -101,7 +101,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return topic in self.topics or (self.pattern is not None and matches(self.pattern, topic))
 
     def consumer_options(self) -> dict[str, Any]:
-        """What the handler's consumer is opened with; what was not said is left to its defaults."""
+        """Return the options of the handler's consumer; options that were not given keep their defaults."""
         options = {name: getattr(self, name) for name in _CONSUMER_OPTIONS}
         return {**self.client, **{name: value for name, value in options.items() if value is not None}}
 
@@ -113,7 +113,7 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: Callable[[Any], Any] | None = None
     partitioner: str | PartitionFunction | None = None
     config: dict[str, Any] = {}
-    """Settings of a producer of its own."""
+    """Settings of the function's separate producer; empty if it uses the bus's."""
 
 
 def producer_spec(
@@ -125,8 +125,8 @@ def producer_spec(
     """The options of ``@producer``, checked. Raises ConfigError."""
     if "transactional_id" in map(as_keyword, config):
         raise ConfigError(
-            f"@producer({topic!r}): a transactional_id is for whoever begins and commits: `async with "
-            "bus.transaction(id)`; with @consumer(exactly_once=True) above it, outputs are in a transaction anyway"
+            f"@producer({topic!r}) takes no transactional_id, because it does not begin or commit transactions. Use "
+            "`async with bus.transaction(id)`; under @consumer(exactly_once=True) outputs are in a transaction anyway"
         )
     if key is not None and (not callable(key) or is_async(key) or not takes(key, 1)):
         raise ConfigError(
@@ -184,15 +184,15 @@ def _read(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[
 
 
 def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> ConsumerSpec:
-    """The same with options from outside of the program: how much and how often, and its consumer's settings.
+    """Return the options of a handler, changed by settings from outside of the program.
 
-    What a handler is (its topics, order, delivery, failures) stands in the program. Raises ConfigError for other
-    options, wrong values, and for what contradicts the handler's own options.
+    Only limits, intervals and consumer settings may be changed. The topics, order, delivery and failure policy of a
+    handler are part of the program. Raises ConfigError for other options, wrong values, and contradictions.
     """
     for name in options:
         row = find(name, _options())
         if row is None or (row.scope in OF_A_HANDLER and row.name not in _tunable()):
-            hint = "no option of a handler" if row is None else "it says what the handler is, and stands in the program"
+            hint = "no option of a handler" if row is None else "it defines the handler, and is set in the program"
             near = nearest(name, _tunable()) if row is None else ""
             here = ", ".join(_tunable())
             raise ConfigError(f"{where}: {name}: {hint}{near}; here are {here}, and consumer settings")
@@ -211,7 +211,7 @@ def _tunable() -> list[str]:
 
 
 def _names(topics: Any) -> tuple[str, ...]:
-    """One topic or several. Raises ConfigError for what is no topic's name."""
+    """Return the topic or topics as a tuple. Raises ConfigError for an invalid topic name."""
     example = '@consumer("orders", group="billing"), or a list of names'
     if isinstance(topics, str):
         topics = (topics,)
@@ -321,7 +321,7 @@ def _given_delivery(spec: ConsumerSpec) -> str:
 def _check_replies(spec: ConsumerSpec, where: str) -> None:
     contradictions = {
         "batch": (spec.batch, "a batch holds requests of several"),
-        "exactly_once=True": (spec.exactly_once, "a reply is read at once, and what is aborted would be told"),
+        "exactly_once=True": (spec.exactly_once, "a reply is read at once, even if the transaction is aborted later"),
     }
     for what, (is_there, reason) in contradictions.items():
         if spec.replies and is_there:

@@ -35,7 +35,7 @@ class Fetch:
         self.end = 0
         """The first record that was not put into a queue yet."""
         self.prepared: tuple[Callable[[int], Any], set[int]] | None = None
-        """For the driver: what all calls of these records share. Without order each record is a call."""
+        """State of the driver that all calls of these records share. Without order each record is a call."""
 
     def mark(self, indexes: Sequence[int], state: int) -> None:
         states = self.states
@@ -103,7 +103,7 @@ class Ordering:
         self.ready: deque[Queue] = deque()
         """Queues that a call can be taken from."""
         self.count = 0
-        """Records in queues."""
+        """The number of records in all queues."""
         self.of_partition = self._queues[0] = Queue(0)
         """The queue of a partition in order."""
 

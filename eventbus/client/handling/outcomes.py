@@ -1,4 +1,4 @@
-"""Several outputs of one record as one outcome."""
+"""Combine the outcomes of a record's outputs."""
 
 from __future__ import annotations
 

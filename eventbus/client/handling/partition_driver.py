@@ -1,8 +1,8 @@
-"""The driver of one partition of a handler: it performs what its `PartitionWork` decides.
+"""The driver of one partition of a handler, which performs the actions that its `PartitionWork` decides.
 
-Records and offsets belong to ``work``. Here is what the tasks of the partition wait for, and what wakes them. How calls
-are performed is in the subclasses: in order or by workers (`drivers`), in transactions (`exactly_once`), or when the
-entries of a retry partition are due (`delayed`).
+Records and offsets belong to ``work``. The driver contains the events that the partition's tasks wait for. Subclasses
+perform the calls: in order or by workers (`drivers`), in transactions (`exactly_once`), or when the entries of a retry
+partition are due (`delayed`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Protocol):
-    """Whether something published is stored; a `Delivery` is one."""
+    """The outcome of a published record, such as a `Delivery`."""
 
     def done(self) -> bool: ...
 
@@ -42,7 +42,7 @@ class Outcome(Protocol):
 
 
 class CommitWaiter:
-    """Somebody who waits until a commit covers an offset."""
+    """A task that waits until a commit covers an offset."""
 
     __slots__ = ("done", "error", "next_offset")
 
@@ -60,9 +60,9 @@ class KeysInRetry:
 
     def __init__(self) -> None:
         self.hold: Callable[[ConsumerRecord], object] = lambda record: None
-        """Called with a record that goes to wait for its next try."""
+        """Called with a record that is about to wait for its next try."""
         self.unhold: Callable[[ConsumerRecord], object] = lambda record: None
-        """It does not go there after all."""
+        """Called if the record is not moved to the retry topic after all."""
 
     def __len__(self) -> int:
         return len(self.held or ())
@@ -93,9 +93,9 @@ class PartitionDriver:
         self.work = PartitionWork(policy or Policy(), self.blocked)
         self._in_transactions = self.work.policy.delivery == "exactly-once"
         self.chunks: deque[FetchedRecords] = deque()
-        """What was fetched and is not in ``work``."""
+        """Fetched records that ``work`` does not have yet."""
         self.paused = False
-        """Enough is waiting: the partition is not fetched from."""
+        """True while the partition is not fetched, because enough records wait."""
         self.at_work = False
         """A retry partition has an entry that is due, or its commit."""
         self.begun_at = -1
@@ -107,7 +107,7 @@ class PartitionDriver:
         self.closing = False
         """No further record is begun at all: the partition moves away, or the handler stops."""
         self.is_queued = False
-        """It stands in the line of partitions that may have a call for a worker."""
+        """True if it is in the queue of partitions that may have a call for a worker."""
         self.wake = anyio.Event()
         self.awaited: Callable[[], bool] | None = None
         """The partition's task waits until this is true of ``work``."""
@@ -115,40 +115,40 @@ class PartitionDriver:
         """Around all that the driver does; cancelled when a handler outlasts the time it has to give up a partition."""
         self.ended = anyio.Event()
         self.predecessor: PartitionDriver | None = None
-        """The driver of the same partition before this one, when it may still be at work: its end comes first."""
+        """The partition's previous driver, if its calls may still run. This driver starts after it has ended."""
         self.call_loop = CallLoop()
         """Runs the calls of records that are handled in order."""
         self.caller: Caller | None = None
-        """Makes those calls."""
+        """The task that makes the calls of records in order."""
         self.moves: dict[int, Outgoing] = {}
-        """Of a retry partition: what its entries turned into, by number."""
+        """The records that the entries of a retry partition turned into, by entry number."""
         self.note: Callable[[], str] | None = None
-        """What is to stand beside the offset in a commit."""
+        """Returns the metadata that a commit stores with the offset."""
         self.waits = False
-        """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
+        """True if the next record waits on purpose: for a set time, or for an earlier record's next try."""
         self.wait: Wait | None = None
         """Set while the partition tries something until it works, although its next record is due."""
         self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-        """Entered for such a wait: under ``concurrency=`` another partition has its turn meanwhile."""
+        """Entered during such a wait, so that another partition may run meanwhile under ``concurrency=``."""
         self.tried: tuple[int, int] = (-1, 0)
         """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""
         self.on_commit_due = on_commit_due
-        """Called when ``commit_every`` records wait for a commit, or somebody does."""
+        """Called when ``commit_every`` records, or a `CommitWaiter`, wait for a commit."""
         self.waiters: list[CommitWaiter] = []
         self.outputs: deque[tuple[int, Outcome]] = deque()
-        """What was published and may not be stored yet, each with the offset of its record."""
+        """Published records that may not be stored yet, each with the offset of the record that caused it."""
         self._on_output_error = on_output_error
         self._thread = get_ident()
         self._token = anyio.lowlevel.current_token()
 
     @property
     def abandoned(self) -> bool:
-        """The partition is gone: what is at work ends, and is not committed."""
+        """True if the partition is lost: calls in flight end, and are not committed."""
         return self.work.is_lost
 
     @property
     def oldest_ms(self) -> int | None:
-        """The timestamp of the first record that is not finished, of those that were fetched; None: all are."""
+        """The timestamp of the first fetched record that is not finished; None if all are."""
         oldest_ms = self.work.oldest_ms
         if oldest_ms is None:
             oldest_ms = next((chunk.timestamps_ms[0] for chunk in self.chunks if chunk.offsets), None)
@@ -175,10 +175,10 @@ class PartitionDriver:
         """The partition ends here, also when it was cancelled. On return nothing of it is in flight."""
 
     def cut_off(self) -> None:
-        """Nobody waits any longer for the call in flight."""
+        """The group no longer waits for the call in flight, so give it up."""
 
     def wake_workers(self) -> None:
-        """``work`` may have a call that it had not before."""
+        """``work`` may have a new call: wake an idle worker."""
 
     # what its task waits for -----------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class PartitionDriver:
             self.on_commit_due()
 
     def _finished_some(self) -> None:
-        """Records are finished without the end of a call: others may be begun, which no worker has looked for."""
+        """Records finished without the end of a call, so later records may begin: wake the workers if necessary."""
         if self.work.waits_for_room:
             self.wake_workers()
         self.progressed()
@@ -228,7 +228,7 @@ class PartitionDriver:
             self.work.returned(call, after, id(output))
 
     def settle(self) -> None:
-        """Take up which outputs are stored; stop at one that was not, unless that is skipped."""
+        """Process the outcomes of outputs in order; stop at a refused output unless ``on_error`` skips it."""
         outputs = self.outputs
         while outputs and outputs[0][1].done():
             offset, output = outputs.popleft()
@@ -240,7 +240,7 @@ class PartitionDriver:
         self._finished_some()
 
     def _refused(self, offset: int, error: EventBusError) -> HandlerError | None:
-        """The log did not take what was published. None: the handler goes on without it."""
+        """Return the error that stops the partition because an output was refused; None to continue without it."""
         stopped = HandlerError(
             f"{self.topic_partition}: what the handler published for offset {offset} was not stored: {error}"
         )
@@ -268,14 +268,14 @@ class PartitionDriver:
         self._finished_some()
 
     async def acknowledge_now(self, offset: int) -> None:
-        """The same, and return when the commit that covers it is stored; raises what a commit raises."""
+        """Acknowledge, and return when a commit that covers the record is stored. Raises the errors of a commit."""
         self.acknowledge(offset)
         await self.committed_beyond(offset)
 
     # commits ---------------------------------------------------------------------------------------------------------
 
     async def committed_beyond(self, offset: int) -> None:
-        """Return when a commit that covers the record at ``offset`` is stored; raises what keeps it from being."""
+        """Return when a commit that covers the record at ``offset`` is stored. Raises the error that prevents it."""
         if self.work.committed > offset:
             return
         if self.abandoned:
@@ -308,14 +308,14 @@ class PartitionDriver:
 
     def _gone(self) -> IllegalGeneration:
         return IllegalGeneration(
-            f"{self.topic_partition} went to another member of the group before the record was committed: whoever "
-            "reads the partition next handles it again"
+            f"{self.topic_partition} went to another member of the group before the record was committed: the "
+            "partition's next owner handles it again"
         )
 
     # life ------------------------------------------------------------------------------------------------------------
 
     def close(self, *, abandon: bool = False) -> None:
-        """Begin no further record. ``abandon``: nothing of it may be committed any more either."""
+        """Begin no further record. With ``abandon`` nothing of the partition may be committed any more."""
         self.closing = True
         self.chunks.clear()
         (self.work.lost if abandon else self.work.revoked)()
@@ -325,17 +325,17 @@ class PartitionDriver:
 
     @property
     def is_busy(self) -> bool:
-        """Records are at work, or taken and not finished."""
+        """True if records are in flight, or were taken and are not finished."""
         return self.at_work or not self.work.is_idle
 
     @property
     def has_moves(self) -> bool:
-        """A commit has to write records to other topics."""
+        """True if the next commit must write records to other topics."""
         return bool(self.moves) or self.work.has_forwards
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, is at work, or is on its way to be stored."""
+        """True if no record waits or is in flight, and every output is stored."""
         return not (self.chunks or self.outputs or self.is_busy or (self.moves and self.error is None))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The records of one partition on their way through one handler: a pure state machine.
+"""The state of one partition's records in one handler: a pure state machine.
 
 Nothing here awaits, reads a clock or calls a user's function. A driver reports events and pulls actions:
 
@@ -33,7 +33,7 @@ action                                         the driver then
 Calls and commits are pulled separately, because a handler's workers pull from all its partitions, and one task commits
 for all of them. How many calls are open at once is the number of workers: a bound of the handler, not of a partition.
 
-Each record has one state: ``PENDING -> RUNNING -> HANDLED -> DONE``. A record is HANDLED while its acknowledgement or
+Each record has a state: ``PENDING -> RUNNING -> HANDLED -> DONE``. A record is HANDLED while its acknowledgement or
 its outputs are missing. RUNNING goes back to PENDING when the record is called again, and to FORWARDED when the policy
 moves it to another topic. A skipped record is DONE.
 
@@ -186,7 +186,7 @@ class PartitionWork:
 
     @property
     def is_paused(self) -> bool:
-        """Enough is here: one fetch of which records are called, and another one in reserve."""
+        """True if enough records are here: a fetch whose records are being called, and the next fetch."""
         arrived = self._progress.arrived
         whole = len(arrived) - (1 if arrived and arrived[0].end else 0)
         is_large = self._progress.size_bytes >= self.policy.max_bytes
@@ -240,7 +240,7 @@ class PartitionWork:
         """Return how many records of a queue a call may have."""
         policy = self.policy
         most = policy.batch or policy.call_records
-        if is_blocked:  # a record that fails blocks its key, and those after it are looked at again
+        if is_blocked:  # a record that fails blocks its key, and the records after it are checked again
             most = min(most, _MOST_WHILE_BLOCKED)
         if policy.commit_every is not None and not policy.manual_ack:
             most = min(most, max(policy.commit_every - self._progress.finished_count + self._counted_at, 1))

@@ -1,4 +1,4 @@
-"""What a producer function publishes, as far as its return annotation tells."""
+"""Find the serdes for a producer function's results, from its return annotation."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def serdes_named(annotation: Any) -> dict[type, Serde]:
 
 
 def serdes_meant(annotation: Any, serdes: Mapping[type, Serde]) -> dict[type, Serde]:
-    """Those that a return annotation names; else the bus's, where the annotation tells more than the class of a value.
+    """Return the serdes that an annotation names, or else the bus's for types that a value's class does not show.
 
-    A dict says nothing of its TypedDict, nor a list of its items, and a schema needs it.
+    A schema needs the annotation of a dict's TypedDict or of a list's items, which the value does not have.
     """
     named = serdes_named(annotation)
     kinds = [] if named else arms_of(annotation)

@@ -1,4 +1,4 @@
-"""A failure policy at work in a runner: its topics, what waits in them, and the gate that source partitions pass."""
+"""Connect a handler's failure policy to its runner: the policy's topics, waiting records, and blocked keys."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ logger = logging.getLogger("eventbus.runner")
 
 _EARLIEST = -2
 _MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's default, for a log that does not tell."""
+"""Kafka's default, for a log that does not report its limit."""
 _LOOK_SECONDS = 0.05
 _AWAY_SECONDS = 0.5
 """How long to wait before brokers that do not answer are asked again."""
 _MARK = "errors.deadletterqueue.group.enable"
-"""Tells tools that a topic holds dead letters (KIP-1191)."""
+"""The topic configuration that marks a topic of dead letters (KIP-1191)."""
 _RECORDS_PER_TRIM = 10_000
-"""Retry partitions are shortened when so many records at their beginning are finished."""
+"""How many finished records at the beginning of a retry partition are deleted together."""
 
 
 def recovery_of(handler: Handler[Any, Any], group: str, config: ConsumerConfig) -> Recovery | None:
@@ -78,10 +78,10 @@ def recovering_of(
     dispatch: Dispatch,
     clock: Clock,
 ) -> Recovering | None:
-    """Put a handler's policy to work.
+    """Return the `Recovering` of a handler with a policy, else None.
 
-    Without a policy outages are waited out, and there is nothing to recover. At most once means no second call, and a
-    function with a timetable is called at its next time, unless an error is to stop it.
+    Without a policy the handler only waits for the end of outages. It does not wait at most once, which allows no
+    second call, nor for a function with a timetable, which is called at its next time unless an error stops it.
     """
     spec = handler.spec
     if recovery is None or moves is None:
@@ -98,7 +98,10 @@ def recovering_of(
 
 
 class Recovering:
-    """Of one handler. Retry partitions are read by the handler's own consumer, so they move with its group."""
+    """The failure policy of one running handler.
+
+    Retry partitions are read by the handler's own consumer, so the group assigns them together with their sources.
+    """
 
     def __init__(
         self,
@@ -126,28 +129,28 @@ class Recovering:
         """The partition counts of the policy's topics, filled in by `prepare`."""
         self.crash_marks = crash_marks
         self.waiting: dict[int, Waiting] = {}
-        """By retry partition, of those that are ours."""
+        """The waiting entries of each retry partition of this member."""
         self.waits: dict[TopicPartition, Wait] = {}
-        """Retry partitions that are being taken up, and what they wait for."""
+        """Retry partitions that were assigned and cannot begin yet, and the reason."""
         self._loading: dict[int, int] = {}
-        """Retry partitions that are not read to where they ended when they came, and where that was."""
+        """Retry partitions that are not yet read to their end at assignment, and that end offset."""
         self._wakes: list[Callable[[], object]] = []
         self._trimmed: dict[TopicPartition, int] = {}
         self._is_apart = False
-        """It has been said that a retry partition is with another member than its source."""
+        """It was logged that another member than the source's owns a retry partition."""
 
     # topics ----------------------------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """To be read beside the handler's own."""
+        """The topics that the handler's consumer reads in addition to the handler's own."""
         return () if self.recovery.retry_topic is None else (self.recovery.retry_topic,)
 
     def is_retry(self, topic: str) -> bool:
         return topic == self.recovery.retry_topic
 
     def check_apart(self, others: Mapping[str, Recovering | None]) -> None:
-        """Raises ConfigError when one of the other handlers reads the same retry topic, and would get our entries."""
+        """Raise ConfigError if another handler reads this handler's retry topic, and would receive its entries."""
         mine = self.recovery
         for name, other in others.items():
             if other is None or other.recovery.retry_topic != mine.retry_topic or mine.retry_topic is None:
@@ -156,20 +159,20 @@ class Recovering:
             if None in owners or len(owners) == 1:
                 raise ConfigError(
                     f"handlers {name!r} and {self._handler.__name__!r} share the retry topic "
-                    f"{mine.retry_topic!r}, where each would be given the other's records: give one of them another "
-                    "topic, Retry(topic=...), or a group of its own"
+                    f"{mine.retry_topic!r}, and each would handle records of the other handler. Give one handler "
+                    "another topic, Retry(topic=...), or another group"
                 )
 
     async def prepare(self) -> None:
-        """Create what is missing, as wide as the widest source. Raises ConfigError, and what the log refuses with."""
+        """Create missing topics, with as many partitions as the widest source. Raises ConfigError and KafkaError."""
         recovery, spec = self.recovery, self._handler.spec
         own = [topic for topic in (recovery.retry_topic, recovery.dead_letter_topic) if topic is not None]
         for topic in own:
             if spec.reads(topic):
                 raise ConfigError(
                     f"handler {self._handler.__name__!r} reads {topic!r}, where its own failed records go: it would "
-                    "meet each of them again and again. Narrow the pattern, or name another topic with dead_letter= or "
-                    "Retry(topic=...)"
+                    "handle each of them again and again. Narrow the pattern, or name another topic with dead_letter= "
+                    "or Retry(topic=...)"
                 )
         if not own:
             return
@@ -193,7 +196,7 @@ class Recovering:
     async def restore(self) -> None:
         """Create the policy's topics again if they were deleted, or have lost partitions, while the handler runs.
 
-        Raises what the log refuses with.
+        Raises KafkaError if the log refuses that.
         """
         own = dict(self.partitions)
         for topic, count in own.items():
@@ -210,13 +213,13 @@ class Recovering:
                 )  # fmt: skip
 
     def _check_widths(self, widths: Mapping[str, int]) -> None:
-        """Partitions are with the same member as their retry partitions only where all have equally many."""
+        """Check the partition counts: only equal counts put a partition and its retry partition at the same member."""
         if self.recovery.order != "none" and self.recovery.retry_topic is not None and len(set(widths.values())) > 1:
             counts = ", ".join(f"{topic!r} has {count}" for topic, count in sorted(widths.items()))
             raise ConfigError(
-                f"handler {self._handler.__name__!r}: Retry(order={self.recovery.order!r}) keeps records behind those "
-                f"that wait, which takes topics of equally many partitions: {counts}. Give each topic a handler of its "
-                "own, or say Retry(order='none')"
+                f"handler {self._handler.__name__!r}: Retry(order={self.recovery.order!r}) keeps records after those "
+                f"that wait, which needs topics with equal partition counts: {counts}. Give each topic a separate "
+                "handler, or use Retry(order='none')"
             )
 
     async def _create(self, topics: Sequence[str], width: int) -> None:
@@ -233,7 +236,7 @@ class Recovering:
     # partitions come and go ------------------------------------------------------------------------------------------
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Before the first record of them is read."""
+        """Prepare newly assigned partitions, before the first record of them is read."""
         ours = [partition for partition in partitions if self.is_retry(partition.topic)]
         sources = {partition.topic for partition in partitions} - {partition.topic for partition in ours}
         wait = Wait("the log has not answered where it begins", self._backend.timers.current_time())
@@ -249,7 +252,7 @@ class Recovering:
                 except EventBusError as error:
                     if not error.retriable:
                         raise
-                    # Without another try nothing of them, nor of their sources, would ever be begun.
+                    # Retry until it works, because no record of these partitions or their sources begins before that.
                     wait.again(f"the log does not answer where it begins: {error}")
                     await self._backend.timers.sleep(_AWAY_SECONDS)
         finally:
@@ -290,7 +293,7 @@ class Recovering:
             self.moves.watch(partition, None)
             for source, driver in self._drivers.items():
                 if source.partition % self.partitions[partition.topic] == partition.partition:
-                    driver.blocked.held = None  # whoever still has a source of it looks anew
+                    driver.blocked.held = None  # drivers of its sources look it up again
         else:
             waiting = self._waiting_of(partition)
             if waiting is not None:
@@ -300,7 +303,7 @@ class Recovering:
             self.crash_marks.forget(partition)
 
     async def polled(self, drivers: Mapping[TopicPartition, PartitionDriver]) -> None:
-        """The consumer has answered, and the drivers have what it fetched: find the retry partitions that are read."""
+        """Process retry partitions that are now read to their end. Called after each poll."""
         for number in list(self._loading):
             partition = TopicPartition(self.recovery.retry_topic or "", number)
             await self.read(partition, drivers.get(partition))
@@ -322,7 +325,7 @@ class Recovering:
         return partition.partition in self._loading
 
     def change(self) -> None:
-        """What a partition may wait for has come: an entry is finished, or all are known."""
+        """Wake the partitions that wait for an entry to finish or for a retry partition to be read."""
         wakes, self._wakes = self._wakes, []
         for wake in wakes:
             wake()
@@ -406,7 +409,7 @@ class Recovering:
             logger.warning("handler %r: %s is not widened: %s", self._handler.__name__, topic, error)
 
     async def _moves_read_back(self, driver: PartitionDriver, number: int) -> bool:
-        """The retry partition was away while its source stayed: what went there meanwhile is to be read too."""
+        """Read the records moved while another member had the retry partition and this member kept its source."""
         while driver.has_moves:
             driver.on_commit_due()
             if not await self.retries.sleeps(driver, _LOOK_SECONDS):
@@ -452,7 +455,7 @@ class Recovering:
             driver.waits = False
 
     def overdue(self, partition: TopicPartition) -> int:
-        """How many wait in a retry partition, if one of them is due: what is to wait is not behind."""
+        """Return the number of waiting entries if one is due, else 0: entries that must wait do not count as lag."""
         waiting = self.waiting.get(partition.partition)
         due_ms = None if waiting is None else waiting.next_due_ms()
         return len(waiting) if waiting is not None and due_ms is not None and due_ms <= self.clock() else 0
@@ -512,8 +515,8 @@ def _check_assignors(handler: Handler[Any, Any], recovery: Recovery, config: Con
     if (apart := ways_apart(config)) is not None:
         where, fix = apart
         raise ConfigError(
-            f"handler {handler.__name__!r}: Retry(order={recovery.order!r}) needs each partition beside its retry "
-            f"partition, and {where} may part them: say {fix}, or Retry(order='none')"
+            f"handler {handler.__name__!r}: Retry(order={recovery.order!r}) needs each partition at the same member as "
+            f"its retry partition, and {where} may separate them. Use {fix}, or Retry(order='none')"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a handler's failure comes to where a policy decides: the record is called again, waits, or goes elsewhere."""
+"""Perform the verdicts of a failure policy that need no other topic: call the record again, now or after a wait."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Recall(NamedTuple):
     """How a record is called again."""
 
     begin: Callable[[], object]
-    """It is at work from now on: another call than the one before, for whoever watches how long calls take."""
+    """Report that a new call begins, to the watch of slow calls."""
     rest: Callable[[], object]
-    """No call of it is at work for now."""
+    """Report that no call of the record is in flight for now."""
     call: Callable[[], Awaitable[None]]
     """Call the handler, and send what it returns."""
 
 
 class Ended(NamedTuple):
-    """What became of a record in its place."""
+    """The outcome of a record that was called again in place."""
 
     verdict: Verdict | None
-    """None: it was handled after all."""
+    """None if the record was handled after all."""
     error: Exception
-    """What it met the last time."""
+    """The error of the last call."""
 
 
 class Retries:
-    """Of one handler."""
+    """The repeated calls of one handler, and its waits for a policy or an open circuit."""
 
     def __init__(
         self, handler: Handler[Any, Any], recovery: Decides, counts: Counts, timers: Timers, clock: Clock
@@ -110,7 +110,7 @@ class Retries:
             await self._slice.turn()
 
     def at_once(self, record: ConsumerRecord, error: Exception) -> Verdict:
-        """The same where nothing can be called again or waited for: a call was cancelled, its time is over."""
+        """Return a verdict that needs neither another call nor a wait, for a call that was cancelled by its timeout."""
         for tries in range(1, _MOST_QUESTIONS):  # a policy counts the tries that it allows
             verdict = self._ask(record, error, tries)
             if isinstance(verdict, WaitHere):
@@ -120,7 +120,7 @@ class Retries:
         return Stop()
 
     def _aside(self, record: ConsumerRecord) -> Verdict:
-        """To the retry topic, where it waits like one that was not tried."""
+        """Move the record to the retry topic, where it waits like a record that was not tried."""
         if self._recovery.retry_topic is None:
             return Stop()
         return Move(self._recovery.behind(record, self._clock()), "retry")
@@ -137,7 +137,7 @@ class Retries:
             self._recovery.handled(handled, now_ms)
 
     async def _waits(self, driver: PartitionDriver, verdict: WaitHere, recall: Recall | None) -> bool:
-        """False: the partition stops meanwhile."""
+        """Wait as long as the policy requires. False if the partition stops meanwhile."""
         if recall is not None:
             recall.rest()
         async with driver.step_aside():
@@ -145,11 +145,11 @@ class Retries:
             while seconds > 0 and await self.sleeps(driver, seconds, verdict.reason):
                 seconds = self.closed_for()
         if seconds > 0 and recall is not None:
-            recall.begin()  # it is the one that was not finished
+            recall.begin()  # the partition stops: the record counts as in flight and unfinished
         return seconds <= 0
 
     async def sleeps(self, driver: PartitionDriver, seconds: float, reason: str = "") -> bool:
-        """False: the partition stops meanwhile."""
+        """Sleep, and show ``reason`` in the status. False if the partition stops meanwhile."""
         until = self._timers.current_time() + seconds
         driver.waits = True
         if reason:
@@ -172,7 +172,7 @@ class Retries:
         return self._recovery.admit(now_ms)
 
     async def admitted(self, driver: PartitionDriver) -> bool:
-        """Return when a record may be begun. False: look at the partition first."""
+        """Wait while the circuit is open. False if the partition stops meanwhile."""
         while (seconds := self.closed_for()) > 0:
             if not await self.sleeps(driver, seconds, "a circuit is open, as too many calls have failed"):
                 return False

@@ -1,11 +1,11 @@
-"""Hops 5 to 7: records to a handler, its outputs to their topics, and then, only then, the offset.
+"""Run a handler: call it with records, publish its outputs, and only then commit the offsets (steps 5 to 7).
 
-One poll loop per handler gives what it fetches to a `PartitionDriver` per partition. A driver with enough to do pauses
-its partition, so polling never waits for a handler. Commits run alongside both, and see nothing but the finished prefix
-of each partition.
+Each handler has one poll loop, which passes fetched records to a `PartitionDriver` per partition. A driver with enough
+records pauses its partition, so polling never waits for a handler. Commits run concurrently, and cover only the
+finished prefix of each partition.
 
-When the group rebalances, the drivers of partitions that move finish the records in flight and commit. What was fetched
-and not begun is dropped, because the next owner reads it. The other partitions go on.
+When the group rebalances, the drivers of revoked partitions finish the records in flight and commit. Records that were
+fetched and not begun are dropped, because the next owner reads them. The other partitions continue.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from serdes import Serde
 logger = logging.getLogger("eventbus.runner")
 
 _CHUNKS_PER_LANE = 2
-"""Fetches a driver holds before its partition is paused: one at work, one in reserve."""
+"""Fetches that a driver holds before its partition is paused: the fetch being handled, and the next."""
 _LONGEST_PAUSE_SECONDS = 5.0
-"""Between two polls, while the log cannot be reached."""
+"""Longest pause between two polls while the log cannot be reached."""
 _LAST_WORDS_SECONDS = 1.0
-"""When all is to stop at once: for plain functions at work to return."""
+"""How long an immediate stop waits for plain functions in flight to return."""
 _LAST_COMMIT_SECONDS = 1.0
-"""However short the time for stopping is: for the commit of what is finished."""
+"""Shortest time for the final commit, however short the deadline of the stop is."""
 _ENDED_ALONE = (
     "%s. This handler has ended, even with on_error='skip'. Other handlers go on. Fix the cause and start the bus "
     "again: the handler goes on at its last commit"
@@ -68,7 +68,7 @@ Once = TypeVar("Once", bound=ExactlyOnce)
 
 
 class Runner:
-    """Runs one handler for one group, as one member of it."""
+    """Runs a handler as a member of a group."""
 
     def __init__(
         self,
@@ -86,23 +86,23 @@ class Runner:
         clock: Clock = system_clock,
         on_ended: OnEnded | None = None,
     ) -> None:
-        """``open_mover``: opens the producers of what becomes of failed records, for a handler with a policy.
+        """``open_mover``: opens the producers that forward failed records, for a handler with a policy.
 
-        ``on_ended``: called with each record that ends in failure, and its error.
+        ``on_ended``: called with each record that finally failed, and its error.
         """
         self.handler = handler
         self.group = group
         self.is_committed_only = config.isolation is IsolationLevel.READ_COMMITTED
-        """It reads no record of an open transaction."""
+        """The handler reads committed records only (``read_committed``)."""
         self.drivers: dict[TopicPartition, PartitionDriver] = {}
         self.has_left = False
-        """Nothing runs any more, what was finished is committed."""
+        """The runner has ended, and committed what was finished."""
         self.error: HandlerError | None = None
-        """Why a partition has stopped, the first that did; None while all run."""
+        """The error of the first partition that stopped; None while all run."""
         self.cut_off = False
-        """It stopped, and records at work were cancelled, for their time was over."""
+        """The runner stopped, and cancelled records in flight at its deadline."""
         self.poll_error = ""
-        """Why the log could not be read the last time; "" when it could."""
+        """The error of the last poll; "" if it succeeded."""
         # When, in seconds on the backend's timers; None: not yet.
         self.started_at: float | None = None
         self.last_poll_at: float | None = None
@@ -111,7 +111,7 @@ class Runner:
         if on_ended is not None:
             self._dispatch.failing.on_ended = on_ended
         self.fetched = Histogram(RECORDS)
-        """How many records come at a time."""
+        """The number of records per fetch."""
         schemas = self._dispatch.calls.schemas
         self._schemas = None if schemas is None else SchemaWait(handler, schemas, self._dispatch.calls, backend.timers)
         self._backend = backend
@@ -148,22 +148,22 @@ class Runner:
         self._poll_scope = anyio.CancelScope()
         self._drain_scope = anyio.CancelScope()
         self._deadline_seconds: float | None = None
-        """How long the records at work may take when the runner stops."""
+        """How long records in flight may take when the runner stops."""
         self._stop_at = math.inf
-        """When that is over, in seconds on the backend's timers."""
+        """The end of that time, in seconds on the backend's timers."""
         self._stopping = False
         self._is_watched = False
-        """Somebody waits for the end of a rebalance to ask `is_idle` again."""
+        """A caller of `is_idle` waits for the end of a rebalance."""
         self._driver_tasks: ContainedTasks | None = None
         self._drained = anyio.Event()
-        """No partition is at work any more, and none was cancelled."""
+        """Set when all partitions have ended without being cancelled."""
         self._leave_scope = anyio.CancelScope()
-        """Around the last commit."""
+        """Contains the final commit."""
         self._thread_scope = anyio.CancelScope()
-        """Around the last wait for plain functions."""
+        """Contains the final wait for plain functions."""
 
     async def start(self, others: Sequence[Runner] = ()) -> None:
-        """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition, ConfigError."""
+        """Subscribe. Records that arrive after this are not missed. Raises UnknownTopicOrPartition and ConfigError."""
         recovering, topics = self.recovering, self.handler.spec.topics
         try:
             if recovering is not None:
@@ -190,10 +190,10 @@ class Runner:
             await self._places.assigned(partitions)
 
     async def run(self) -> None:
-        """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave.
+        """Poll, handle and commit until `stop`; then finish the records in flight, commit, and leave the group.
 
-        Raises an error of the log only with on_error="crash". Otherwise it ends this handler and none of its
-        neighbours: one topic may be deleted, or its user denied, while the rest of the bus works.
+        Raises an error of the log only with on_error="crash". Otherwise the error ends this handler only: its topic
+        may have been deleted, or access denied, while the rest of the bus works.
         """
         if self.handler.spec.on_error == "crash":
             await self._run()
@@ -236,12 +236,12 @@ class Runner:
         finally:
             if self._places is not None:
                 self._places.stop()
-            # Also when cancelled: what is finished is committed, what is not is not.
+            # Commit finished records also when cancelled. Shielded, because a cancelled scope would abort the commit.
             with anyio.CancelScope(shield=True):
                 await self._leave(is_cancelled)
 
     def stop(self, deadline_seconds: float | None = None) -> None:
-        """Take no further record; those at work are finished, or cancelled when they take longer than the deadline."""
+        """Begin no further record. Records in flight finish, or are cancelled at the deadline."""
         if not self._stopping:
             self._deadline_seconds = deadline_seconds
             if deadline_seconds is not None:
@@ -253,7 +253,7 @@ class Runner:
             self._places.stop()
 
     def cancel(self) -> None:
-        """Stop, and cancel the records at work now; also in the middle of `stop`."""
+        """Stop, and cancel the records in flight now. It may be called after `stop`, too."""
         self.stop(0)
         self._deadline_seconds = 0
         self._drain_scope.cancel()
@@ -266,7 +266,7 @@ class Runner:
             driver.close()
 
     async def _drain(self) -> None:
-        """Return when no partition is at work any more, or they have been told to end because their time is over."""
+        """Wait until all partitions have ended, and cancel those that exceed the deadline."""
         drivers = [*self.drivers.values(), *self._handovers.ending.values()]
         seconds = math.inf if self._deadline_seconds is None else self._deadline_seconds
         with self._drain_scope, self._timers.move_on_after(seconds):
@@ -282,16 +282,16 @@ class Runner:
             await driver.ended.wait()
 
     async def _outlasted(self, drivers: Collection[PartitionDriver], seconds: float) -> list[PartitionDriver]:
-        """Those still at work. A plain function at work, which cannot be cancelled, has so long to return."""
+        """Return the drivers that have not ended. Plain functions, which cannot be cancelled, have ``seconds`` more."""
         if not self.handler.signature.is_async:
-            # In real time, whatever the clock: it passes for threads.
+            # In real time even with a test clock, because threads run in real time.
             with RealTimers().move_on_after(seconds, shield=True) as self._thread_scope:
                 for driver in drivers:
                     await driver.ended.wait()
         return [driver for driver in drivers if not driver.ended.is_set()]
 
     async def _outlive_no_thread(self) -> None:
-        """Cancelled, by an error or from outside: plain functions at work have the time of a drain to return."""
+        """When cancelled, give plain functions in flight the drain timeout to return."""
         try:
             await self._drained.wait()
         except anyio.get_cancelled_exc_class():
@@ -306,7 +306,7 @@ class Runner:
 
     def _warn_of(self, late: Collection[PartitionDriver]) -> None:
         self.cut_off = True
-        how = "cancelled" if self.handler.signature.is_async else "left behind in its thread, which cannot be cancelled"
+        how = "cancelled" if self.handler.signature.is_async else "abandoned in its thread, which cannot be cancelled"
         logger.warning(
             "handler %r: it stops, and has not finished %s in time: %s, %s",
             self.handler.__name__, self._unfinished(late), how, fate_of(self.handler),
@@ -316,15 +316,15 @@ class Runner:
         return ", ".join(unfinished_of(driver, self._dispatch) for driver in drivers)
 
     async def is_idle(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
-        """Everything now in this member's partitions has been handled and its outputs are stored.
+        """Return True if all records in this member's partitions are handled and their outputs are stored.
 
-        ``ends``: below these offsets instead, whatever goes on behind them. False while the group rebalances: records
-        of a partition on its way are nobody's, and not yet handled.
+        ``ends`` limits this to records below these offsets. The result is False while the group rebalances, because
+        records of a partition between two members are not handled yet and belong to neither.
         """
         if self._stopping or not all(_is_done(driver, ends) for driver in self.drivers.values()):
             if any(driver.has_moves for driver in self.drivers.values()):
-                self._commits.due()  # they are handled once they are written, and somebody waits for that
-            return False  # what is dropped when it stops is not handled
+                self._commits.due()  # the caller waits for the records to be forwarded, which the commit does
+            return False  # a stopping runner drops records that are not handled
         if self.recovering is not None and not self.recovering.is_idle():
             self._is_watched = True  # the next fetch may tell what waits, and no driver wakes anybody then
             return False
@@ -544,7 +544,7 @@ class Runner:
         return chunk
 
     def _output_failed(self, error: HandlerError) -> bool:
-        """What a handler published was not stored. True: go on all the same."""
+        """An output was not stored. Return True to continue without it."""
         spec, cause = self.handler.spec, error.__cause__
         # The record did not cause an outage: after a restart its handler is called again and its output is stored.
         keeps = spec.delivery != "at-most-once" and cause is not None and is_outage(cause)
@@ -602,10 +602,11 @@ class Runner:
     async def _leave(self, is_cancelled: bool) -> None:
         try:
             if not self.handler.spec.exactly_once:
-                # `cancel` ends it; when that came before, there is a moment left, and nobody moves a clock any more.
+                # `cancel` ends this scope. After `cancel` a short time remains, in real time: a test may not advance
+                # its clock any more.
                 self._leave_scope = anyio.CancelScope()
                 timers = RealTimers() if is_cancelled else self._timers
-                # What the records at work have left of the time, not the whole of it once more.
+                # The time that the records in flight have left of the deadline, and not the whole deadline again.
                 left = 0 if self._deadline_seconds == 0 else self._stop_at - self._timers.current_time()
                 seconds = max(min(self._drain_seconds, left), _LAST_COMMIT_SECONDS)
                 with self._leave_scope, timers.move_on_after(seconds):
@@ -642,7 +643,7 @@ class Runner:
         return ages
 
     def histograms(self) -> dict[str, Histogram]:
-        """By name, as of now: how long calls and commits take, how much comes at a time."""
+        """Return copies of the histograms by name: durations of calls and commits, records per fetch."""
         return {
             "call_seconds": self._dispatch.times.seconds.copy(),
             "commit_seconds": self._commits.seconds.copy(),
@@ -701,7 +702,7 @@ class Runner:
 
     @property
     def commit_error(self) -> str:
-        """What kept the last commit from being stored; "" when it was."""
+        """The error of the last commit; "" if it was stored."""
         return self._commits.error
 
     @property
@@ -725,7 +726,7 @@ class Runner:
         return [topic_partition for topic_partition, driver in self.drivers.items() if driver.paused]
 
     def at_work(self) -> list[AtWork]:
-        """The records whose handlers are at work now."""
+        """Return the records whose calls are in flight."""
         return self._watch.at_work()
 
     async def missing_topics(self) -> str:
@@ -734,7 +735,7 @@ class Runner:
         return await self._missing.look(is_stuck=is_stuck)
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """By partition how many offsets lie between what is committed (or was begun with) and the end."""
+        """Return, per partition, the offsets between the committed (or first) offset and the end of the log."""
         unreadable = {
             one for one, driver in self.drivers.items() if driver.unreadable
         } | self._consumer.waiting_for.keys()

@@ -23,11 +23,11 @@ logger = logging.getLogger("eventbus.runner")
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _THREADS = 4
-"""Of its own: those that wait for a registry that hangs are not taken from the rest of the program."""
+"""Threads of a separate limiter, so that waits for a registry that hangs do not use up the program's threads."""
 
 
 class SchemaWait:
-    """Of one handler. A registry that cannot be reached, or does not know us, is asked again; nothing is skipped."""
+    """The waits of one handler for schemas. A registry that is unreachable or denies access is requested again."""
 
     def __init__(self, handler: Handler[..., object], serde: SchemaSerde, calls: Calls, timers: Timers) -> None:
         self._handler = handler
@@ -53,7 +53,7 @@ class SchemaWait:
                 self._unreachable = False
                 driver.wait = None
             elif isinstance(problem, SchemaRegistryError) and problem.is_final:
-                given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
+                given_up.add(str(needed))  # decoding raises the error for each record that needs it
             else:
                 self._say(driver, needed, problem)
                 reason = f"{needed}: {type(problem).__name__}: {problem}"
@@ -69,7 +69,7 @@ class SchemaWait:
         return True
 
     async def _asked(self, needed: SchemaNeeded, driver: PartitionDriver, chunk: FetchedRecords) -> Exception | None:
-        """What came in the way, if anything. A partition that has to go, to another member say, waits for no answer."""
+        """Request a schema, and return the error, if any. A partition that is revoked does not wait for the answer."""
         problem: Exception | None = None
 
         async def ask() -> None:

@@ -1,4 +1,4 @@
-"""What a handler's signature means: which parameter gets the payload, the record, a transaction."""
+"""Read a handler's signature: which parameter receives the payload, the record or a transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BY_POSITION: tuple[Role, ...] = ("payload", "record", "transaction")
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler takes: its payload's type, and where else a record is passed."""
+    """The parameters of a handler: its payload's type, and the names of the other parameters."""
 
     payload: Any
     """The annotation of the payload, or of one item of a batch; a batch may be of ConsumerRecord."""
@@ -42,7 +42,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     leading: tuple[str, ...]
     """Payload, record and transaction, as far as they are the first parameters and may be passed by position."""
     injection: Injection | None = None
-    """What gives the parameters that `Depends` marks, if there are any."""
+    """Provides the parameters that `Depends` marks, if there are any."""
 
     @property
     def takes_payload_alone(self) -> bool:
@@ -67,7 +67,7 @@ _EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
 
 
 def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: FrameType | None) -> Signature:
-    """What the handler takes. Raises ConfigError showing the right signature."""
+    """Return the signature of a handler. Raises ConfigError that shows a correct signature."""
     where = f"handler {name_of(function)!r} of {', '.join(spec.topics) or spec.pattern}"
     own = own_function(function)
     parameters = inspect.signature(function).parameters
@@ -158,8 +158,8 @@ def _roles(
 def _without_annotation(name: str, position: int, named: Mapping[Role, str], where: str) -> str:
     if name == "self" and position == 0:
         return (
-            f"{where} is a method, and there is no object yet that 'self' could be: decorate the method of an object, "
-            "as in  bus.consumer('orders', group='billing')(shop.handle)"
+            f"{where} is a method, and 'self' is not bound to an object yet. Decorate the method of an object, as in "
+            "bus.consumer('orders', group='billing')(shop.handle)"
         )
     if "payload" in named:
         return (
@@ -168,7 +168,7 @@ def _without_annotation(name: str, position: int, named: Mapping[Role, str], whe
         )
     return (
         f"{where}: parameter {name!r} has no annotation, so its payload's type is unknown; "
-        f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
+        f"write e.g. {_EXAMPLE} (bytes takes every value unchanged)"
     )
 
 
@@ -185,7 +185,7 @@ def _is_bus(annotation: Any) -> bool:
 def _role_of_dependency(
     spec: ConsumerSpec, annotations: Mapping[Role, Any], where: str, annotation: Any
 ) -> Role | None:
-    """What a dependency's parameter of this annotation gets of the call. ``annotations``: of the handler's own."""
+    """Return the role of a dependency's parameter with this annotation. ``annotations``: those of the handler."""
     if annotation is None:
         return None
     if annotation is ConsumerRecord:
@@ -244,7 +244,7 @@ def _check_unit(spec: ConsumerSpec, unit_name: str | None, runs_on_loop: bool, w
 
 
 def _role_of(annotation: Any, spec: ConsumerSpec, named: Collection[Role]) -> Role | None:
-    """What a parameter of this annotation is for; None: nothing that another one is not for already."""
+    """Return the role of a parameter with this annotation; None if it has no role, or another parameter has it."""
     if annotation is ConsumerRecord:
         return None if "record" in named else "record"
     if annotation is Transaction:

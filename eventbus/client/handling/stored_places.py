@@ -1,4 +1,4 @@
-"""Where the partitions of a handler with ``tx=`` begin: where its database says."""
+"""Offsets in a database: the partitions of a handler with ``tx=`` begin at the offsets stored there."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NOTE = re.compile(r"(?:.* )?db=(\d{1,19})")
 
 
 class StoredPlaces:
-    """Of one handler: the offsets in its database win over what its group says in the log.
+    """The stored offsets of one handler, which take precedence over its group's offsets in the log.
 
-    A record counts when its transaction is committed; the commit in the log comes later, or never. A partition without
-    a stored offset begins where the group is, so a handler may be given a ``tx=`` at any time.
+    A record is handled when its database transaction is committed; the commit in the log comes later, or never. A
+    partition without a stored offset begins at the group's offset, so ``tx=`` may be added to a handler at any time.
 
-    The group may be ahead: records that were filtered, skipped or set aside are finished in the log alone. A commit
-    there notes what the database had at that time. If it still has that much, the group is right; else this is an older
-    copy of the database, and what was handled behind it is handled again.
+    The group's offset may be higher: records that were filtered, skipped or quarantined finish in the log only. So each
+    commit in the log notes the offset that the database had then. If the database still has it, the group's offset is
+    right. Otherwise this is an older copy of the database, and records after its offset are handled again.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StoredPlaces:
         return self._units.waiting_for()
 
     def note_of(self, partition: TopicPartition) -> Callable[[], str] | None:
-        """What a commit in the log is to say of the database; it has that much, or more."""
+        """Return a function for the note of a commit: an offset that the database has reached or passed."""
         if self._recovering is not None and self._recovering.is_retry(partition.topic):
             return None
         return partial(self._note, partition)
@@ -171,8 +171,8 @@ class StoredPlaces:
         if offset > end:
             raise ConfigError(
                 f"handler {name!r}: the database says that {partition} is handled up to offset "
-                f"{offset}, and the log ends at {end}: the topic was made anew, or the log is an older copy. Going "
-                "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget("
+                f"{offset}, and the log ends at {end}: the topic was created again, or the log is an older copy. Going "
+                "on would skip new records as already handled. To start over: await Inbox(...).forget("
                 f"{self._group!r}, {partition!r})"
             )
         if known is not None and known.offset > offset:

@@ -1,4 +1,4 @@
-"""``concurrency=`` where partitions keep their order: so many of them are at work at once, and all have their turns."""
+"""Limit the number of partitions that run at once (``concurrency=`` with ordered partitions), and take turns fairly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventbus.backends.clock import Timers
 from eventbus.client.handling.partition_driver import PartitionDriver
 
 _TURN_SECONDS = 0.05
-"""A partition works so long while others wait; then it ends the record at work, and goes to the end of the line."""
+"""How long a partition runs while others wait. It then finishes its record, and goes to the end of the queue."""
 
 
 class _Waiter:
@@ -26,7 +26,7 @@ class _Waiter:
 
 
 class Turns:
-    """Of the partitions of one handler."""
+    """The turns of one handler's partitions, in the order in which they asked."""
 
     def __init__(self, count: int, timers: Timers) -> None:
         self._free = count

@@ -44,4 +44,4 @@ def fate_of(handler: Handler[Any, Any]) -> str:
     """Describe what becomes of a record whose call is cancelled at the end of the handler's time."""
     if handler.spec.delivery == "at-most-once":
         return "committed before it was handled, and not handled again"
-    return "not committed, and handled again by whoever reads the partition next"
+    return "not committed, and handled again by the partition's next owner"

@@ -11,8 +11,8 @@ from eventbus.types import ConsumerRecord
 logger = logging.getLogger("eventbus.runner")
 
 _AT_ONCE = 2
-"""Calls that follow the first one at once, as with ``dlq.Retry``: a pooled connection that the server has closed fails
-once, and the next call opens a new one."""
+"""Immediate retries, as with ``dlq.Retry``: a pooled connection that the server has closed fails once, and the next
+call opens a new connection."""
 
 
 class WaitOut:

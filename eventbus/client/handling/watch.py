@@ -30,7 +30,7 @@ _INTERVALS_PER_TIMEOUT = 20
 
 
 class AtWork(NamedTuple):
-    """A record whose handler is at work."""
+    """A record whose call is in flight."""
 
     topic_partition: TopicPartition
     offset: int
@@ -39,7 +39,7 @@ class AtWork(NamedTuple):
 
 
 class _Seen:
-    """What was seen of one that makes calls."""
+    """The call of a `Caller` that the watch saw last."""
 
     __slots__ = ("is_told", "marker", "since")
 
@@ -95,7 +95,7 @@ class Caller:
             self.scope.cancel()
 
     def pass_over(self, seconds: float) -> None:
-        """The record's call was cancelled because it took too long: go on behind it, or not. Raises HandlerError."""
+        """Fail the record whose call was cancelled by its timeout, and continue after it or raise HandlerError."""
         driver, call = self.driver, self.call
         if not self.is_late or driver is None or call is None or call.is_over or call.is_resting:
             return
@@ -103,7 +103,7 @@ class Caller:
             self.dispatch.pass_over(driver, call)
 
     def give_up(self, seconds: float) -> PartitionDriver | None:
-        """The record's call is in a thread and cannot be cancelled: what it comes to is ignored."""
+        """Give up a call in a thread, which cannot be cancelled: its result is ignored."""
         driver, call = self.driver, self.in_flight
         if driver is not None and call is not None:
             if not self.dispatch.timed_out(driver, call, seconds):
@@ -113,7 +113,7 @@ class Caller:
 
 
 class Watch:
-    """Of one handler."""
+    """Watches the calls of one handler, and cancels those that exceed ``timeout=``."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ class Watch:
         on_given_up: Callable[[PartitionDriver, HandlerError], object],
     ) -> None:
         self._on_given_up = on_given_up
-        """Called with a partition that stops while a thread is at work in it."""
+        """Called with a partition that stops while a thread still runs its call."""
         self.name = handler.__name__
         self.group = ""
-        """Whose member makes the calls."""
+        """The group of the handler."""
         self._handler = handler
         self._timers = timers
         self.timeout_seconds = timeout = handler.spec.timeout
@@ -135,9 +135,9 @@ class Watch:
             self._interval_seconds = min(timeout / _INTERVALS_PER_TIMEOUT, _LONGEST_INTERVAL_SECONDS)
         self._seen: dict[Caller, _Seen] = {}
         self._waiting: dict[Calling, float] = {}
-        """Those whose calls wait on purpose, and since when."""
+        """Callers whose calls wait on purpose, and since when."""
         self._wake: anyio.Event | None = None
-        """While nobody makes calls: the watch sleeps."""
+        """Set while no calls are made and the watch sleeps."""
 
     def begins(self, one: Caller) -> None:
         """From now on it may make calls."""
@@ -193,7 +193,7 @@ class Watch:
         elif self._handler.spec.on_error == "skip":
             logger.warning(
                 "handler %r: %s takes longer than timeout=%s s in its thread, where it cannot be cancelled: "
-                "what is behind it waits", self._handler.__name__, _named(one.where), timeout,
+                "records after it wait", self._handler.__name__, _named(one.where), timeout,
             )  # fmt: skip
         else:
             driver = one.give_up(timeout)
@@ -201,7 +201,7 @@ class Watch:
                 self._on_given_up(driver, driver.error)
 
     def at_work(self) -> list[AtWork]:
-        """The records whose handlers are at work now."""
+        """Return the records whose calls are in flight."""
         now = self._timers.current_time()
         found: list[AtWork] = []
         for one, seen in self._seen.items():
@@ -213,10 +213,10 @@ class Watch:
     async def run_in_order(self, dispatch: Dispatch, driver: PartitionDriver, call: Call) -> None:
         """Handle the records of a call in order, up to where it has to end.
 
-        A record that takes too long is passed over, or stops the partition, as ``on_error`` says.
+        A record that takes too long is skipped, or stops the partition, depending on ``on_error``.
         """
         caller, first, times = driver.caller, call.at, dispatch.times
-        if caller is None:  # the same one for all calls, so that their contexts are equal
+        if caller is None:  # all calls share it, so that their contexts are equal
             caller = driver.caller = Caller(dispatch, driver.call_loop)
             caller.driver = driver
             begin_here(self, caller)

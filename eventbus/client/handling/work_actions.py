@@ -139,9 +139,9 @@ class Call:
         self.is_resting = True
         """No call is in flight: the record at ``at`` was not begun, waits for its thread, or to be called again."""
         self.is_alone = False
-        """The record at ``at`` is a batch of its own, because the batch it was in had failed."""
+        """The record at ``at`` is called as a batch of one, because the whole batch had failed."""
         self.recalls = 0
-        """Records called again after they failed: tells a call from the one before it."""
+        """The number of repeated calls, which distinguishes a call from the call before it."""
         # For the machine.
         self.fetch = fetch
         self.queue = queue

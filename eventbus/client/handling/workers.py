@@ -1,8 +1,8 @@
-"""Calls side by side: at most so many workers, shared by all partitions of a handler.
+"""Concurrent calls: a handler's partitions share up to ``concurrency`` workers.
 
-Any free worker takes the next call of a partition that has one. Where keys keep an order, `PartitionWork` has at most
-one call open for the keys of one hash. So a call that does not end holds one worker, and the few keys that share its
-hash, and not its share of all keys.
+Any free worker takes the next call of a partition that has one. If keys are ordered, `PartitionWork` has at most one
+open call for the keys of a hash. So a call that never ends blocks a single worker and the few keys with its hash. A
+fixed worker per hash would block all keys of that worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eventbus.client.handling.watch import Caller, Watch
 
 
 class Worker(Caller):
-    """One task that calls the handler: one record after the other."""
+    """A task that calls the handler with one record at a time."""
 
     __slots__ = ("wake",)
 
@@ -37,7 +37,7 @@ class Workers:
         self._dispatch = dispatch
         self._watch = watch
         self.concurrency = concurrency
-        """How many records are at work at most."""
+        """The maximum number of records in flight."""
         self._in_threads = in_threads
         """Plain functions: records of several queues share a change of threads."""
         self._line: deque[PartitionDriver] = deque()
@@ -77,7 +77,7 @@ class Workers:
             self._line.append(driver)
 
     def cancel(self, driver: PartitionDriver) -> None:
-        """Cancel what is at work of a partition, and begin nothing of it any more."""
+        """Cancel the calls in flight of a partition, and begin no further calls."""
         driver.work.begin_none_from(-1)
         for worker in self._all:
             if worker.driver is driver:
