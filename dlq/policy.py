@@ -142,23 +142,23 @@ class Policy(msgspec.Struct, frozen=True):
     """True if later records of a key can wait until entries of ``old_retry_topic`` are handled."""
 
     def retry_topic(self, group: str) -> str | None:
-        """Implement `DrainsRetries`."""
+        """Return the retry topic of a group that runs with this policy, or None if it has none."""
         if not self.retry.tries_later:
             return self.old_retry_topic
         return self.prefix + self.retry.topic if self.retry.topic else retry_topic_of(group)
 
     def is_redriven(self, group: str) -> bool:
-        """Implement `DrainsRetries`."""
+        """True if redriven dead letters come through the group's retry topic."""
         topic = retry_topic_of(group)
         named = f"{self.prefix}{self.dead_letter}" if isinstance(self.dead_letter, str) else None
         return self.dead_letter is not False and checks.is_topic(topic) and named != topic
 
     def draining(self, topic: str, *, keeps_order: bool) -> Policy:
-        """Implement `DrainsRetries`."""
+        """Return a copy that also reads the retry topic of an earlier release until it is empty."""
         return msgspec.structs.replace(self, old_retry_topic=topic, keeps_order=keeps_order)
 
     def under(self, prefix: str) -> Policy:
-        """Implement `NamesTopics`."""
+        """Return a copy whose topics have a prefix, as those of a router have."""
         return msgspec.structs.replace(self, prefix=prefix + self.prefix)
 
     def open(self, handling: Handling) -> Recovery:

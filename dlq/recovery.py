@@ -41,7 +41,7 @@ class _InPlace(NamedTuple):
 
 
 class PolicyRecovery:
-    """Implements `eventbus.recovery.Recovery`."""
+    """The failure policy of a running handler: it implements `eventbus.recovery.Recovery` with `Policy`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class PolicyRecovery:
         return self._dead(record, error, failed, decision.reason, now_ms)
 
     def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
-        assert self.retry_topic is not None, "nothing waits where there is no retry topic"
+        assert self.retry_topic is not None, "records wait only if there is a retry topic"
         return Outgoing(self.retry_topic, record.partition, entry_behind(record, self.owner, self.topic_id_of(record)))
 
     def admit(self, now_ms: int) -> float:

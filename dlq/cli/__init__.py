@@ -5,7 +5,7 @@ from __future__ import annotations
 from eventbus.cli.parser import Subcommands, add_actions
 
 COMMANDS = ("list_letters", "show", "stats", "redrive", "edit", "mark", "export")
-"""Modules of this package; what is heavy they import when they run."""
+"""The modules of this package. Each imports heavy modules only when its command runs."""
 
 
 EPILOG = """\
@@ -13,7 +13,7 @@ EPILOG = """\
   eventbus dlq show 3f2a9c1d07                      the newest letter of a case: error, stack, headers, payload
   eventbus dlq redrive 3f2a9c1d07 --dry-run         what a redrive of the case would do
 
-A letter's name is where it stands: topic/partition/offset. It stays there; what became of it is kept beside it.
+A letter is named by its place: topic/partition/offset. It stays there; its status is stored separately.
 """
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 OPEN = frozenset({"open"})
 UNDONE = frozenset({"open", "parked"})
-"""What somebody still has to do something about."""
+"""The statuses of letters that still need a decision."""
 
 NOTHING_CHOSEN = "no dead letter is chosen by that; eventbus dlq list --status all shows what there is"
 _CASE = re.compile(r"[0-9a-f]{10}")
@@ -75,7 +75,7 @@ def _statuses(text: str) -> frozenset[str]:
 
 
 def selection_of(args: argparse.Namespace) -> Selection:
-    """What words and filters say together. Raises UsageError for those that contradict each other."""
+    """Return the selection of the words and filters of a command. Raises UsageError if they contradict each other."""
     ids: list[str] = []
     named: dict[str, str | None] = {"case": args.case, "topic": args.topic}
     for word in args.chosen:
@@ -88,7 +88,7 @@ def selection_of(args: argparse.Namespace) -> Selection:
         named[what] = word
     since, until = _time(args, "since"), _time(args, "until")
     if since is not None and until is not None and since >= until:
-        raise UsageError(f"{args.program}: --until is not behind --since: there is nothing between them")
+        raise UsageError(f"{args.program}: --until is not after --since: there is nothing between them")
     statuses: Collection[str] | None = args.status or (UNDONE if ids and args.statuses == OPEN else args.statuses)
     return Selection(
         topic=named["topic"], ids=ids or None, case=named["case"], handler=args.handler, group=args.group,
@@ -112,7 +112,7 @@ def _time(args: argparse.Namespace, name: str) -> int | None:
 
 
 def chooses(selection: Selection) -> bool:
-    """Whether it says anything beside the status and the number."""
+    """True if the selection has a filter besides the status and the limit."""
     empty = Selection(status=selection.status, limit=selection.limit)
     return selection != empty
 

@@ -34,7 +34,7 @@ _EPILOG = """\
   eventbus dlq edit dlq.billing/0/17 --editor
   eventbus dlq edit dlq.billing/0/17 --value '{"id": 7, "cents": 250}' --header tenant=acme
 
-The letter itself stays as it is, and says what became of it; the new record's headers name the letter. It goes to the
+The letter stays unchanged, and its status shows the edit; the new record's headers name the letter. It goes to the
 group that failed alone, as with redrive. A payload that names a schema is edited as JSON, and written in the latest
 schema of its subject.
 """
@@ -54,11 +54,11 @@ async def edit(args: argparse.Namespace) -> int:
     out, id = Output.of(args), letter_id(args.letter, args)
     if not changes_anything(args):
         raise UsageError(
-            f"{args.program}: what is to be another? Give --value, --value-file, --editor, --tombstone, --key, "
-            f"--header or --no-header; to send it as it is: eventbus dlq redrive {id}"
+            f"{args.program}: nothing to change. Give --value, --value-file, --editor, --tombstone, --key, "
+            f"--header or --no-header; to send it unchanged: eventbus dlq redrive {id}"
         )
     if out.json and not args.yes:
-        raise UsageError(f"{args.program}: with --json nobody is asked: say --yes")
+        raise UsageError(f"{args.program}: --json asks for no confirmation: add --yes")
     async with open_letters(args, topics={id.topic}) as (letters, bus):
         if args.to is not None:
             await bus.admin.describe_topics([args.to])  # a wrong name fails here, with the nearest one

@@ -32,9 +32,9 @@ def add(actions: Subcommands) -> None:
     parser = actions.add_parser(
         "export",
         help="letters as lines of JSON, or as CSV",
-        description="JSON has all that a letter says; bytes that are no UTF-8 are in value_base64 and the like.\n"
-        "CSV is for spreadsheets: line feeds and control characters are spelled out, and a text that one\n"
-        "would take for a formula begins with an apostrophe.",
+        description="JSON contains the whole letter; bytes that are not UTF-8 are in value_base64 and similar fields.\n"
+        "CSV is for spreadsheets: line feeds and control characters are escaped, and a text that would be\n"
+        "read as a formula begins with an apostrophe.",
         epilog="  eventbus dlq export dlq.billing --since 7d > letters.jsonl\n"
         "  eventbus dlq export --error ValueError --format csv > letters.csv",
     )

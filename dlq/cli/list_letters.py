@@ -37,8 +37,8 @@ _EPILOG = """\
 def add(actions: Subcommands) -> None:
     parser = actions.add_parser(
         "list",
-        help="what went wrong, grouped; or the letters one by one",
-        description="Dead letters that have handler, error class and place in the code in common are one case.",
+        help="failures, grouped into cases; or the single letters",
+        description="Dead letters with the same handler, error class and place in the code form a case.",
         epilog=_EPILOG,
     )
     add_letters(parser, UNDONE)
@@ -122,9 +122,9 @@ def _columns(cases: Sequence[Case], now_ms: int, *, wide: bool) -> dict[str, Cal
 
 def what_of(case: Case | DeadLetter) -> str:
     """``bill: ValueError at pricing.py:total:42``."""
-    error = case.error_class.rpartition(".")[2] or "an error that is not told"
+    error = case.error_class.rpartition(".")[2] or "an unknown error"
     place = f" at {case.top_frame}" if case.top_frame else ""
-    return f"{case.handler or case.group or 'somebody'}: {error}{place}"
+    return f"{case.handler or case.group or 'unknown handler'}: {error}{place}"
 
 
 def _say_more(count: int, shown: Sequence[Case], cases: Sequence[Case], out: Output) -> None:
@@ -157,7 +157,7 @@ async def _show_letters(letters: DeadLetters, selection: Selection, out: Output)
     if rows:
         out.table(columns, rows)
     else:
-        out.note(NOTHING_CHOSEN if chooses(selection) else "there are no dead letters that wait for somebody")
+        out.note(NOTHING_CHOSEN if chooses(selection) else "no dead letters need a decision")
     if len(found) > most:
         out.note(f"and more: --limit {most * 4}")
 
@@ -171,7 +171,7 @@ def _error_of(letter: DeadLetter) -> str:
 
 
 def _show_topics(topics: Sequence[DeadLetterTopic], selection: Selection, hidden: int, url: str, out: Output) -> None:
-    """There is no case to show: say what there is, and why."""
+    """Show the topics of dead letters, and why no case is shown."""
     if not topics:
         no_topics(url, out)
         return

@@ -34,9 +34,9 @@ class _Mark(NamedTuple):
 
 
 _MARKS = {
-    "park": _Mark("parked", OPEN, "put letters aside, to wait for somebody"),
-    "resolve": _Mark("resolved", UNDONE, "say that nothing is to be done about letters any more"),
-    "reopen": _Mark("reopened", frozenset({"parked", "resolved"}), "take back that letters are parked or resolved"),
+    "park": _Mark("parked", OPEN, "set letters aside until a decision"),
+    "resolve": _Mark("resolved", UNDONE, "mark letters as resolved"),
+    "reopen": _Mark("reopened", frozenset({"parked", "resolved"}), "open parked or resolved letters again"),
 }
 
 
@@ -45,7 +45,7 @@ def add(actions: Subcommands) -> None:
         parser = actions.add_parser(
             name,
             help=mark.help,
-            description="The letters stay where they are. What became of them is kept beside them, with who said it.",
+            description="The letters stay where they are. Their status is stored separately, with the user who set it.",
             epilog=f'  eventbus dlq {name} 3f2a9c1d07 --note "the supplier is asked"',
         )
         add_letters(parser, mark.statuses)
@@ -75,5 +75,5 @@ async def mark_letters(args: argparse.Namespace) -> int:
         named = len(selection.ids or ())
         if marked < named:
             others = format_count(named - marked, "other letter")
-            out.note(f"{others} of those named: not there, or of another status; `eventbus dlq show ID` tells")
+            out.note(f"{others} of those named: missing, or with another status; see `eventbus dlq show ID`")
         return 0

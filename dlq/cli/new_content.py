@@ -1,4 +1,4 @@
-"""What a letter is edited into: another payload, key or headers, from options, files and editors."""
+"""Read the new payload, key and headers of an edited letter from options, files and editors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def add_content(parser: argparse.ArgumentParser) -> None:
     value = parser.add_mutually_exclusive_group()
     value.add_argument("--value", metavar="TEXT", help="the new payload")
-    value.add_argument("--value-file", metavar="FILE", help="the new payload, as it is in a file; - for stdin")
+    value.add_argument("--value-file", metavar="FILE", help="the new payload, from a file; - for stdin")
     value.add_argument("--editor", action="store_true", help="edit the payload in $VISUAL or $EDITOR")
     value.add_argument("--tombstone", action="store_true", help="no payload: the key's deletion")
     parser.add_argument("--key", metavar="TEXT", help="another key")
@@ -49,7 +49,7 @@ def changes_anything(args: argparse.Namespace) -> bool:
 async def new_value(
     letter: DeadLetter, before: bytes | None, registry: Registry, args: argparse.Namespace
 ) -> bytes | None:
-    """In the bytes of a schema, where the payload was in those of one. Raises EventBusError for what cannot be sent."""
+    """Return the new payload, encoded with a schema if the old payload was. Raises EventBusError if that fails."""
     if args.tombstone:
         return None
     decoded = await registry.as_json(letter, before)
@@ -68,11 +68,11 @@ async def new_value(
 
 
 def _edited(data: bytes | None, advice: str) -> bytes | None:
-    """What the user makes of a text; None when nothing. JSON is laid out in lines for it, and put together again."""
+    """Let the user edit a text; None if it is unchanged. JSON is formatted for editing, and compacted afterwards."""
     shown = show_payload(data or b"", full=True)
     if shown.kind not in ("JSON", "text", "empty"):
         hint = f", or: {advice}" if advice else ""
-        raise UsageError(f"--editor: the payload is no text ({shown.kind}): write a new one with --value-file{hint}")
+        raise UsageError(f"--editor: the payload is not text ({shown.kind}): write a new one with --value-file{hint}")
     edited = _in_editor(shown.text, ".json" if shown.kind == "JSON" else ".txt")
     if edited == shown.text:
         return None
@@ -81,7 +81,7 @@ def _edited(data: bytes | None, advice: str) -> bytes | None:
     try:
         return msgspec.json.format(bytes_of(edited), indent=-1)
     except msgspec.MsgspecError as error:
-        raise SerializationError(f"what was edited is no JSON any more ({error}): nothing is sent") from None
+        raise SerializationError(f"the edited text is not JSON any more ({error}): nothing is sent") from None
 
 
 def _in_editor(text: str, suffix: str) -> str:

@@ -1,4 +1,4 @@
-"""A payload as a text: JSON in lines, text as it is, anything else in hexadecimal."""
+"""Format a payload for display: JSON in lines, text unchanged, anything else in hexadecimal."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ MOST_CHARACTERS = 20_000
 _MOST_HEX_BYTES = 512
 _MOST_LAID_OUT = 262_144
 _DEEPEST = 32
-"""JSON that is larger, or nested deeper, is shown as it is: blanks before its lines would be many times its size."""
+"""JSON that is larger, or nested deeper, is not formatted: its indentation could be many times its size."""
 _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _ODD_SHARE = 0.05
-"""Of control characters in what is still taken for text."""
+"""The largest share of control characters in bytes that are still shown as text."""
 
 
 class Shown(NamedTuple):
     kind: str
-    """What it was taken for, as in "JSON"."""
+    """The detected kind of payload, as in "JSON"."""
     text: str
-    """May hold anything that a sender wrote: for `Output` alone."""
+    """The text, unescaped: it may contain terminal commands, so it must be printed by `Output` only."""
     left_out: int = 0
     """Characters, or bytes of a dump, that are not in the text."""
 
 
 def show_payload(data: bytes | None, *, full: bool = False, most: int = MOST_CHARACTERS) -> Shown:
-    """What it looks like, without asking anybody."""
+    """Format a payload by its bytes alone, without a schema registry."""
     if data is None:
         return Shown("null", "null")
     if not data:
@@ -71,7 +71,7 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _in_lines(data: bytes) -> str | None:
-    """JSON with a line for each field; None for what is no JSON object or list, or too much of it."""
+    """Return JSON with a line per field; None if the data is not a JSON object or list, or is too large."""
     if data[:1] not in (b"{", b"[") or len(data) > _MOST_LAID_OUT or _depth(data) > _DEEPEST:
         return None
     try:
@@ -88,7 +88,7 @@ def _depth(data: bytes) -> int:
 
 
 def hex_lines(data: bytes) -> Iterator[str]:
-    """As ``hexdump -C``: offset, sixteen bytes, and what of them is ASCII."""
+    """Yield lines like those of ``hexdump -C``: an offset, sixteen bytes, and their ASCII characters."""
     for at in range(0, len(data), 16):
         part = data[at : at + 16]
         left, right = part[:8].hex(" "), part[8:].hex(" ")

@@ -71,7 +71,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate: records a second, above 0 and below 1,000,000,000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate: records a second, above 0 and below 1,000,000,000")
     return rate
 
 
@@ -82,7 +82,7 @@ async def redrive(args: argparse.Namespace) -> int:
             f"{args.program}: which letters? Name some, a case, a topic, or a filter; --all for all there are"
         )
     if out.json and not (args.yes or args.dry_run):
-        raise UsageError(f"{args.program}: with --json nobody is asked: say --yes, or --dry-run")
+        raise UsageError(f"{args.program}: --json asks for no confirmation: add --yes, or --dry-run")
 
     async def send(letters: DeadLetters, bus: EventBus) -> int:
         if args.to is not None:
@@ -126,15 +126,13 @@ def _finish(done: Redriven, out: Output) -> int:
     else:
         _show(done, out)
     if done.cancelled:
-        out.note(
-            f"interrupted: {max(done.total - done.seen, 0):,} were not looked at; the same command goes on with them"
-        )
+        out.note(f"interrupted: {max(done.total - done.seen, 0):,} were not processed; repeat the command to continue")
         return EXIT_INTERRUPTED
     return 1 if "refused" in done.left_out else 0
 
 
 def _show(done: Redriven, out: Output) -> None:
-    """What it has done, or would do."""
+    """Print the result of a redrive, or of a dry run."""
     if len(done.topics) > 1:
         out.table(("to", "letters"), sorted(done.topics.items()))
     how_fast = "" if done.dry_run else f" in {done.seconds:.1f} s, {done.per_second:,.0f} a second"

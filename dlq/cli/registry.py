@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "EVENTBUS_REGISTRY"
 _TOPIC = "_schemas"
-"""Where a registry in a log keeps them."""
+"""The topic in which a registry in a log stores its schemas."""
 
 
 def add_registry(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ class Registry:
 
 @asynccontextmanager
 async def registry_of(bus: EventBus, args: argparse.Namespace) -> AsyncGenerator[Registry]:
-    """The one that is asked for, or the one in the log."""
+    """Open the schema registry that an option or the environment names, or else the registry in the log."""
     name: str | None = args.schema or os.environ.get(_VARIABLE) or None
     in_log = _TOPIC in await bus.admin.list_topics(internal=True)
     if name == "log" and not in_log:

@@ -95,7 +95,7 @@ async def _chosen(letters: DeadLetters, selection: Selection) -> tuple[DeadLette
 
 
 def _write_payload(payload: bytes | None, out: Output) -> None:
-    """As it is, but to a terminal as one can read it."""
+    """Write the payload's bytes, or a readable form to a terminal."""
     if out.stdout.isatty():
         out.line(show_payload(payload, full=True).text)
     else:

@@ -77,7 +77,7 @@ def test_without_a_change_nothing_is_sent(shop: Dlq, cli: Cli) -> None:
         (("--header", "tenant"), 2, "not of the form name=value"),
         (("--no-header", "tenan"), 2, "none of that name, but tenant"),
         (("--value", "x", "--to", "payment"), 1, "did you mean 'payments'"),
-        (("--value", "x", "--json"), 2, "nobody is asked"),
+        (("--value", "x", "--json"), 2, "asks for no confirmation"),
     ],
 )
 def test_what_is_wrong_is_named(shop: Dlq, args: tuple[str, ...], code: int, message: str) -> None:
@@ -118,7 +118,7 @@ def test_an_editor_that_changes_nothing_breaks_it_fails_or_is_not_there(
     editor.write_text(EDITOR % 'text + "\\n"')
     assert "nothing is changed" in shop("edit", ID, "--editor").err
     editor.write_text(EDITOR % 'text + "}"')
-    assert "no JSON any more" in shop("edit", ID, "--editor").err
+    assert "not JSON any more" in shop("edit", ID, "--editor").err
     editor.write_text("raise SystemExit(3)")
     assert "exit code 3: nothing is sent" in shop("edit", ID, "--editor").err
     [binary] = write(letter(30, ValueError("x"), value=b"\xff\x00"))
