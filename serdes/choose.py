@@ -148,7 +148,7 @@ def typed(serde: Serde, annotation: Any) -> Serde:
 
 
 def _of_users(annotation: Any, custom: Mapping[type, Serde]) -> Serde | None:
-    """The user's own; that of a union is the one that all its types have. Raises TypeError if they have several."""
+    """Return the user's serde for a type; for a union the serde of all its types. Raises TypeError if they differ."""
     if _is_key_of(annotation, custom):
         return custom[annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

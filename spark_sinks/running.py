@@ -359,7 +359,7 @@ class Running:
     # -- columns ------------------------------------------------------------------------------------------------------
 
     def _table_columns(self, rows: pa.Schema) -> pa.Schema:
-        """The columns of the table after a batch with such rows. Raises `ConfigError` when some are missing."""
+        """Return the table's columns after a batch with these rows. Raises `ConfigError` when some are missing."""
         import pyarrow as pa
 
         layout, names = self._frames.layout, list(rows.names)

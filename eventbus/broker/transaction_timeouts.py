@@ -37,7 +37,7 @@ class Timeouts:
     def sweep(self, now_ms: int, timeout_ms_of: Callable[[str], int]) -> list[str]:
         """Return the transactions past their deadline. The next sweep returns those that could not be aborted again.
 
-        A clock that was set back does not prolong the others: none of them gets more than its whole timeout from now.
+        A clock that was set back does not prolong transactions: each ends at most its whole timeout from now.
         """
         due = [transactional_id for transactional_id, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
         for transactional_id, deadline_ms in self._deadlines.items():

@@ -191,7 +191,7 @@ class IndexFile:
             file.close()
 
     def trim(self) -> None:
-        """Adapt to cut entries: the next entries overwrite theirs in the file."""
+        """Adapt to entries that were cut off: the next entries overwrite them in the file."""
         self._written = min(self._written, len(self._index))
 
     def unload(self) -> None:

@@ -1,4 +1,4 @@
-"""Tools for tests: the production engine, in memory, under a clock that only the test moves; and injected faults.
+"""Tools for tests: the production engine in memory, a clock that only the test advances, and injected faults.
 
 ::
 

@@ -14,7 +14,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif_text(report: Report) -> str:
-    """A run with a result for each problem, at the field's line in the source; without one, at the lock file."""
+    """Return a SARIF run with a result per problem, at the field's line in the source or else at the lock file."""
     rules = list(dict.fromkeys(problem.rule for problem in report.problems))
     driver = {
         "name": "eventbus schema check",

@@ -234,10 +234,10 @@ def guid_bytes(
     metadata: Mapping[str, Any] | None = None,
     rule_set: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The sixteen bytes of the identity of a schema, whatever its type and wherever it is registered.
+    """Return the sixteen bytes that identify a schema of any type in every registry.
 
-    ``text`` is the text as stored (of an Avro schema, `to_text`); ``references`` have ``name``, ``subject`` and
-    ``version``; ``metadata`` and ``rule_set`` are as in the registry's requests.
+    ``text`` is the stored text (for an Avro schema, that of `to_text`); ``references`` have ``name``, ``subject`` and
+    ``version``; ``metadata`` and ``rule_set`` have the form of the registry's requests.
     """
     digest = hashlib.md5(usedforsecurity=False)
 

@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 def add_place(parser: argparse.ArgumentParser, *, topic_required: bool) -> None:
-    """The words ``[LOG] TOPIC TABLE``, or ``[[LOG] TOPIC] TABLE`` where the table knows its topic."""
+    """Add the arguments ``[LOG] TOPIC TABLE``, or ``[[LOG] TOPIC] TABLE`` for a table that stores its topic."""
     shown = "[LOG] TOPIC TABLE" if topic_required else "[[LOG] TOPIC] TABLE"
     parser.add_argument("words", nargs="*", metavar=shown, help="LOG: a directory or URL (default: --url)")
     parser.usage = f"{parser.prog} {shown} [options]"

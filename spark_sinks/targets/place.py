@@ -85,7 +85,7 @@ def below(to: str, name: str) -> str:
 
 
 def local_directory(to: str) -> Path:
-    """Return the directory that a path or ``file://`` URL names; `ConfigError` for one that is not on this machine."""
+    """Return the directory of a path or ``file://`` URL. Raises `ConfigError` if it is not on this machine."""
     if to.startswith("file:/"):
         to = unquote(to.removeprefix("file:").removeprefix("//"))
     elif "://" in to:

@@ -199,7 +199,7 @@ class Target(Protocol):
         ...
 
     def strangers(self) -> list[str]:
-        """Files that no landing wrote, where plain readers take them for the table's."""
+        """Return files that no landing wrote, which plain readers would take for files of the table."""
         ...
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -406,7 +406,7 @@ class Dispatch:
     # results ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, result: Any, outputs: list[Delivery]) -> None:
-        """Await what a call returned, where that is due, and send what it came to; ``outputs`` has what was sent."""
+        """Await the result of a call if it is awaitable, and send its outputs, which are added to ``outputs``."""
         if result is FILTERED:
             self.counts.filtered += 1
             return

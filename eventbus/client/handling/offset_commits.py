@@ -238,7 +238,7 @@ class OffsetCommits:
         self.last_commit_at = self._timers.current_time()
 
     def failed(self, error: EventBusError) -> None:
-        """A commit was refused, and not because the group rebalances."""
+        """Handle a commit that was refused for another reason than a rebalance."""
         self.error = str(error)
         self._failures += 1
         if self._failing_since is None:

@@ -126,7 +126,7 @@ def from_json(texts: list[str | None], kind: pa.DataType) -> list[Any]:
 
 
 def _plain(kind: pa.DataType) -> Convert:
-    """Values as pyarrow gives them to what msgspec writes."""
+    """Convert the values of pyarrow to values that msgspec encodes."""
     import pyarrow.types as pt
 
     if pt.is_struct(kind):

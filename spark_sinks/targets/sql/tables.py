@@ -1,4 +1,4 @@
-"""The tables of one sink, rows and quarantine: made, widened, and written by a batch."""
+"""Create, widen and write the tables of a sink: its rows and its quarantine."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
