@@ -61,7 +61,7 @@ class PostQueue:
             self._left_out += 1
 
     def due_ms(self) -> int:
-        """The earliest time of the next POST."""
+        """Return the earliest time of the next POST."""
         return self._not_before_ms
 
     def take(self) -> Batch:

@@ -17,7 +17,7 @@ def format_duration(ms: float) -> str:
 
 
 def format_setting(ms: float) -> str:
-    """A configured duration, without rounding: ``100 ms``, ``5 s``, ``10 min``, ``90 s``."""
+    """Return a configured duration, without rounding: ``100 ms``, ``5 s``, ``10 min``, ``90 s``."""
     for unit, size_ms in _LARGER:
         if ms >= size_ms and ms % size_ms == 0:
             return f"{ms / size_ms:g} {unit}"
@@ -25,7 +25,7 @@ def format_setting(ms: float) -> str:
 
 
 def format_age(time_ms: int | None, now_ms: int) -> str:
-    """The duration since a time; 0 if the clock that wrote it is ahead, ``-`` without a time."""
+    """Return the duration since a time; 0 if the clock that wrote it is ahead, ``-`` without a time."""
     return "-" if time_ms is None else format_duration(now_ms - time_ms)
 
 

@@ -174,7 +174,7 @@ class RegistryClient:
     # -- any endpoint --------------------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-        """The decoded answer of any endpoint. ``query``: what is None is left out. Raises SchemaRegistryError.
+        """Return the decoded answer of any endpoint. ``query``: what is None is left out. Raises SchemaRegistryError.
 
         When an answer is lost, what was asked is asked again, though the registry may have done it the first time.
         """
@@ -229,7 +229,7 @@ class RegistryClient:
     def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
     ) -> tuple[int, bytes]:
-        """One try: status and body. The deadline holds for the whole body, however slowly its bytes come."""
+        """Send the request once, and return status and body. The deadline applies to the whole body."""
         left = max(deadline - time.monotonic(), 0.001)
         answer = self._pool.request(
             method, url, body=content, headers=headers, timeout=urllib3.Timeout(total=left), preload_content=False,
@@ -469,5 +469,5 @@ def _why(error: Exception) -> str:
 
 
 def open_client(registry: str) -> RegistryClient:
-    """The entry point for ``http`` and ``https``: a serde's ``registry="http://user:password@host:8081"``."""
+    """Open a client for ``http`` and ``https``, as in a serde's ``registry="http://user:password@host:8081"``."""
     return RegistryClient(registry)

@@ -15,7 +15,7 @@ from serdes.registry import Reference
 def digest(
     text: str, references: Sequence[Reference] = (), metadata: Metadata | None = None, rule_set: RuleSet | None = None
 ) -> bytes:
-    """The sixteen bytes of the GUID, as Confluent computes them."""
+    """Return the sixteen bytes of the GUID, as Confluent computes them."""
     with_metadata = None if metadata is None else msgspec.to_builtins(metadata)
     with_rules = None if rule_set is None else msgspec.to_builtins(rule_set)
     return guid_bytes(text, references, with_metadata, with_rules)

@@ -201,7 +201,7 @@ def schema_with_id(registry: Reads, schema_id: int, subject: str | None) -> Regi
 
 
 def request_of(text: SchemaText) -> SchemaRequest:
-    """A schema as the registry is asked with it."""
+    """Return a schema as the registry is asked with it."""
     return SchemaRequest(
         schema=text.schema,
         schema_type=text.schema_type,
@@ -212,7 +212,7 @@ def request_of(text: SchemaText) -> SchemaRequest:
 
 
 def registered(schema: Schema) -> RegisteredSchema:
-    """A version as serdes know it."""
+    """Return a version as serdes know it."""
     return RegisteredSchema(
         schema.id, schema.guid, schema.text(), schema.subject, schema.version, schema.deleted is True
     )

@@ -17,7 +17,7 @@ _RESERVED = ("__GLOBAL", "__EMPTY")
 
 @lru_cache(maxsize=4_096)
 def split(subject: str) -> tuple[str, str]:
-    """The context and the name within it: ``(".staging", "orders-value")``."""
+    """Return the context and the name within it: ``(".staging", "orders-value")``."""
     if subject.startswith(":."):
         context, _, name = subject[1:].partition(":")
         return context, name
@@ -35,12 +35,12 @@ def join(context: str, name: str) -> str:
 
 
 def prefix_of(subject: str | None) -> str:
-    """The context of a subject as errors and configs name it: ``:.staging:``, empty for the default one."""
+    """Return the context of a subject as errors and configs name it: ``:.staging:``, empty for the default one."""
     return join(context_of(subject), "")
 
 
 def normalize(subject: str) -> str:
-    """One spelling: ``:.:orders`` is ``orders``, ``:.staging`` is ``:.staging:``."""
+    """Return one spelling: ``:.:orders`` is ``orders``, ``:.staging`` is ``:.staging:``."""
     return join(*split(subject))
 
 
@@ -51,7 +51,7 @@ def level(subject: str | None) -> str | None:
 
 
 def within(parent: str, subject: str) -> str:
-    """A subject as one of ``parent``'s context means it: qualified, if it is not and the parent is."""
+    """Return a subject as one of ``parent``'s context means it: qualified, if it is not and the parent is."""
     context, name = split(subject)
     return join(context_of(parent), name) if context == DEFAULT_CONTEXT else normalize(subject)
 

@@ -99,7 +99,7 @@ class Reads:
         )
 
     def _by_id(self, id: int, subject: str | None) -> Version:
-        """A version that has the id: of the subject, or of its name in another context, or of its context."""
+        """Return a version that has the id: of the subject, or of its name in another context, or of its context."""
         subject = self._meant(subject) if subject else ""
         context, name = names.split(subject)
         contexts = [context]
@@ -450,7 +450,7 @@ class Reads:
         offset: int = 0,
         limit: int = -1,
     ) -> list[Association]:
-        """The three GETs of /associations. None is an empty list: clients fall back to the topic's name then."""
+        """Answer the three GETs of /associations with an empty list, so that clients fall back to the topic's name."""
         namespace = None if resource_namespace == "-" else resource_namespace
         wanted: dict[str, Any] = {
             "subject": None if subject is None else names.normalize(subject),
@@ -470,7 +470,7 @@ class Reads:
     # names -----------------------------------------------------------------------------------------------------------
 
     def _meant(self, subject: str) -> str:
-        """The subject in its one spelling; another one's, if it has an alias."""
+        """Return the subject in its one spelling; another one's, if it has an alias."""
         return scope.alias_of(self._state, names.normalize(subject))
 
 

@@ -208,7 +208,7 @@ def _check_ranges(value: Value) -> None:
 
 
 def key_bytes(key: Key) -> bytes:
-    """The one form that is written today."""
+    """Return the one form that is written today."""
     kind, subject, version = key
     if kind == ASSOCIATION:
         return (subject or "").encode()

@@ -41,7 +41,7 @@ class Desk(NamedTuple):
         return self.schemas.parse(self.state, subject, wanted, is_new=is_new)
 
     def parse_known(self, subject: str, request: SchemaRequest) -> ParsedSchema:
-        """A schema that may be registered already, maybe by a registry that took more than this one."""
+        """Return a schema that may be registered already, maybe by a registry that took more than this one."""
         try:
             return self.parse(subject, request)
         except errors.RegistryError:
@@ -119,7 +119,7 @@ def _says_the_same(desk: Desk, content: Content, known: Version) -> bool:
 
 
 def _populated(config: Config, request: SchemaRequest, newest: Version | None, version: int | None) -> SchemaRequest:
-    """The request with the metadata and rules that the subject's config and newest version add."""
+    """Return the request with the metadata and rules that the subject's config and newest version add."""
     before = None if newest is None else newest.content
     metadata = merging.normal_metadata(request.metadata) or (None if before is None else before.metadata)
     metadata = merging.merged_metadata(
@@ -139,7 +139,7 @@ def _populated(config: Config, request: SchemaRequest, newest: Version | None, v
 
 
 def already(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool) -> Version | None:
-    """The version that a registration would answer without writing anything."""
+    """Return the version that a registration would answer without writing anything."""
     config = desk.config(subject)
     adds = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
     if request.schema_tags_to_add or request.schema_tags_to_remove or request.propagate_schema_tags or any(adds):
@@ -210,7 +210,7 @@ def _with_tags(desk: Desk, subject: str, request: SchemaRequest) -> SchemaReques
 
 
 def modify_tags(desk: Desk, one: Version, request: TagRequest) -> Decision[Version]:
-    """A new version of a schema with other inline tags, metadata or rules."""
+    """Return a new version of a schema with other inline tags, metadata or rules."""
     content = one.content
     text = tags.tagged(content.text, content.schema_type, request.tags_to_add, request.tags_to_remove)
     rules = request.rule_set
@@ -267,7 +267,7 @@ def _same_or_none(desk: Desk, subject: str, content: Content, wanted_id: int | N
 
 
 def _checked_id(desk: Desk, subject: str, content: Content, id: int | None) -> int:
-    """The id of the new version; a new one is above all that were ever given."""
+    """Return the id of the new version; a new one is above all that were ever given."""
     context = names.context_of(subject)
     if id is None:
         id = max(desk.state.max_ids.get(context, 0), desk.burnt.get(context, 0)) + 1
@@ -337,7 +337,7 @@ def schema_record(one: Version) -> CoordinatorRecord:
 
 
 def tombstones(state: State, key: Key) -> list[CoordinatorRecord]:
-    """The end of a key, in every form it was ever written in."""
+    """Return the end of a key, in every form it was ever written in."""
     today = records.key_bytes(key)
     return [records.tombstone(form) for form in (today, *sorted(state.forms.get(key, frozenset()) - {today}))]
 

@@ -169,7 +169,7 @@ class Registry(Reads):
         return ""
 
     def client(self) -> SchemaClient:
-        """The same registry for serdes: synchronous, for worker threads."""
+        """Return the same registry for serdes: synchronous, for worker threads."""
         from schema_registry.embedded import EmbeddedClient
 
         return EmbeddedClient(self)

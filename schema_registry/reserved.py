@@ -32,7 +32,7 @@ def _reserved(content: Content) -> set[str]:
 
 
 def _top_level(content: Content) -> set[str]:
-    """The fields of an Avro record, the properties of a JSON object."""
+    """Return the fields of an Avro record, the properties of a JSON object."""
     if content.schema_type == "PROTOBUF":
         return set()
     tree = msgspec.json.decode(content.text)

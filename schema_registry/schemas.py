@@ -43,7 +43,7 @@ class Schemas:
         self._lock = Lock()
 
     def parse(self, state: State, subject: str, text: SchemaText, *, is_new: bool = True) -> ParsedSchema:
-        """A schema of ``subject``. Raises 42201 with the reason.
+        """Return a schema of ``subject``. Raises 42201 with the reason.
 
         A new one is held to the specification, and may not refer to what is deleted; older registries took more.
         """
@@ -67,7 +67,7 @@ class Schemas:
         return parsed
 
     def parse_content(self, state: State, subject: str, content: Content) -> ParsedSchema:
-        """A schema that is registered."""
+        """Return a schema that is registered."""
         return self.parse(state, subject, content.as_text(), is_new=False)
 
     def _known(self, key: _Key, is_new: bool) -> ParsedSchema | None:

@@ -121,14 +121,14 @@ class State:
         return [] if found is None else [found[version] for version in sorted(found)]
 
     def latest(self, subject: str) -> Version | None:
-        """The newest version that is not deleted."""
+        """Return the newest version that is not deleted."""
         return next((one for one in reversed(self.versions(subject)) if not one.deleted), None)
 
     def version(self, place: Place) -> Version | None:
         return self.subjects.get(place[0], {}).get(place[1])
 
     def with_id(self, context: str, id: int) -> list[Version]:
-        """The versions that have an id, those first that got it first."""
+        """Return the versions that have an id, those first that got it first."""
         return [self.subjects[subject][version] for subject, version in self.places.get(context, {}).get(id, ())]
 
     def id_of(self, context: str, guid: bytes) -> int | None:

@@ -15,7 +15,7 @@ _RECORD, _FIELD = "sr_record", "sr_field"
 
 
 def tagged(text: str, schema_type: str, add: Sequence[SchemaTags] | None, remove: Sequence[SchemaTags] | None) -> str:
-    """The text with tags added and taken away. Raises 42201 for a place that is not in it."""
+    """Return the text with tags added and taken away. Raises 42201 for a place that is not in it."""
     if not add and not remove:
         return text
     if schema_type != "AVRO":
@@ -39,7 +39,7 @@ def tagged(text: str, schema_type: str, add: Sequence[SchemaTags] | None, remove
 
 
 def tags_in(text: str, schema_type: str, wanted: Sequence[str]) -> list[SchemaTags]:
-    """The places that have one of these tags; ``*`` is any."""
+    """Return the places that have one of these tags; ``*`` is any."""
     if schema_type != "AVRO":
         return []
     found: list[SchemaTags] = []

@@ -86,7 +86,7 @@ class SchemaNeeded(Exception):
 
 
 def bind_encoder(serde: Serde, topic: str, kind: type | None = None) -> Encode:
-    """The function that encodes for ``topic``: all values, or those of the runtime type ``kind``."""
+    """Return the function that encodes for ``topic``: all values, or those of the runtime type ``kind``."""
     if kind is not None and isinstance(serde, ClassSerde):
         return serde.encoder_of(kind)
     if isinstance(serde, BoundSerde):
@@ -95,12 +95,12 @@ def bind_encoder(serde: Serde, topic: str, kind: type | None = None) -> Encode:
 
 
 def bind_decoder(serde: Serde, topic: str) -> Decode:
-    """The function that decodes for ``topic``."""
+    """Return the function that decodes for ``topic``."""
     if isinstance(serde, BoundSerde):
         return serde.decoder(topic)
     return lambda data: serde.deserialize(topic, data)
 
 
 def for_keys(serde: Serde) -> Serde:
-    """The same for keys: a serde that makes a difference says so."""
+    """Return the same for keys: a serde that makes a difference says so."""
     return serde.for_keys() if isinstance(serde, TypedSerde) else serde

@@ -81,7 +81,7 @@ def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None, *, on
 
 
 def _converter(annotation: Any) -> Callable[[Any], Any]:
-    """The function that checks text, a number or bytes against more than their class. Raises TypeError."""
+    """Return the function that checks text, a number or bytes against more than their class. Raises TypeError."""
     problem = survey_of(annotation).problem()
     if problem:
         raise TypeError(problem)
@@ -99,7 +99,7 @@ def format_of(annotation: Any, custom: Mapping[type, Serde] | None = None) -> ty
 
 
 def _common_format(annotation: Any) -> type | None:
-    """The type of `BY_TYPE` that all values of an annotation are written as; None: JSON carries them.
+    """Return the type of `BY_TYPE` that all values of an annotation are written as; None: JSON carries them.
 
     Raises TypeError where values are bytes or something else: bytes of any kind may be the other thing's JSON.
     """
@@ -120,7 +120,7 @@ _RAW: frozenset[type | None] = frozenset((bytes, bytearray, memoryview))
 
 
 def _formats_of(annotation: Any) -> set[type | None]:
-    """The byte formats that values of an annotation have by their own class; None: JSON."""
+    """Return the byte formats that values of an annotation have by their own class; None: JSON."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _formats_of(annotation.__origin__)
     if not isinstance(annotation, type):
@@ -136,14 +136,14 @@ def _formats_of(annotation: Any) -> set[type | None]:
 
 
 def serde_named(annotation: Any) -> Serde | None:
-    """The serde in ``Annotated[X, serde]``."""
+    """Return the serde in ``Annotated[X, serde]``."""
     if typing.get_origin(annotation) is not typing.Annotated:
         return None
     return next((one for one in annotation.__metadata__ if isinstance(one, Serde)), None)
 
 
 def typed(serde: Serde, annotation: Any) -> Serde:
-    """A serde of many types, as that of one."""
+    """Return a serde of many types, as that of one."""
     return serde.of(annotation) if isinstance(serde, TypedSerde) else serde
 
 
@@ -171,7 +171,7 @@ def _is_key_of(annotation: Any, custom: Mapping[type, Serde]) -> bool:
 
 
 def _values_of(annotation: Any) -> type | None:
-    """The type of the values an annotation describes; None when they may be of several."""
+    """Return the type of the values an annotation describes; None when they may be of several."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _values_of(annotation.__origin__)
@@ -192,7 +192,7 @@ class Serdes(dict[type, Serde]):
         self._is_final: set[str] = set()
 
     def joined_with(self, by_type: Mapping[type, Serde]) -> Serdes:
-        """The same topics, with serdes by type that take precedence."""
+        """Return the same topics, with serdes by type that take precedence."""
         made = Serdes({**self, **by_type})
         made.of_topics = self.of_topics
         return made
@@ -235,7 +235,7 @@ def encoder_for(value_type: type, topic: str, custom: Mapping[type, Serde] | Non
 
 
 def serde_of_topic(value_type: type, topic: str, custom: Mapping[type, Serde] | None = None) -> Serde:
-    """The serde that values of this runtime type are written to ``topic`` with.
+    """Return the serde that values of this runtime type are written to ``topic`` with.
 
     Bytes are stored as they are, whatever is declared: they are taken for a value that is serialized already.
     """
@@ -276,7 +276,7 @@ def likely_cause(serde: Serde, data: bytes) -> str:
 
 
 def serde_of_values(value_type: type, custom: Mapping[type, Serde] | None = None) -> Serde:
-    """The serde that values of this runtime type are written with."""
+    """Return the serde that values of this runtime type are written with."""
     found = _nearest(value_type, custom)
     if found is not None:
         return typed(found, value_type)
@@ -287,12 +287,12 @@ def serde_of_values(value_type: type, custom: Mapping[type, Serde] | None = None
 
 
 def _nearest(kind: type, custom: Mapping[type, Serde] | None) -> Serde | None:
-    """The user's serde of the type, or of its nearest base."""
+    """Return the user's serde of the type, or of its nearest base."""
     return next((custom[cls] for cls in kind.__mro__ if cls in custom), None) if custom else None
 
 
 def _base(kind: type) -> type | None:
-    """The type of `BY_TYPE` that this one is, or derives from."""
+    """Return the type of `BY_TYPE` that this one is, or derives from."""
     if issubclass(kind, bool):
         return None
     return next((cls for cls in kind.__mro__ if cls in BY_TYPE), None)

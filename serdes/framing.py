@@ -20,7 +20,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 
 def header_name(is_key: bool) -> str:
-    """The header that a key's, or a value's, schema is named in."""
+    """Return the header that a key's, or a value's, schema is named in."""
     return KEY_HEADER if is_key else VALUE_HEADER
 
 
@@ -42,7 +42,7 @@ def with_prefix(data: bytes, headers: Headers, name: str) -> bytes:
 
 
 def schema_named(data: bytes) -> int | str:
-    """The id, or the GUID, that a message begins with. Raises ValueError."""
+    """Return the id, or the GUID, that a message begins with. Raises ValueError."""
     if not data:
         raise ValueError("the message is empty: it has no schema id")
     if data[0] == 0:
@@ -60,5 +60,5 @@ def schema_named(data: bytes) -> int | str:
 
 
 def prefix_size(data: bytes) -> int:
-    """The position of the payload."""
+    """Return the position of the payload."""
     return GUID_SIZE if data[:1] == b"\1" else ID_SIZE

@@ -48,7 +48,7 @@ class Json:
         return lambda value: self.encoder_of(cast("Any", type(value)))(value)
 
     def encoder_of(self, kind: type) -> Encode:
-        """The function that writes values of this runtime type."""
+        """Return the function that writes values of this runtime type."""
         if _never_holds(self.type, kind):
             return _refuse(self.type, kind)
         if self.is_pydantics and not survey_of(kind).is_pydantics and _may_hold(self.type, kind):
@@ -69,7 +69,7 @@ class Json:
 
 
 def _classes_of(annotation: Any) -> list[Any] | None:
-    """The classes that values of an annotation may have; None: they are not known."""
+    """Return the classes that values of an annotation may have; None: they are not known."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _classes_of(annotation.__origin__)
     meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)

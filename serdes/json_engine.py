@@ -171,7 +171,7 @@ def is_pydantics_mark(mark: Any) -> bool:
 
 
 def survey_of(annotation: Any) -> Survey:
-    """The survey of an annotation; remembered where it can be hashed."""
+    """Return the survey of an annotation; remembered where it can be hashed."""
     try:
         return _remembered(annotation)
     except TypeError:  # Annotated with a list or a pydantic Field, say
@@ -184,12 +184,12 @@ def _remembered(annotation: Any) -> Survey:
 
 
 def _maker(kind: type[Any], name: str) -> type[Any]:
-    """The class that a method is inherited from."""
+    """Return the class that a method is inherited from."""
     return next(cls for cls in kind.__mro__ if name in vars(cls))
 
 
 def hints_of(kind: Any) -> Mapping[str, Any]:
-    """The annotations of a class's fields; empty if one of them cannot be resolved."""
+    """Return the annotations of a class's fields; empty if one of them cannot be resolved."""
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except Exception:  # a name that is not known: the library that reads the type reports it

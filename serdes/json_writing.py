@@ -53,7 +53,7 @@ _SCALARS = (
 
 @lru_cache(maxsize=1024)
 def encoder_of_class(kind: type[Any]) -> Encode:
-    """The function that writes values of this runtime type."""
+    """Return the function that writes values of this runtime type."""
     if survey_of(kind).is_pydantics:
         return pydantic_encoder_of(kind)
     if not issubclass(kind, msgspec.Struct) and not hasattr(kind, "__dataclass_fields__"):

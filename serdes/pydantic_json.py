@@ -131,7 +131,7 @@ def _has_undeclared_class(value: Any, annotation: Any) -> bool:
 
 
 def _fields_of(kind: Any) -> Mapping[str, Any]:
-    """The annotations of a class's fields, without those that have a serializer of their own."""
+    """Return the annotations of a class's fields, without those that have a serializer of their own."""
     fields = cast("Mapping[str, Any] | None", getattr(kind, "__pydantic_fields__", None))
     if fields is not None:
         return {name: Any if _is_serialized(field.metadata) else field.annotation for name, field in fields.items()}
@@ -139,7 +139,7 @@ def _fields_of(kind: Any) -> Mapping[str, Any]:
 
 
 def _classes_in(annotation: Any) -> Iterator[type[Any]]:
-    """The classes that an annotation names, without those that a serializer of the user writes."""
+    """Yield the classes that an annotation names, without those that a serializer of the user writes."""
     if typing.get_origin(annotation) is typing.Annotated:
         if not _is_serialized(annotation.__metadata__):
             yield from _classes_in(annotation.__origin__)
@@ -165,7 +165,7 @@ def _holds_no_number(value: Any) -> bool:
 
 
 def _undecodable(value: Any, path: str) -> str | None:
-    """The place of bytes that are not UTF-8."""
+    """Return the place of bytes that are not UTF-8."""
     if isinstance(value, bytes):
         return None if value.decode("utf-8", "replace").encode() == value else path
     inner: list[tuple[str, Any]] = []
@@ -215,5 +215,5 @@ def _check_fields(whole: Any, written: Any, path: str = "") -> None:
 
 
 def without_json_form(path: str, value: float) -> str:
-    """The message for not-a-number and infinity."""
+    """Return the message for not-a-number and infinity."""
     return f"{path or 'it'} is {value}, which JSON cannot express. Send None or a text in its place"

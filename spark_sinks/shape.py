@@ -28,7 +28,7 @@ SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 @cache
 def coordinate_fields() -> tuple[pa.Field, ...]:
-    """The fields of `COORDINATES`."""
+    """Return the fields of `COORDINATES`."""
     import pyarrow as pa
 
     kinds = (pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"))

@@ -47,7 +47,7 @@ class Layout(NamedTuple):
     limits: RowLimits | None = None
 
     def missing(self, columns: Sequence[str]) -> list[str]:
-        """The partition columns that rows with these columns do not have."""
+        """Return the partition columns that rows with these columns do not have."""
         known = {*columns, DATE} if self.date_of in columns else {*columns}
         return [name for name in self.partition_by if name not in known]
 

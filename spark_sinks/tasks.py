@@ -217,7 +217,7 @@ def above(batch: pa.RecordBatch, landed: dict[int, int]) -> pa.RecordBatch:
 
 
 def first_refusal(reports: Sequence[Report], topic: str) -> str:
-    """The sentence for records that were rejected."""
+    """Return the sentence for records that were rejected."""
     first = min(reports, key=lambda report: (report.partition, report.offset))
     count = sum(report.rows for report in reports)
     records = "1 record does" if count == 1 else f"{count:,} records do"

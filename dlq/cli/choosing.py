@@ -133,7 +133,7 @@ async def open_letters(
 
 
 def topics_of(selection: Selection) -> set[str]:
-    """The topics that a selection names."""
+    """Return the topics that a selection names."""
     named = {one.topic for one in selection.letter_ids() or ()}
     return named | ({selection.topic} if selection.topic is not None else set())
 
@@ -176,7 +176,7 @@ def who(args: argparse.Namespace) -> str:
 
 
 def read_file(path: str, option: str) -> bytes:
-    """A file's bytes, or all of stdin for ``-``. Raises UsageError."""
+    """Return a file's bytes, or all of stdin for ``-``. Raises UsageError."""
     try:
         with interruptible():
             return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()

@@ -101,7 +101,7 @@ def _in_editor(text: str, suffix: str) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """An argument's bytes as the shell gave them."""
+    """Return an argument's bytes as the shell gave them."""
     return text.encode(errors="surrogateescape")
 
 

@@ -50,7 +50,7 @@ def show_payload(data: bytes | None, *, full: bool = False, most: int = MOST_CHA
 
 
 def schema_of(data: bytes) -> str | None:
-    """The schema that Confluent's framing names, if there is more to it than that: ``schema 7``."""
+    """Return the schema that Confluent's framing names, if there is more to it than that: ``schema 7``."""
     try:
         return f"schema {schema_named(data)}" if len(data) > prefix_size(data) else None
     except ValueError:

@@ -27,7 +27,7 @@ def where_to(done: Redriven) -> str:
 
 
 def also_to(done: Redriven) -> str:
-    """The other groups that get the letters, for a question; or nothing."""
+    """Return the other groups that get the letters, for a question; or nothing."""
     others = sorted({group for groups in done.other_groups.values() for group in groups})
     return f", also to {_groups(others)}" if others else ""
 
@@ -44,7 +44,7 @@ def reach_notes(done: Redriven) -> list[str]:
 
 
 def as_options(text: str) -> str:
-    """The words of the API as those of the command line."""
+    """Return the words of the API as those of the command line."""
     words = (
         ("to='", "--to '"), ("to=", "--to"), ("allow=", "--allow"), ("max_hops", "--max-hops"),
         ("whole_topic=True", "--whole-topic"),

@@ -46,7 +46,7 @@ class Registry:
         """How to have a payload read that was not."""
 
     async def as_json(self, letter: DeadLetter, payload: bytes | None) -> bytes | None:
-        """The payload as JSON; None where it names no schema, or cannot be read with it: `advice` says why."""
+        """Return the payload as JSON; None where it names no schema, or cannot be read with it: `advice` says why."""
         avro = self._avro
         if avro is None or payload is None or schema_of(with_prefix(payload, letter.headers, VALUE_HEADER)) is None:
             return None

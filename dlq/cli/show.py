@@ -81,7 +81,7 @@ async def show(args: argparse.Namespace) -> None:
 
 
 async def _chosen(letters: DeadLetters, selection: Selection) -> tuple[DeadLetter, int]:
-    """The letter that is named, else the newest one that is chosen; and how many are of its case."""
+    """Return the letter that is named, else the newest one that is chosen; and how many are of its case."""
     if selection.ids:
         letter = await letters.get(next(iter(selection.ids)))
         of_case = [one for one in await letters.groups(letter.topic) if one.case == letter.case]

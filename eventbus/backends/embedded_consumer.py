@@ -129,7 +129,7 @@ class EmbeddedConsumer:
         return sorted(self._subscribed())
 
     def _subscribed(self) -> set[str]:
-        """The existing topics among those subscribed to."""
+        """Return the existing topics among those subscribed to."""
         broker = self._engine.broker
         topics = {topic for topic in self._topics if broker.has_topic(topic)}
         if self._pattern is not None:

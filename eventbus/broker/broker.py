@@ -700,7 +700,7 @@ class Broker:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _wall_now_ms(self) -> int:
-        """The wall time of the last tick."""
+        """Return the wall time of the last tick."""
         return self._wall.at(self._now_ms)
 
     def _check_open(self) -> None:

@@ -365,7 +365,7 @@ class Groups:
         return sorted(listing for shard_log in self._shards.values() for listing in shard_log.shard.list(states))
 
     def rebalances(self) -> dict[str, dict[str, int]]:
-        """The number of rebalances that each existing group has begun since the log was opened, by cause."""
+        """Return the number of rebalances that each existing group has begun since the log was opened, by cause."""
         for group in [group for group in self._begun if not self.is_known(group)]:
             del self._begun[group]
         return {group: dict(causes) for group, causes in sorted(self._begun.items())}

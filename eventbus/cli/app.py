@@ -131,7 +131,7 @@ async def _awaited(command: Coroutine[Any, Any, int | None]) -> int | None:
 
 
 def command_of(argv: list[str]) -> str | None:
-    """The first word that is neither an option nor an option's value."""
+    """Return the first word that is neither an option nor an option's value."""
     place = place_of_command(argv)
     return None if place is None else argv[place]
 
@@ -244,7 +244,7 @@ def _place_in_program(error: BaseException) -> str:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside groups, in order: a task group wraps even a single one."""
+    """Yield the exceptions inside groups, in order: a task group wraps even a single one."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
             yield from _leaves(inner)  # pyright: ignore[reportUnknownArgumentType]

@@ -74,7 +74,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def _made(args: argparse.Namespace, out: Output) -> tuple[Connectors, dict[str, str]]:
-    """The connectors, and what the worker says of its connection. Raises UsageError."""
+    """Return the connectors, and what the worker says of its connection. Raises UsageError."""
     from eventbus.connect import Connectors
     from eventbus.connect.settings import Properties
 
@@ -142,7 +142,7 @@ def run_standalone(args: argparse.Namespace) -> int:
 
 
 async def _run(bus: EventBus, connectors: Connectors, once: bool, startup: Startup, out: Output) -> int:
-    """The exit code. A signal is a clean end at any time: what is at work is finished, or was not begun."""
+    """Return the exit code. A signal is a clean end at any time: what is at work is finished, or was not begun."""
     import anyio
 
     from eventbus.cli.running.codes import by_signal

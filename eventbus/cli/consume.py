@@ -235,7 +235,7 @@ class _Printing:
                     await self._commit(consumer, args.group)
 
     async def _partitions(self, bus: EventBus, topic: str | None, args: argparse.Namespace) -> list[TopicPartition]:
-        """The partitions to assign; none: the group has them. A wrong name fails here, with the nearest one."""
+        """Return the partitions to assign; none: the group has them. A wrong name fails here, with the nearest one."""
         if topic is None:
             chosen = matching(args.include, await bus.admin.list_topics(), required=args.group is None)
         else:

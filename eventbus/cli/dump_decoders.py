@@ -96,7 +96,7 @@ def _open_members(fields: dict[str, Any], value: Any) -> None:
 
 
 def _fields(value: Any, structure: Structure, version: int) -> dict[str, Any]:
-    """The fields that the version has, under Kafka's names."""
+    """Return the fields that the version has, under Kafka's names."""
     return {
         _camel(field.name): "(hidden)" if field.name in _SECRETS else _shown(getattr(value, field.name), field, version)
         for field in structure.fields

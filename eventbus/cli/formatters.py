@@ -65,7 +65,7 @@ DESERIALIZERS: dict[str, Reader] = {
 
 
 def deserializer(text: str) -> Reader:
-    """The reader a class's name stands for, with or without its package. Raises UsageError."""
+    """Return the reader a class's name stands for, with or without its package. Raises UsageError."""
     name = text.rpartition(".")[2].removesuffix("Deserializer")
     if name not in DESERIALIZERS:
         raise UsageError(f"{text!r} is a class of Java's; here there are {', '.join(DESERIALIZERS)} (Deserializer)")
@@ -167,7 +167,7 @@ class JsonFormatter:
 
 
 def formatter_name(text: str) -> str:
-    """An argparse type: one of Kafka's formatters, by its class with or without the package."""
+    """Return an argparse type: one of Kafka's formatters, by its class with or without the package."""
     name = text.rpartition(".")[2].rpartition("$")[2]
     if name not in FORMATTERS:
         raise argparse.ArgumentTypeError(f"{text!r} is a class of Java's; here there are {', '.join(FORMATTERS)}")

@@ -56,7 +56,7 @@ def add_group(parser: argparse.ArgumentParser, help: str, *, required: bool = Tr
 
 
 def groups_of(args: argparse.Namespace, *, several: bool = True) -> list[str]:
-    """The groups that are named; none: all of them."""
+    """Return the groups that are named; none: all of them."""
     given: list[str] = [*([args.group] if args.group else []), *args.group_option]
     named = list(dict.fromkeys(given))
     if args.group and len(named) > 1:
@@ -95,7 +95,7 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
 
 
 def moment(text: str) -> int:
-    """An argparse type: a time, in milliseconds since 1970."""
+    """Return an argparse type: a time, in milliseconds since 1970."""
     value = parse_time(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: see --to-earliest and --to-latest")
@@ -207,7 +207,7 @@ async def _planned(
 async def _range(
     bus: EventBus, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The first offset of each partition, and the one behind its last."""
+    """Return the first offset of each partition, and the one behind its last."""
     first = await bus.admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
     end = await bus.admin.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED)
     return {one: first[one].offset for one in partitions}, {one: end[one].offset for one in partitions}

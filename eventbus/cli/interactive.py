@@ -170,7 +170,7 @@ def _run_program(source: str, names: dict[str, Any], run: Run) -> int:
 
 
 def _without_ours(error: BaseException) -> str:
-    """The traceback from the first line of the program on."""
+    """Return the traceback from the first line of the program on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename not in (_PROGRAM, _CONSOLE):
         trace = trace.tb_next

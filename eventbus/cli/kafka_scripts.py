@@ -73,7 +73,7 @@ def _one_property_each(words: Sequence[str]) -> list[str]:
 
 
 def script_words(name: str) -> tuple[str, ...] | None:
-    """The words for a script of Kafka's; None when ``name`` is none."""
+    """Return the words for a script of Kafka's; None when ``name`` is none."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     return SCRIPTS.get(name)

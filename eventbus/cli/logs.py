@@ -93,7 +93,7 @@ _ABSENT = ("remote-log-metadata-decoder", "share-group-state-decoder")
 
 
 def decoder_name(text: str) -> str:
-    """An argparse type: a decoder of Kafka's by its class's name, with or without the package."""
+    """Return an argparse type: a decoder of Kafka's by its class's name, with or without the package."""
     name = text.rpartition(".")[2].removesuffix("Decoder")
     if name == "Default":
         return "ByteArray"
@@ -154,7 +154,7 @@ def _shown(args: argparse.Namespace) -> _Shown:
 
 
 def _entry_fields(line: OffsetIndexLine | TimeIndexLine | TransactionIndexLine | ProducerLine) -> dict[str, Any]:
-    """An entry of an index or a snapshot."""
+    """Return an entry of an index or a snapshot."""
     from eventbus.log.inspect import OffsetIndexLine, TimeIndexLine, TransactionIndexLine
 
     if isinstance(line, OffsetIndexLine):
@@ -219,7 +219,7 @@ def _timestamp_word(header: BatchHeader) -> str:
 
 
 def _kafka_record(header: BatchHeader, record: ConsumerRecord, shown: _Shown) -> dict[str, Any]:
-    """One record in the words of Kafka's tool."""
+    """Return one record in the words of Kafka's tool."""
     fields: dict[str, Any] = {
         "offset": record.offset,
         _timestamp_word(header): record.timestamp_ms,

@@ -163,7 +163,7 @@ def text_or_base64(name: str, value: bytes | None) -> dict[str, Any]:
 
 
 def key_text(key: bytes | str | None, most: int = 24) -> str:
-    """A key within a line: its text, or hexadecimal, of at most so many characters."""
+    """Return a key within a line: its text, or hexadecimal, of at most so many characters."""
     if isinstance(key, bytes):
         try:
             key = key.decode() if len(key) < most * 8 else key[:most].decode(errors="ignore")
@@ -173,6 +173,6 @@ def key_text(key: bytes | str | None, most: int = 24) -> str:
 
 
 def first_line(text: str, most: int = 160) -> str:
-    """The first line of a text, of at most so many characters."""
+    """Return the first line of a text, of at most so many characters."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= most else f"{line[: most - 3]}..."

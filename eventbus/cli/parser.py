@@ -158,7 +158,7 @@ def bootstrap_url(value: str) -> str:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """A properties file as Java writes it. Raises UsageError when it cannot be read."""
+    """Return a properties file as Java writes it. Raises UsageError when it cannot be read."""
     from eventbus.properties import parse_properties
 
     try:
@@ -184,7 +184,7 @@ def add_topic(parser: argparse.ArgumentParser, *, required: bool = True, help: s
 
 
 def topic_of(args: argparse.Namespace) -> str | None:
-    """The topic given either way.
+    """Return the topic given either way.
 
     Raises:
         UsageError: none was given and the command needs one, or two different ones were given.
@@ -215,12 +215,12 @@ def key_values(pairs: list[str] | None, flag: str) -> dict[str, str]:
 
 
 def positive(text: str) -> int:
-    """An argparse type: an integer of at least 1."""
+    """Return an argparse type: an integer of at least 1."""
     return _integer(text, 1)
 
 
 def natural(text: str) -> int:
-    """An argparse type: an integer of at least 0."""
+    """Return an argparse type: an integer of at least 0."""
     return _integer(text, 0)
 
 

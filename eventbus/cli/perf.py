@@ -103,7 +103,7 @@ class _Sent:
 
 
 def summary(ms: Sequence[float], seconds: float, size_bytes: int, *, percentiles: bool) -> str:
-    """The line of ``kafka-producer-perf-test``."""
+    """Return the line of ``kafka-producer-perf-test``."""
     rate = len(ms) / seconds if seconds > 0 else 0.0
     line = f"{len(ms)} records sent, {rate:.1f} records/sec ({rate * size_bytes / MIB:.2f} MB/sec)"
     if not ms:
@@ -148,7 +148,7 @@ async def run_produce(args: argparse.Namespace) -> int:
 
 
 def _properties(args: argparse.Namespace) -> dict[str, str]:
-    """The producer's settings. A transaction's length without an id gets one, as in Kafka's tool."""
+    """Return the producer's settings. A transaction's length without an id gets one, as in Kafka's tool."""
     properties = properties_of(args, ["producer_config"], ["producer_props"])
     if args.transactional_id is not None:
         properties["transactional.id"] = args.transactional_id

@@ -96,7 +96,7 @@ async def run_consume(args: argparse.Namespace) -> int:
 
 
 def java_date(format: str, at: datetime) -> str:
-    """A time as Java's SimpleDateFormat writes it. Raises UsageError for a part that is not known here."""
+    """Return a time as Java's SimpleDateFormat writes it. Raises UsageError for a part that is not known here."""
 
     def part(found: re.Match[str]) -> str:
         letters = found[0]

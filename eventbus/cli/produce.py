@@ -115,7 +115,7 @@ _FLAGS = {"acks": "acks", "compression_type": "compression.type", "batch_size": 
 
 
 def _line_reader(text: str) -> str:
-    """An argparse type: Kafka's reader, whose every property is known here."""
+    """Return an argparse type: Kafka's reader, whose every property is known here."""
     if text.rpartition(".")[2].rpartition("$")[2] != "LineMessageReader":
         raise argparse.ArgumentTypeError(f"{text!r} is a class of Java's; LineMessageReader is what there is")
     return text

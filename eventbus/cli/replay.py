@@ -271,7 +271,7 @@ async def _window(admin: Admin, handler: Handler[Any, Any], args: argparse.Names
 
 
 def _log(bus: EventBus, args: argparse.Namespace) -> Backend:
-    """The bus's own log, or the one that ``--url`` names."""
+    """Return the bus's own log, or the one that ``--url`` names."""
     if args.url_is_default:
         args = argparse.Namespace(**{**vars(args), "url": bus.url, "url_is_default": False})
     return open_log(args)[1]

@@ -72,7 +72,7 @@ def register(subcommands: Subcommands) -> None:
 
 
 def seconds(text: str) -> float:
-    """An argparse type: a number of seconds of at least 0, or ``30s``, ``5m``."""
+    """Return an argparse type: a number of seconds of at least 0, or ``30s``, ``5m``."""
     found = read_duration(text)
     try:
         value = float(text) if found is None else found / 1000
@@ -196,7 +196,7 @@ def module_and_name(target: str) -> tuple[str, str]:
 
 
 def load_bus(target: str) -> EventBus:
-    """The bus that ``module:attribute`` or ``module:factory()`` names.
+    """Return the bus that ``module:attribute`` or ``module:factory()`` names.
 
     Raises:
         ConfigError: there is no such module, attribute or bus; the message names what is there.
@@ -275,7 +275,7 @@ def _place(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The same; empty where there is none."""
+    """Return the same; empty where there is none."""
     place, frame = "", error.__traceback__
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"

@@ -27,7 +27,7 @@ def add_schema(parser: argparse.ArgumentParser, values: str) -> None:
 
 
 def avro_of(registry: str | None, option: str, **options: Any) -> Avro | None:
-    """The serde of an option. Raises UsageError."""
+    """Return the serde of an option. Raises UsageError."""
     from serdes import Avro
 
     try:

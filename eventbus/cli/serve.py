@@ -159,7 +159,7 @@ def _address(listener: Listener) -> str:
 
 
 def _what(args: argparse.Namespace, out: Output) -> tuple[str, ServerConfig, dict[str, Any]]:
-    """The log's URL, the server's settings, the log's settings: flags before ``--config``."""
+    """Return the log's URL, the server's settings, the log's settings: flags before ``--config``."""
     from eventbus.server.config import ServerConfig
     from eventbus.server.properties import settings_of
 

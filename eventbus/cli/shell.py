@@ -79,7 +79,7 @@ def open_log(
 
 
 def url_of(args: argparse.Namespace, properties: Mapping[str, str]) -> str:
-    """The log's URL: as an option says, else ``bootstrap.servers`` of the properties, else the default."""
+    """Return the log's URL: as an option says, else ``bootstrap.servers`` of the properties, else the default."""
     servers = properties.get(BOOTSTRAP)
     return bootstrap_url(servers) if servers and getattr(args, "url_is_default", False) else args.url
 

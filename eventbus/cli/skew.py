@@ -81,7 +81,7 @@ class Tally:
         return sorted(keys, key=lambda one: (-one[2], one[0]))[:top]
 
     def verdict(self) -> str:
-        """One or two lines: is it even, and if not, what to do."""
+        """Return one or two lines: is it even, and if not, what to do."""
         if not self.total:
             return "there is nothing in it"
         number, most = max(self.records.items(), key=lambda one: one[1])

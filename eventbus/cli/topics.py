@@ -96,7 +96,7 @@ def register(subcommands: Subcommands) -> None:
 
 
 def _assignments(text: str) -> tuple[tuple[int, ...], ...]:
-    """An argparse type: ``1,2:2,3``, brokers of partition 0, of partition 1 and so on."""
+    """Return an argparse type: ``1,2:2,3``, brokers of partition 0, of partition 1 and so on."""
     try:
         return tuple(tuple(int(broker) for broker in part.split(":")) for part in text.split(","))
     except ValueError:
@@ -230,7 +230,7 @@ def _filtered_lines(topic: TopicDescription, only: str) -> list[str]:
 
 
 def kafka_lines(topic: TopicDescription) -> list[str]:
-    """A topic in the words and tabs of ``kafka-topics --describe``."""
+    """Return a topic in the words and tabs of ``kafka-topics --describe``."""
     configs = ",".join(f"{key}={entry.value}" for key, entry in sorted(_own_configs(topic).items()))
     replication = max((len(part.replicas) for part in topic.partitions), default=0)
     lines = [
@@ -246,7 +246,7 @@ def kafka_lines(topic: TopicDescription) -> list[str]:
 
 
 def _own_configs(topic: TopicDescription) -> dict[str, Any]:
-    """The configurations that are not the defaults."""
+    """Return the configurations that are not the defaults."""
     return {key: entry for key, entry in topic.configs.items() if entry.value != entry.default}
 
 

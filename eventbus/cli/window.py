@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def point_in_time(text: str) -> int:
-    """An argparse type: a time in milliseconds since 1970, how long ago (``90m``), "earliest" or "latest"."""
+    """Return an argparse type: a time in milliseconds since 1970, how long ago (``90m``), "earliest" or "latest"."""
     if text in ("earliest", "latest", "now"):
         return EARLIEST if text == "earliest" else LATEST
     try:
@@ -37,7 +37,7 @@ def point_in_time(text: str) -> int:
 
 
 async def offsets_at(admin: Admin, partitions: Iterable[TopicPartition], when: int) -> dict[TopicPartition, int]:
-    """The first offset at or after ``when``; the end where there is no record so late."""
+    """Return the first offset at or after ``when``; the end where there is no record so late."""
     listed = list(partitions)
     last = await admin.list_offsets(dict.fromkeys(listed, LATEST))
     found = last if when == LATEST else await admin.list_offsets(dict.fromkeys(listed, when))

@@ -408,7 +408,7 @@ class BusRun:
             await self._progress.wait()
 
     def _working(self) -> list[str]:
-        """The names of the handlers that have not ended."""
+        """Return the names of the handlers that have not ended."""
         return [runner.handler.__name__ for runner in self.runners if not runner.has_left]
 
     async def _close_parts(self) -> None:

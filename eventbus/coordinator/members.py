@@ -199,7 +199,7 @@ class Members:
             self.leader_id = next(member.member_id for member in self if member.joining is not None)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of all members."""
+        """Return the longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def listed(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:

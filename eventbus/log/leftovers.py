@@ -102,7 +102,7 @@ def _renamed(storage: Storage, directory: str, suffix: str) -> str:
 
 
 def deleted_partition(name: str) -> TopicPartition | None:
-    """The partition of a directory that `remove_directory` renamed; None for other names."""
+    """Return the partition of a directory that `remove_directory` renamed; None for other names."""
     directory, dot, unique_id = name.removesuffix(DELETED_SUFFIX).rpartition(".")
     if not name.endswith(DELETED_SUFFIX) or not dot or len(unique_id) != _ID_LENGTH:
         return None

@@ -76,7 +76,7 @@ class MemoryStorage:
         return copy
 
     def files(self) -> dict[str, MemoryFile]:
-        """All present files, by path."""
+        """Return all present files, by path."""
         return self._files
 
     def drop(self, copy: Copy) -> None:

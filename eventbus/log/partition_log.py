@@ -178,11 +178,11 @@ class PartitionLog:
         return self.producers.published_offset(self.last_stable_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with any offset from ``start_offset`` to before ``end_offset``."""
+        """Return the aborted transactions with any offset from ``start_offset`` to before ``end_offset``."""
         return self.producers.aborted.overlapping(start_offset, end_offset)
 
     def aborted_in(self, batches: Buffer, offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that a reader of ``batches`` from ``offset`` on needs."""
+        """Return the aborted transactions that a reader of ``batches`` from ``offset`` on needs."""
         if self.producers.aborted.last_offset < offset:
             return ()
         position = end_offset = 0

@@ -77,7 +77,7 @@ class Hole(msgspec.Struct):
     markers: list[MarkerAgain] = msgspec.field(default_factory=list[MarkerAgain])
 
     def filler(self) -> bytes:
-        """The batches that take the place of the lost offsets."""
+        """Return the batches that take the place of the lost offsets."""
         parts: list[bytearray] = []
         offset = self.first_offset
         for marker in self.markers[: self.end_offset - self.first_offset]:
@@ -386,7 +386,7 @@ class _Analysis:
 
 
 def _header_at(file: File, position: int) -> BatchHeader | None:
-    """The header at a position, if it could be one and its batch ends within the file."""
+    """Return the header at a position, if it could be one and its batch ends within the file."""
     try:
         header = read_header(file.pread(position, HEADER_BYTES))
     except CorruptRecord:
@@ -395,7 +395,7 @@ def _header_at(file: File, position: int) -> BatchHeader | None:
 
 
 def _batch_at(file: File, position: int) -> tuple[BatchHeader, bytes] | None:
-    """The batch at a position, if it is whole and valid."""
+    """Return the batch at a position, if it is whole and valid."""
     header = _header_at(file, position)
     if header is None:
         return None

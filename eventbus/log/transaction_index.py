@@ -66,7 +66,7 @@ class TransactionIndex:
         self._stable_offsets.append(entry.last_stable_offset)
 
     def overlapping(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The transactions with any offset from ``start_offset`` to before ``end_offset``, by their marker."""
+        """Return the transactions with any offset from ``start_offset`` to before ``end_offset``, by their marker."""
         number = bisect_left(self._last_offsets, start_offset)
         found: list[AbortedTransaction] = []
         while number < len(self._last_offsets):

@@ -147,7 +147,7 @@ def advice(key: str, among: Mapping[str, Setting]) -> str:
 
 
 def _places(name: str) -> str:
-    """The clients that have the setting of their own."""
+    """Return the clients that have the setting of their own."""
     calls = {"consumer": ("consumer", "bus.new_consumer"), "producer": ("producer", "bus.new_producer")}
     calls |= dict.fromkeys(OF_A_HANDLER, ("consumer", "@bus.consumer"))
     scopes = [row.scope for row in reversed(TABLE) if row.name == name and row.scope in calls]

@@ -77,7 +77,7 @@ class TestLog:
     # records ---------------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """The names of topics, without internal ones."""
+        """Return the names of topics, without internal ones."""
         with self._memory.broker() as broker:
             return _topics(broker)
 

@@ -21,7 +21,7 @@ _SHORT_FIXTURES = "eventbus_short_fixtures"
 
 @pytest.fixture
 def eventbus_clock() -> FakeClock:
-    """A clock that only the test moves: ``await eventbus_clock.advance(seconds=5)``."""
+    """Return a clock that only the test moves: ``await eventbus_clock.advance(seconds=5)``."""
     from eventbus.testing.clock import FakeClock
 
     return FakeClock()

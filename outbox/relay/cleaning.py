@@ -64,7 +64,7 @@ class Cleaner:
         return [batch.part for batch in self.open]
 
     def ids(self) -> list[int]:
-        """The ids of the published rows, ascending."""
+        """Return the ids of the published rows, ascending."""
         return sorted(chain.from_iterable(batch.part.ids for batch in self.open))
 
     def add(self, batch: Published) -> None:

@@ -127,7 +127,7 @@ def _declared(args: argparse.Namespace) -> tuple[list[Declared], int]:
 
 
 def _known(args: argparse.Namespace, declared: Sequence[Declared]) -> tuple[dict[str, Known], str]:
-    """The history that counts, and where it is from."""
+    """Return the history that counts, and where it is from."""
     from schema_registry.cli.known import known_of
     from schema_registry.tools.judge import Known
     from schema_registry.tools.recorded import known_of_lock
@@ -150,7 +150,7 @@ def _known(args: argparse.Namespace, declared: Sequence[Declared]) -> tuple[dict
 
 
 def _resolved(args: argparse.Namespace, text: SchemaText) -> ParsedSchema:
-    """A schema with what it refers to in the registry."""
+    """Return a schema with what it refers to in the registry."""
     resolved = Resolved()
 
     async def gather(door: Door) -> None:

@@ -117,7 +117,7 @@ def _show(out: Output, args: argparse.Namespace, old: tuple[str, ParsedSchema], 
 
 
 def _rows(old: ParsedSchema, new: ParsedSchema) -> list[Any] | None:
-    """A row for each field; None for formats whose fields we do not know."""
+    """Return a row for each field; None for formats whose fields we do not know."""
     if (old.schema_type, new.schema_type) != ("AVRO", "AVRO"):
         return None
     from schema_registry.tools.fields import compare

@@ -184,7 +184,7 @@ PAGE = 1_000
 
 
 async def all_pages(page: Callable[[int], Awaitable[list[T]]]) -> list[T]:
-    """The items of all pages; ``page`` gives those from an offset on."""
+    """Return the items of all pages; ``page`` gives those from an offset on."""
     items: list[T] = []
     while True:
         found = await page(len(items))

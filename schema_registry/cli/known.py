@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def known_of(
     door: Door, subjects: Iterable[str], also: Iterable[SchemaText] = ()
 ) -> tuple[dict[str, Known], Resolved]:
-    """The subjects as a registry has them; of those it has none of, nothing but their level.
+    """Return the subjects as a registry has them; of those it has none of, nothing but their level.
 
     What ``also`` refers to is resolved with it.
     """

@@ -60,7 +60,7 @@ def _subject(name: str, versions: list[Schema]) -> tuple[object, ...]:
 
 
 def _name(schema: Schema) -> str:
-    """The record's full name; nothing for what has none."""
+    """Return the record's full name; nothing for what has none."""
     import msgspec
 
     try:

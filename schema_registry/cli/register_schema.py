@@ -53,7 +53,7 @@ def request_of(text: SchemaText) -> SchemaRequest:
 
 
 async def _explain(door: Door, out: Output, subject: str, text: SchemaText, error: SchemaRegistryError) -> int:
-    """The same reasons as the registry's, in words that help."""
+    """Return the same reasons as the registry's, in words that help."""
     from schema_registry.cli.known import known_of
     from schema_registry.tools.judge import Declared, judge
     from schema_registry.tools.problems import lines_of_problems

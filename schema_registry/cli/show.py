@@ -53,7 +53,7 @@ def _print(out: Output, schema: Schema, level: str | None) -> None:
 
 
 def pretty(text: str) -> str:
-    """A schema for people: JSON with a line for each field; other formats as they are."""
+    """Return a schema for people: JSON with a line for each field; other formats as they are."""
     import msgspec
 
     from schema_registry.tools.lock import json_lines

@@ -39,7 +39,7 @@ def add_type(parser: argparse.ArgumentParser) -> None:
 
 
 def given_schema(args: argparse.Namespace, source: str | None = None) -> SchemaText:
-    """The schema that the arguments name. Raises UsageError for what cannot be read."""
+    """Return the schema that the arguments name. Raises UsageError for what cannot be read."""
     source = str(args.schema) if source is None else source
     references = tuple(_reference(args, each) for each in args.reference or ())
     if ":" in source and not Path(source).exists():

@@ -47,7 +47,7 @@ def finding(found: Incompatibility, reader: str) -> Finding:
 
 
 def exception(text: str, reader: str) -> Finding:
-    """The finding for a comparison that cannot be made."""
+    """Return the finding for a comparison that cannot be made."""
     line = f"Unexpected exception during compatibility check: {text}"
     return Finding(
         rule="UNEXPECTED_EXCEPTION",
@@ -65,7 +65,7 @@ def exception(text: str, reader: str) -> Finding:
 
 
 def brief(schema: Schema) -> str:
-    """A type in a few words."""
+    """Return a type in a few words."""
     match schema:
         case Union():
             return f"[{', '.join(brief(branch) for branch in schema.branches[:8])}]"
@@ -87,7 +87,7 @@ def _where(found: Incompatibility) -> str:
 
 
 def _fragments(found: Incompatibility) -> tuple[str, str]:
-    """The reader's part and the writer's."""
+    """Return the reader's part and the writer's."""
     match found.rule, found.reader, found.writer:
         case "READER_FIELD_MISSING_DEFAULT_VALUE", Record() as record, _:
             field = record.field(found.detail)
@@ -99,7 +99,7 @@ def _fragments(found: Incompatibility) -> tuple[str, str]:
 
 
 def _said(found: Incompatibility, reader: str, writer: str) -> tuple[str, str]:
-    """The explanation and the cure."""
+    """Return the explanation and the cure."""
     where = _where(found)
     backward = reader == "new"
     mine, theirs = _fragments(found)

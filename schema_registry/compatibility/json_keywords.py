@@ -25,7 +25,7 @@ def at(old: Shape, new: Shape, rule: str, step: str = "") -> Difference:
 
 
 def fragment(schema: Json, step: str) -> Json:
-    """The part of a schema that a step leads to."""
+    """Return the part of a schema that a step leads to."""
     for name in step.split("/")[1:]:
         if isinstance(schema, dict):
             schema = cast("dict[str, Json]", schema).get(name)
@@ -167,7 +167,7 @@ def inner(shape: Shape, keyword: str) -> Place | None:
 
 
 def items(shape: Shape) -> tuple[list[Json] | None, Json]:
-    """The schemas by place (None: the list has none), and the schema of what follows (None: anything)."""
+    """Return the schemas by place (None: the list has none), and the schema of what follows (None: anything)."""
     prefix, items = shape.get("prefixItems"), shape.get("items")
     if prefix is not None:
         return cast("list[Json]", prefix), items

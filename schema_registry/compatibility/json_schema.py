@@ -87,7 +87,7 @@ class _Comparison:
         return tuple(one._replace(path=path + one.path) for one in found) if path and found else found
 
     def _judged(self, old: Shape, new: Shape) -> Found:
-        """Each pair once. A pair inside itself is taken to fit; what relied on that is forgotten again."""
+        """Compare each pair once. A pair inside itself counts as compatible; results based on that are not cached."""
         pair = (id(old.place.schema), id(new.place.schema))
         if pair in self.known:
             return self.known[pair]
@@ -258,7 +258,7 @@ class _Comparison:
         yield from self._beside(old, new, (old.get(keyword), new.get(keyword)), f"/{keyword}", rule)
 
     def _beside(self, old: Shape, new: Shape, taken: tuple[Json, Json], step: str, rule: str) -> Iterator[Difference]:
-        """The additional members that are accepted: all, none, or those that match a schema."""
+        """Yield the additional members that are accepted: all, none, or those that match a schema."""
         before, after = (True if one is None or accepts_all(one) else one for one in taken)
         if equal(before, after):
             return

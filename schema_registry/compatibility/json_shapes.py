@@ -73,7 +73,7 @@ class Place:
         return Place(schema, self.targets)
 
     def followed(self) -> Place:
-        """The place that a ``$ref`` leads to, else this one."""
+        """Return the place that a ``$ref`` leads to, else this one."""
         schema = self.schema
         while isinstance(schema, dict) and id(cast(object, schema)) in self.targets:
             schema = self.targets[id(cast(object, schema))]
@@ -141,7 +141,7 @@ def _simple(place: Place, members: dict[str, Json]) -> Shape:
 
 
 def _parts(members: dict[str, Json]) -> list[Json]:
-    """The schema cut into schemas that say one thing each; notes (title, default, ...) stay with the first."""
+    """Return the schema cut into schemas that say one thing each; notes (title, default, ...) stay with the first."""
     notes = {name: value for name, value in members.items() if name not in CONSTRAINING}
     found: list[dict[str, Json]] = [
         {name: members[name]} for name in ("enum", "const", "not", *COMBINING) if name in members
@@ -170,7 +170,7 @@ def _is_typed(name: str) -> bool:
 
 
 def _of_type(members: dict[str, Json], kind: str) -> dict[str, Json]:
-    """One branch of a list of types, with the keywords that speak of it."""
+    """Return one branch of a list of types, with the keywords that speak of it."""
     names = KEYWORDS.get("number" if kind == "integer" else kind, frozenset[str]())
     return {"type": kind, **{name: value for name, value in members.items() if name in names}}
 

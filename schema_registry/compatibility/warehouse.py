@@ -283,7 +283,7 @@ def nullable(schema: Schema) -> tuple[bool, Schema]:
 
 
 def _origin(field: Field, old: Record) -> Field | None:
-    """The old column of a new field."""
+    """Return the old column of a new field."""
     for name in (field.name, *field.aliases):
         if (found := old.field(name)) is not None:
             return found

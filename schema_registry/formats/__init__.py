@@ -85,7 +85,7 @@ class ParsedSchema(Protocol):
 
 
 def parse(text: SchemaText, resolve: Resolve, *, is_new: bool = True) -> ParsedSchema:
-    """The schema of ``text``; ``resolve`` gives the text of a reference.
+    """Return the schema of ``text``; ``resolve`` gives the text of a reference.
 
     ``is_new=False`` is for schemas that a registry holds already: older registries took defaults of the wrong type.
     Raises `InvalidSchema` with path and reason, `UnknownSchemaType`; what ``resolve`` raises passes through.

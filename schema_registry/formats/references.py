@@ -21,7 +21,7 @@ MAX_TOTAL_CHARACTERS: Final = 8 * 1024 * 1024
 
 
 def closure(text: SchemaText, resolve: Resolve) -> list[tuple[Reference, SchemaText]]:
-    """All that ``text`` refers to, directly or not, each version once, dependencies first.
+    """Return all that ``text`` refers to, directly or not, each version once, dependencies first.
 
     Raises `InvalidSchema` for a circle, for too much of it, and for one name that means two schemas.
     """

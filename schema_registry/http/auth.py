@@ -60,7 +60,7 @@ class Users:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Users:
-        """A line for each: ``alice: secret``, ``bob: secret, read``, ``bearer: token``; ``#`` begins a comment.
+        """Read a file with a user per line: ``alice: secret``, ``bob: secret, read``, ``bearer: token``, ``# comment``.
 
         Raises ConfigError naming the line; it never shows what stands there.
         """

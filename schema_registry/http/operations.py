@@ -102,7 +102,7 @@ def _part(name: str, text: bytes) -> Any:
 
 
 def _strict(body: Any) -> Any:
-    """The same body, that takes no members it does not know."""
+    """Return the same body, that takes no members it does not know."""
     if not isinstance(body, type) or not issubclass(body, msgspec.Struct):
         return cast("Any", body)
     return msgspec.defstruct(body.__name__, [], bases=(body,), forbid_unknown_fields=True, frozen=True)

@@ -52,7 +52,7 @@ class Disconnected(Exception):
 
 @lru_cache(maxsize=256)
 def answer_type(accept: bytes | None) -> bytes:
-    """The content type of the answer to an ``Accept`` header. Raises HttpError 406: it wants nothing we have."""
+    """Return the content type of the answer to an ``Accept`` header. Raises HttpError 406: it wants nothing we have."""
     if accept is None:
         return V1
     best: tuple[float, bytes] | None = None
@@ -96,7 +96,7 @@ def decoded(text: bytes) -> str:
 
 
 def query_of(query: bytes) -> dict[str, list[str]]:
-    """The parameters of a query, in order."""
+    """Return the parameters of a query, in order."""
     found: dict[str, list[str]] = {}
     for pair in query.split(b"&"):
         if pair:
@@ -125,7 +125,7 @@ def integer(text: str) -> int:
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises HttpError 413, Disconnected."""
+    """Return the whole body. Raises HttpError 413, Disconnected."""
     first = await receive()
     if first["type"] != "http.request":
         raise Disconnected
@@ -145,7 +145,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """A body as what it should be. Raises HttpError: 422 for none and for unknown members, 400 for the rest."""
+    """Return a body as what it should be. Raises HttpError: 422 for none and for unknown members, 400 for the rest."""
     if not body.strip():
         raise HttpError(422, "The request body may not be null: send a JSON object")
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def declared_of(bus: EventBus) -> tuple[list[Declared], int]:
-    """The uses of Avro with a schema of their own, and how many others there are. Nothing is opened or asked."""
+    """Return the uses of Avro with a schema of their own, and how many others there are. Nothing is opened or asked."""
     declared: list[Declared] = []
     passed_over = 0
     for use in bus.context.schema_uses():
@@ -41,7 +41,7 @@ def declared_of(bus: EventBus) -> tuple[list[Declared], int]:
 
 
 def _subjects(serde: Avro, topic: str | None) -> Iterator[tuple[str, Schema]]:
-    """The subjects of what is written or read; where they are named after records, one for each kind."""
+    """Yield the subjects of what is written or read; where they are named after records, one for each kind."""
     schema = serde.schema
     if schema is None:
         return
@@ -54,7 +54,7 @@ def _subjects(serde: Avro, topic: str | None) -> Iterator[tuple[str, Schema]]:
 
 
 def place_of_function(function: Any) -> Place | None:
-    """The place of a handler or producer in the source."""
+    """Return the place of a handler or producer in the source."""
     try:
         file = inspect.getsourcefile(function)
         _, line = inspect.getsourcelines(function)

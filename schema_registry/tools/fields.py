@@ -88,7 +88,7 @@ def _beside(doc: str | None, aliases: tuple[str, ...]) -> Iterator[str]:
 
 
 def type_text(schema: Schema) -> str:
-    """A type in a few words: ``null | long (timestamp-micros)``."""
+    """Return a type in a few words: ``null | long (timestamp-micros)``."""
     text = _plain(schema)
     if schema.logical_type is None:
         return text

@@ -11,7 +11,7 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_text(report: Report) -> str:
-    """A suite, with a test case for each subject; one that has errors or warnings has failed."""
+    """Return a suite, with a test case for each subject; one that has errors or warnings has failed."""
     failed = sum(any(problem.level != NOTE for problem in each.problems) for each in report.checked)
     counts = f'tests="{len(report.checked)}" failures="{failed}" errors="0" skipped="0"'
     cases = "".join(_case(report, each) for each in report.checked)

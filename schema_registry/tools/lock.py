@@ -39,7 +39,7 @@ class LockedSubject(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
     readers: list[LockedReader] = []
 
     def reads(self, reader: LockedReader) -> Any:
-        """The schema of a reader, as JSON."""
+        """Return the schema of a reader, as JSON."""
         return self.versions[reader.reads - 1] if isinstance(reader.reads, int) else reader.reads
 
 
@@ -55,7 +55,7 @@ class LockError(ConfigError):
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock file of ``path``. Raises LockError, also when there is none."""
+    """Return the lock file of ``path``. Raises LockError, also when there is none."""
     try:
         lock = msgspec.json.decode(path.read_bytes(), type=Lock)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _check(path: Path, name: str, subject: LockedSubject) -> None:
 
 
 def lock_text(lock: Lock) -> str:
-    """The file's text, with the subjects in order, whatever order they were found in."""
+    """Return the file's text, with the subjects in order, whatever order they were found in."""
     plain = {"lock": FORMAT, "subjects": {name: _plain(subject) for name, subject in sorted(lock.subjects.items())}}
     return json_lines(plain) + "\n"
 
@@ -103,7 +103,7 @@ def _plain(subject: LockedSubject) -> dict[str, Any]:
 
 
 def entries(lock: Lock) -> dict[str, str]:
-    """The text of each subject's entry: whether two locks say the same of it."""
+    """Return the text of each subject's entry: whether two locks say the same of it."""
     return {name: json_lines(_plain(subject)) for name, subject in lock.subjects.items()}
 
 

@@ -18,7 +18,7 @@ _STEP = re.compile(r"\[\]|\{\}|\(.*?\)|<.*?>")
 
 
 def place_of_class(kind: Any) -> Place | None:
-    """The line of ``class``; None for what is written nowhere."""
+    """Return the line of ``class``; None for what is written nowhere."""
     try:
         file = inspect.getsourcefile(kind)
         _, line = inspect.getsourcelines(kind)
@@ -43,7 +43,7 @@ def place_of_field(kind: Any, where: str) -> Place | None:
 
 
 def place_in_file(file: str, where: str) -> Place | None:
-    """The line of a schema's file that names a field."""
+    """Return the line of a schema's file that names a field."""
     name = _STEP.sub("", where.rpartition(".")[2])
     named = re.compile(rf"""["']?name["']?\s*:\s*["']{re.escape(name)}["']""")
     try:
@@ -54,7 +54,7 @@ def place_in_file(file: str, where: str) -> Place | None:
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
-    """The classes that an annotation speaks of: ``list[Leg] | None`` of Leg."""
+    """Yield the classes that an annotation speaks of: ``list[Leg] | None`` of Leg."""
     if isinstance(annotation, type) and not typing.get_args(annotation):
         yield from annotation.__mro__
     for argument in typing.get_args(annotation):

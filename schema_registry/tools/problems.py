@@ -89,7 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines_of(report: Report) -> list[str]:
-    """The report for people."""
+    """Return the report for people."""
     lines: list[str] = []
     for each in report.checked:
         lines += _lines_of_subject(each)

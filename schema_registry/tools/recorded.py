@@ -25,7 +25,7 @@ def _no_references(reference: Reference) -> SchemaText:
 
 
 def known_of_lock(lock: Lock, name: str) -> dict[str, Known]:
-    """The subjects as a lock file has them. Raises LockError for a schema in it that is none."""
+    """Return the subjects as a lock file has them. Raises LockError for a schema in it that is none."""
     return {subject: _known(entry, f"{name}, {subject}") for subject, entry in lock.subjects.items()}
 
 
@@ -84,7 +84,7 @@ def _reads(schema: ParsedSchema, versions: Sequence[str]) -> Any:
 
 
 def with_outdated(checked: Sequence[Checked], before: Lock, after: Lock, file: str, command: str) -> list[Checked]:
-    """The answers, with a warning for each subject of which the file does not say what it should."""
+    """Return the answers, with a warning for each subject of which the file does not say what it should."""
     old, new = entries(before), entries(after)
     stale = {subject for subject, text in new.items() if old.get(subject) != text}
     known = {each.subject for each in checked}

@@ -142,7 +142,7 @@ class Catalog:
 
     @staticmethod
     def schema_of(annotation: Any) -> Schema | None:
-        """A type's own schema; None: it says nothing of one (plain data)."""
+        """Return a type's own schema; None: it says nothing of one (plain data)."""
         if annotation in _PLAIN:
             return None
         from serdes.avro.from_types import schema_of

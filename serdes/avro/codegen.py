@@ -274,7 +274,7 @@ class _Module:
         return [*docstring, *([""] if docstring else []), *mark]
 
     def _attributes(self, record: Record) -> dict[str, str]:
-        """The attribute of each field: its name, where Python and the module's own names allow it."""
+        """Return the attribute of each field: its name, where Python and the module's own names allow it."""
         taken = {known for _, known in self._types.values()} | _TAKEN
         found: dict[str, str] = {}
         for field in record.fields:
@@ -311,7 +311,7 @@ class _Module:
         return code.lay(indent, before, after) if isinstance(code, Code) else [f"{indent}{before}{code}{after}"]
 
     def _value(self, default: Any, schema: Schema) -> str | None:
-        """A default as a Python expression; None when it has none that says the same again."""
+        """Return a default as a Python expression; None when it has none that says the same again."""
         if isinstance(schema, Union):
             schema = next(branch for branch in schema.branches if fits(branch, default))
         if schema.logical_type is not None:
@@ -354,13 +354,13 @@ def _props_argument(props: dict[str, Any]) -> list[str]:
 
 
 def _identifier(name: str) -> str:
-    """A name as Python keeps it."""
+    """Return a name as Python keeps it."""
     name = unicodedata.normalize("NFKC", name)
     return f"_{name.strip('_')}" if name.startswith("__") else name
 
 
 def _members(symbols: Sequence[str]) -> dict[str, str]:
-    """The name of each symbol's member: its own, where an enum allows it."""
+    """Return the name of each symbol's member: its own, where an enum allows it."""
     found: dict[str, str] = {}
     for symbol in symbols:
         name = unicodedata.normalize("NFKC", symbol)
@@ -373,7 +373,7 @@ def _members(symbols: Sequence[str]) -> dict[str, str]:
 
 
 def _docstring(doc: str | None) -> list[str]:
-    """The lines of a docstring that reads as ``doc``; none where it has to be written as a string."""
+    """Return the lines of a docstring that reads as ``doc``; none where it has to be written as a string."""
     if not doc or inspect.cleandoc(doc) != doc or doc == "An enumeration." or '"""' in doc or "\\" in doc:
         return []
     lines = doc.split("\n")

@@ -126,7 +126,7 @@ class _Builder:
         return branches
 
     def _branch(self, description: Description) -> str:
-        """The name that a union knows the type by."""
+        """Return the name that a union knows the type by."""
         if isinstance(description, dict):
             name = f"{description['namespace']}." if description.get("namespace") else ""
             return name + description["name"] if "name" in description else description["type"]
@@ -135,7 +135,7 @@ class _Builder:
     # Named types
 
     def _full_name(self, kind: Any, name: str, mark: AvroType, where: str) -> tuple[str, Json | None]:
-        """The full name, and how its definition begins; None when there is one already."""
+        """Return the full name, and how its definition begins; None when there is one already."""
         if self._namespace is None:
             self._namespace = mark.namespace or ""
         namespace = self._namespace if mark.namespace is None else mark.namespace
@@ -212,7 +212,7 @@ class _Builder:
         return [branches[name] for name in names]
 
     def _default(self, kind: Description, value: Any, exact: bool, where: str) -> tuple[Description, Any]:
-        """The type with the default's branch in front, and the default as JSON."""
+        """Return the type with the default's branch in front, and the default as JSON."""
         if not isinstance(kind, list):
             return kind, MISSING if value is MISSING else self._json(value, kind, where)
         if value is MISSING:
@@ -342,7 +342,7 @@ class _Builder:
 
 
 def _props(mark: AvroType, logical: str | None = None) -> Json:
-    """A type's own members: those of its logical type, then the user's."""
+    """Return a type's own members: those of its logical type, then the user's."""
     if "logicalType" in mark.props:
         return dict(mark.props)
     found: Json = {}

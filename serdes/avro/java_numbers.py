@@ -24,7 +24,7 @@ def float_text(value: float) -> str:
 
 
 def as_float32(value: float) -> float:
-    """The nearest 32-bit float."""
+    """Return the nearest 32-bit float."""
     try:
         return struct.unpack(">f", struct.pack(">f", value))[0]
     except OverflowError:

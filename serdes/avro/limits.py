@@ -77,7 +77,7 @@ _decoder: Final = json.JSONDecoder(parse_constant=_constant, parse_int=_int, par
 
 
 def inner(schema: Schema) -> tuple[Schema, ...]:
-    """The types directly inside a type, in the order in which a text names them."""
+    """Return the types directly inside a type, in the order in which a text names them."""
     match schema:
         case Record():
             return tuple(field.schema for field in schema.fields)

@@ -25,7 +25,7 @@ JAVA_CLASS_PROPS: Final = ("avro.java.string", "java-class", "java-key-class", "
 
 
 def valid_logical_type(schema: Schema) -> str | None:
-    """The schema's logical type, None when it has none that is known and fits."""
+    """Return the schema's logical type, None when it has none that is known and fits."""
     name = schema.props.get("logicalType")
     if not isinstance(name, str) or any(isinstance(schema.props.get(prop), str) for prop in JAVA_CLASS_PROPS):
         return None

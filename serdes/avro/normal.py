@@ -123,7 +123,7 @@ def _sorted(value: Any) -> Any:
 
 
 def _in_form(value: Any, schema: Schema | None) -> Any:
-    """A default read as its type and written again; MISSING when it is lost on that way."""
+    """Return a default read as its type and written again; MISSING when it is lost on that way."""
     if isinstance(schema, Union):
         schema = schema.branches[0] if schema.branches else None
     kind = schema.type if schema is not None else None
@@ -173,5 +173,5 @@ def _double(value: float) -> Any:
 
 
 def _single(value: float) -> Any:
-    """A 32-bit float as the double that prints alike."""
+    """Return a 32-bit float as the double that prints alike."""
     return json.loads(float_text(as_float32(value)))

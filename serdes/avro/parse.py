@@ -55,7 +55,7 @@ def parse(
     validate_defaults: bool = True,
     names: Names = "unicode",
 ) -> Schema:
-    """The schema of a text. ``references`` are the texts of named types that it uses, dependencies first.
+    """Return the schema of a text. ``references`` are the texts of named types that it uses, dependencies first.
 
     Raises AvroSchemaError with the place in the text, the reason, and what to change.
     """
@@ -245,7 +245,7 @@ class Parser:
     # Names
 
     def _name(self, members: Json, path: Path, namespace: str | None) -> tuple[str, str | None]:
-        """The simple name and the namespace of a named type."""
+        """Return the simple name and the namespace of a named type."""
         kind = members["type"]
         given = members.get("name")
         if type(given) is not str:
@@ -342,7 +342,7 @@ def _check_union(union: Union, path: Path) -> None:
 
 
 def _text(members: Json, name: str) -> str | None:
-    """A member that is a string; Java overlooks any other value."""
+    """Return a member that is a string; Java overlooks any other value."""
     value = members.get(name)
     return value if type(value) is str else None
 
@@ -369,7 +369,7 @@ def _has_big_integer(value: Any) -> bool:
 
 
 def _java_double(text: str, path: Path) -> float:
-    """A float's or double's default written as a string, as Java reads it."""
+    """Return a float's or double's default written as a string, as Java reads it."""
     bare = text.strip("".join(map(chr, range(0x21))))
     if not _JAVA_DOUBLE.fullmatch(bare):
         raise error(path, f"{text!r} is no number")

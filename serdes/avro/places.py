@@ -12,7 +12,7 @@ Path = tuple["Path", str | int] | None
 
 
 def render(path: Path) -> str:
-    """A place as a JSON path: ``$.fields[2].type``."""
+    """Return a place as a JSON path: ``$.fields[2].type``."""
     parts: list[str] = []
     while path is not None:
         path, step = path

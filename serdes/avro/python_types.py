@@ -60,7 +60,7 @@ def _read_marks(found: Marked, metadata: tuple[Any, ...]) -> None:
 
 
 def class_mark(kind: type[Any]) -> AvroType:
-    """A class's own ``__avro__``, with the namespace of the nearest parent that has one."""
+    """Return a class's own ``__avro__``, with the namespace of the nearest parent that has one."""
     own = vars(kind).get("__avro__", None)
     mark = own if isinstance(own, AvroType) else AvroType()
     if mark.namespace is None:
@@ -82,7 +82,7 @@ def doc_of(kind: type[Any]) -> str | None:
 
 
 def enum_symbols(kind: type[enum.Enum]) -> dict[str, enum.Enum]:
-    """The members by their symbols: their values where all are names that Avro allows, else their own names."""
+    """Return the members by their symbols: their values where all are names that Avro allows, else their own names."""
     by_value = {member.value: member for member in kind if isinstance(member.value, str) and is_symbol(member.value)}
     return by_value if len(by_value) == len(kind) else {member.name: member for member in kind}
 
@@ -92,7 +92,7 @@ def is_symbol(text: str) -> bool:
 
 
 def defaults_of(kind: Any) -> dict[str, Any]:
-    """The defaults of a class's attributes. A factory that may give another value each time is none."""
+    """Return the defaults of a class's attributes. A factory that may give another value each time is none."""
     if typing.is_typeddict(kind):
         return {}
     if hasattr(kind, "__pydantic_validator__"):

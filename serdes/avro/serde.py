@@ -116,7 +116,7 @@ class Avro:
         return self._with(annotation, self.is_key) if found is None else found
 
     def for_keys(self) -> Avro:
-        """The same for keys."""
+        """Return the same for keys."""
         if self.is_key:
             return self
         found = self._options.made.get((key_of(self.type), id(self._given), True))
@@ -190,7 +190,7 @@ class Avro:
     # alone, with any Kafka client ------------------------------------------------------------------------------------
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """A message's bytes; a schema that is not known yet is registered, and waited for."""
+        """Return a message's bytes; a schema that is not known yet is registered, and waited for."""
         if value is None:
             return None
         data = _waiting(self._writer_of(topic, value).encode, value)
@@ -199,7 +199,7 @@ class Avro:
     def serialize_with_headers(
         self, topic: str, value: Any, headers: Iterable[tuple[str, bytes | None]] = ()
     ) -> tuple[bytes | None, Headers]:
-        """The same with the record's headers: with ``id_in="header"`` the schema's GUID is among them."""
+        """Return the same with the record's headers: with ``id_in="header"`` the schema's GUID is among them."""
         if value is None or not self._options.in_header:
             return self.serialize(topic, value), tuple(headers)
         data = _waiting(self._writer_of(topic, value).encode, value)

@@ -214,7 +214,7 @@ def fingerprint64(schema: Schema) -> int:
 
 
 def fingerprint(schema: Schema, algorithm: str = "md5") -> bytes:
-    """A digest of the canonical form: ``md5``, ``sha256``, or any other that hashlib knows."""
+    """Return a digest of the canonical form: ``md5``, ``sha256``, or any other that hashlib knows."""
     return hashlib.new(algorithm, canonical_form(schema).encode(), usedforsecurity=False).digest()
 
 
@@ -224,7 +224,7 @@ def guid(
     metadata: Mapping[str, Any] | None = None,
     rule_set: Mapping[str, Any] | None = None,
 ) -> str:
-    """The identity that a Confluent registry gives to a schema, as text: see `guid_bytes`."""
+    """Return the identity that a Confluent registry gives to a schema, as text: see `guid_bytes`."""
     return str(uuid.UUID(bytes=guid_bytes(text, references, metadata, rule_set)))
 
 

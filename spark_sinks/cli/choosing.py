@@ -77,7 +77,7 @@ def place_of(args: argparse.Namespace) -> Place:
 
 
 def places_of(args: argparse.Namespace) -> list[Place]:
-    """The same for several topics, named as for a landing: a table each."""
+    """Return the same for several topics, named as for a landing: a table each."""
     place = place_of(args)
     if place.topic is None or not ("," in place.topic or _PATTERN.fullmatch(place.topic)):
         return [place]

@@ -189,7 +189,7 @@ def _targets() -> Iterator[Check]:
 
 
 def _session(spark: SparkSession) -> Iterator[Check]:
-    """The settings that cost a session of the user's own most."""
+    """Yield the settings that cost a session of the user's own most."""
     own = default_conf()
     size, rows, zone = (
         spark.conf.get(name, None)

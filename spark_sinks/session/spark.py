@@ -22,7 +22,7 @@ _MAX_INT = 2**31 - 1
 
 
 def default_conf() -> dict[str, str]:
-    """The settings of `spark_session`, by Spark's names; each can be overridden there."""
+    """Return the settings of `spark_session`, by Spark's names; each can be overridden there."""
     return {
         # Plain local[*] gives up at the first lost worker; 4 is the number of attempts of a task.
         "spark.master": "local[*,4]",
@@ -105,7 +105,7 @@ def _watch_gateway(session: SparkSession) -> None:
 
 
 def connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
-    """A session in a JVM of ours, which ends with it; or, without one, in that of pyspark."""
+    """Return a session in a JVM of ours, which ends with it; or, without one, in that of pyspark."""
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 

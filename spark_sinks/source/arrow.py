@@ -51,7 +51,7 @@ _SCHEMA = pa.schema(
 
 
 def source_schema(*, include_headers: bool) -> pa.Schema:
-    """The columns of the source, those of Spark's Kafka source."""
+    """Return the columns of the source, those of Spark's Kafka source."""
     return _SCHEMA.append(pa.field("headers", _HEADERS)) if include_headers else _SCHEMA
 
 
@@ -63,7 +63,7 @@ def read_range(
     skip_lost: bool = False,
     claims: Claims | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range, a few thousand at a time; the reader has checked the CRCs.
+    """Yield the records of a range, a few thousand at a time; the reader has checked the CRCs.
 
     ``claims`` restores, or refuses, values that are in the store of a claim check; None: they stay as they are.
     ``skip_lost`` passes over what retention takes meanwhile, which raises `OffsetOutOfRange` otherwise.
@@ -87,7 +87,7 @@ def read_range(
 
 
 def _read_arrays(buffer: Buffer, offsets: OffsetRange) -> Iterator[RecordArrays]:
-    """The records of checked batches, in parts that are bounded however well the batches were compressed."""
+    """Yield the records of checked batches, in parts that are bounded however well the batches were compressed."""
     _, at, end = offsets
     while True:
         arrays = _arrays(buffer, offsets._replace(start=at), verify=False, max_grown_bytes=GROWN_BYTES)
@@ -102,7 +102,7 @@ def _read_arrays(buffer: Buffer, offsets: OffsetRange) -> Iterator[RecordArrays]
 def record_batch(
     buffer: Buffer, offsets: OffsetRange, *, include_headers: bool = False, verify: bool = False
 ) -> pa.RecordBatch:
-    """The records of whole log batches that lie in the range, as columns of the source.
+    """Return the records of whole log batches that lie in the range, as columns of the source.
 
     Raises `CorruptRecord` naming the partition. A timestamp that Spark cannot hold (beyond the year 294,246) is null.
     """
@@ -139,7 +139,7 @@ def _columns(
 
 
 def keys_and_values(arrays: RecordArrays) -> tuple[pa.Array, pa.Array]:
-    """All keys and all values; nulls stay apart from empty ones."""
+    """Return all keys and all values; nulls stay apart from empty ones."""
     if len(arrays.data) > _MAX_ARRAY_BYTES:
         raise CorruptRecord(f"batches read together decompress to {len(arrays.data):,} bytes; Spark takes up to 2 GiB")
     bounds = arrays.bounds().astype(np.int32)
@@ -163,7 +163,7 @@ def _timestamps(timestamps_ms: Any) -> pa.Array:
 
 
 def _headers(arrays: RecordArrays) -> pa.Array:
-    """One list per record; null for a record without headers, as in Spark's Kafka source."""
+    """Return one list per record; null for a record without headers, as in Spark's Kafka source."""
     rows: list[Any] = [None] * len(arrays)
     for index in np.flatnonzero(arrays.headers_start >= 0).tolist():
         rows[index] = [{"key": name, "value": value} for name, value in arrays.headers(index)]

@@ -31,7 +31,7 @@ class Cluster:
         self._complaints: list[str] = []
 
     def topics(self) -> list[str]:
-        """All topics, internal ones too. Raises `CoordinatorNotAvailable` when no broker answers within 15 s."""
+        """Return all topics, internal ones too. Raises `CoordinatorNotAvailable` when no broker answers within 15 s."""
         return sorted(self._metadata().topics)
 
     def bounds(self, topic: str) -> PartitionBounds:

@@ -66,7 +66,7 @@ def parse(text: str, option: str) -> Offsets:
 
 
 def resolve(wanted: int, bounds: tuple[int, int]) -> int:
-    """The offset that -2, -1 or an offset stands for."""
+    """Return the offset that -2, -1 or an offset stands for."""
     return bounds[0] if wanted == EARLIEST else bounds[1] if wanted == LATEST else wanted
 
 

@@ -150,7 +150,7 @@ _INSTEAD = {
 
 
 def unknown_topic(topic: str, there: Sequence[str], where: str) -> UnknownTopicOrPartition:
-    """The error for a topic that is not there, with the nearest name."""
+    """Return the error for a topic that is not there, with the nearest name."""
     there = [name for name in there if not name.startswith("__")]
     near = difflib.get_close_matches(topic, there, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(there) or 'none'}"
@@ -158,7 +158,7 @@ def unknown_topic(topic: str, there: Sequence[str], where: str) -> UnknownTopicO
 
 
 def log_directory(path: str) -> str:
-    """The directory a path or ``file://`` URL names, made absolute."""
+    """Return the directory a path or ``file://`` URL names, made absolute."""
     if "://" in path:
         parts = urlsplit(path)
         if parts.scheme != "file":

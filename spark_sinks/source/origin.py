@@ -47,12 +47,12 @@ class Origin(Protocol):
         ...
 
     def stream(self, spark: SparkSession, offsets: Mapping[int, int], max_offsets: int) -> DataFrame:
-        """A stream from ``offsets`` (partitions not named: from the beginning), with Kafka's columns.
+        """Return a stream from ``offsets`` (partitions not named: from the beginning), with Kafka's columns.
 
         Offsets in its checkpoint are Kafka's JSON.
         """
         ...
 
     def batch(self, spark: SparkSession, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
-        """The records between offsets, with Kafka's columns."""
+        """Return the records between offsets, with Kafka's columns."""
         ...

@@ -33,7 +33,7 @@ def open_origin(
 
 
 def topics_of(url: str, topics: str | Sequence[str]) -> list[str]:
-    """The topics that are meant: names, names separated by commas, or ``/regex/`` over the names that are there.
+    """Return the topics that are meant: names, names separated by commas, or ``/regex/`` over the names that are there.
 
     A pattern leaves out names that begin with an underscore: those are internal (``_schemas``). Raises `ConfigError`
     when it matches none, or when no topic is named.

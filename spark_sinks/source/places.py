@@ -11,7 +11,7 @@ from spark_sinks.source.offsets import EARLIEST, to_json
 
 
 def batch_options(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> dict[str, str]:
-    """The options of a batch over the partitions in ``end``, for Spark's Kafka source too."""
+    """Return the options of a batch over the partitions in ``end``, for Spark's Kafka source too."""
     return {
         "assign": msgspec.json.encode({topic: sorted(end)}).decode(),
         "startingOffsets": offsets_option(topic, {each: start.get(each, EARLIEST) for each in end}),

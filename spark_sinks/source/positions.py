@@ -34,7 +34,7 @@ class Position(msgspec.Struct, frozen=True):
     or_latest: bool = False
 
     def place(self, bounds: Bounds, reader: LogReader, *, unnamed: int) -> Offsets:
-        """An offset for every partition in ``bounds``; one that is not named: its beginning (0) or its end (1).
+        """Return an offset for every partition in ``bounds``; one that is not named: its beginning (0) or its end (1).
 
         Raises `ConfigError` for a partition that is named but not there.
         """

@@ -52,7 +52,7 @@ class Stage:
         self._files = make_files(self.root)
 
     def directory(self, state: SinkState) -> str:
-        """The directory for the next batch; it exists afterwards."""
+        """Return the directory for the next batch; it exists afterwards."""
         name = self._name(state)
         self._files.makedirs(name)
         return text_of(self.root / name)

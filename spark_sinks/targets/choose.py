@@ -27,7 +27,7 @@ class TargetOptions(NamedTuple):
 
 
 def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
-    """The target for a path or URL; nothing is made or connected before its `Target.open`.
+    """Return the target for a path or URL; nothing is made or connected before its `Target.open`.
 
     ``./warehouse/orders`` or ``file:///...``: a directory of Parquet files · ``delta:./lake/orders`` ·
     ``iceberg:./lake/orders`` or ``iceberg:<catalog>.<namespace>.<table>`` · ``s3://bucket/orders`` (``gs://``,

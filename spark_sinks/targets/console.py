@@ -26,7 +26,7 @@ _CELL = 40
 
 
 def open_console(options: TargetOptions) -> ConsoleTarget:
-    """The target that prints."""
+    """Return the target that prints."""
     return ConsoleTarget(stage=options.stage)
 
 

@@ -12,12 +12,12 @@ from spark_sinks.targets.target import Founding, SinkState
 
 
 def new_id() -> str:
-    """An id for a table: 8 hexadecimal digits. It is in the names of its files."""
+    """Return an id for a table: 8 hexadecimal digits. It is in the names of its files."""
     return uuid.uuid4().hex[:8]
 
 
 def found(founding: Founding, id: str, now_ms: int) -> SinkState:
-    """The account of a table that does not exist yet. Epoch 0: it still has to be taken over."""
+    """Return the account of a table that does not exist yet. Epoch 0: it still has to be taken over."""
     return SinkState(
         id=id,
         topic=founding.topic,
@@ -70,7 +70,7 @@ def check_founding(name: str, state: SinkState, founding: Founding) -> None:
 
 
 def fenced(name: str, state: SinkState) -> ProducerFenced:
-    """The error for a commit of a landing that is not the table's any more."""
+    """Return the error for a commit of a landing that is not the table's any more."""
     return ProducerFenced(
         f"another landing took {name} over (this one is epoch {state.epoch}): nothing of this batch was landed; "
         f"stop one of the two"

@@ -79,7 +79,7 @@ class TableLog(Protocol):
         ...
 
     def account(self) -> tuple[SinkState, Epochs]:
-        """The account. Raises `ConfigError` for a table that no landing made."""
+        """Return the account. Raises `ConfigError` for a table that no landing made."""
         ...
 
     def fits(self, columns: pa.Schema) -> bool:
@@ -100,7 +100,7 @@ class TableLog(Protocol):
         ...
 
     def files(self) -> dict[str, list[int]]:
-        """The sizes of the files by partition directory."""
+        """Return the sizes of the files by partition directory."""
         ...
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...

@@ -48,12 +48,12 @@ def sorts_below(directory: str, before: str | None) -> bool:
 
 
 def join(directory: str, name: str) -> str:
-    """A path below a table; the directory may be the table itself."""
+    """Return a path below a table; the directory may be the table itself."""
     return f"{directory}/{name}" if directory else name
 
 
 def parent(path: str) -> str:
-    """The directory of a path below a table; ``""`` is the table itself."""
+    """Return the directory of a path below a table; ``""`` is the table itself."""
     return path.rpartition("/")[0]
 
 

@@ -70,7 +70,7 @@ def rewrite(
 
 
 def fitted(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """A batch with these columns: wider types, and nulls where it has none."""
+    """Return a batch with these columns: wider types, and nulls where it has none."""
     import pyarrow as pa
 
     arrays = [

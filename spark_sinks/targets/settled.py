@@ -20,7 +20,7 @@ Ends = dict[tuple[bytes | None, int], int]
 
 
 def ends_of(files: Sequence[StagedFile]) -> Ends:
-    """The offset of the last tombstone of each key in each partition."""
+    """Return the offset of the last tombstone of each key in each partition."""
     import pyarrow as pa
 
     ends: Ends = {}

@@ -175,11 +175,11 @@ class Target(Protocol):
         ...
 
     def stage_directory(self) -> str:
-        """The absolute directory for staged files; it exists, and what a crash left there is gone."""
+        """Return the absolute directory for staged files; it exists, and what a crash left there is gone."""
         ...
 
     def commit(self, batch: Batch, now_ms: int) -> SinkState:
-        """All of it, or, after a crash at any step, nothing.
+        """Commit the whole batch, or nothing of it after a crash at any step.
 
         Raises `ProducerFenced` when another landing took the table over, `StorageError` and `StorageFull`; then nothing
         was committed as far as this process knows, and the table must be opened again.
@@ -217,7 +217,7 @@ class Target(Protocol):
 
 
 def read_account(data: bytes | str, where: str) -> SinkState:
-    """The account that JSON holds. Raises `CorruptRecord` for what is damaged, or of a later release."""
+    """Return the account that JSON holds. Raises `CorruptRecord` for what is damaged, or of a later release."""
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version <= VERSION:

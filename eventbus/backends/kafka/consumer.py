@@ -223,7 +223,7 @@ class KafkaConsumer:
         return sorted(self._matching())
 
     def _matching(self) -> set[str]:
-        """The existing topics among those subscribed to."""
+        """Return the existing topics among those subscribed to."""
         counts = self._backend.known_counts
         if counts is not self._matched_in:
             topics = {topic for topic in self._topics if topic in counts}

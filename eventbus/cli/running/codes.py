@@ -24,5 +24,5 @@ def of_process(returncode: int) -> int:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """One for several processes: a failure before all, then what was killed, then what was cut off."""
+    """Return one for several processes: a failure before all, then what was killed, then what was cut off."""
     return max(codes, key=lambda code: (code == FAILURE, code), default=STOPPED)

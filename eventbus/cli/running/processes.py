@@ -105,7 +105,7 @@ class Supervisor:
         self._changed_at: float | None = None
 
     def run(self, health: HealthServer | None = None) -> int:
-        """The exit code."""
+        """Return the exit code."""
         with ExitStack() as stack:
             if health is not None:
                 stack.enter_context(health.around(OfWorkers(self._ask_standings, self._ask_samples)))

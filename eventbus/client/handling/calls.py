@@ -174,7 +174,7 @@ class Calls:
     def of(
         self, chunk: FetchedRecords, driver: PartitionDriver | None = None, given: set[int] | None = None
     ) -> Callable[..., Any]:
-        """A function of a record's index that begins its call. On the event loop, or in the thread (`on_loop`).
+        """Return a function of a record's index that begins its call. On the event loop, or in the thread (`on_loop`).
 
         Records that are acknowledged by hand belong to ``driver``; those that reach the handler are added to ``given``.
         """

@@ -229,7 +229,7 @@ class Delayed(PartitionDriver):
 
 
 def chunk_of(entry: Entry) -> FetchedRecords:
-    """A fetch of the one record."""
+    """Return a fetch of the one record."""
     record = entry.record
     return FetchedRecords(
         record.topic,

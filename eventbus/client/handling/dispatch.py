@@ -90,7 +90,7 @@ class Dispatch:
         self.work = self._choose()
 
     def of_retries(self) -> Dispatch:
-        """The same for records that come from the retry topic; they share threads and counts."""
+        """Return the same for records that come from the retry topic; they share threads and counts."""
         if self.calls.units is None:
             return self
         other = copy.copy(self)

@@ -70,7 +70,7 @@ class Injection:
         """The functions, each after those that it needs."""
 
     def around(self, names: Mapping[Role, str], leading: Sequence[str], overrides: Overrides) -> Callable[..., Any]:
-        """The handler with its dependencies filled in, a function of ``leading`` and the other ``names``.
+        """Return the handler with its dependencies filled in, a function of ``leading`` and the other ``names``.
 
         ``names``: the parameter of each role. Raises ConfigError for overrides that cannot be.
         """
@@ -120,7 +120,7 @@ class _Plan:
         """Maps a parameter of the handler to the step that provides it."""
 
     def add(self, mark: Dependency, path: tuple[str, ...]) -> int:
-        """The number of the step that gives the value of ``mark``. ``path``: the parameters that lead to it."""
+        """Return the number of the step that gives the value of ``mark``. ``path``: the parameters that lead to it."""
         where = f"{self._where}: parameter {' -> '.join(path)}"
         call = mark.dependency
         if not callable(call):
@@ -188,7 +188,7 @@ class _Plan:
 
 
 def marked(function: Callable[..., Any], hints: Mapping[str, Any]) -> dict[str, Dependency]:
-    """The parameters that `Depends` gives, from a default or from ``Annotated``."""
+    """Return the parameters that `Depends` gives, from a default or from ``Annotated``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin that does not tell
@@ -255,7 +255,7 @@ def _written(
 
 
 def _calling(function: Callable[..., Any], call: str) -> list[str]:
-    """The call of the handler: what it opened stays open until all that it yields is taken."""
+    """Return the call of the handler: what it opened stays open until all that it yields is taken."""
     own = own_function(function)
     if inspect.isasyncgenfunction(inspect.unwrap(own)):
         return [f"async for __value in {call}:", "    yield __value"]
@@ -277,7 +277,7 @@ def _passed(arguments: Mapping[str, int | Role], names: Mapping[Role, str]) -> s
 
 
 def _managed(step: _Step) -> Callable[..., Any]:
-    """A generator's function as one of a context that lets every error out."""
+    """Return a generator's function as one of a context that lets every error out."""
     if not step.opening.endswith("with "):
         return step.call
     kind, opened = (_Context, contextmanager(step.call))

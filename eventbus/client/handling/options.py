@@ -41,7 +41,7 @@ _CONSUMER_OPTIONS = (
 
 @cache
 def _options() -> Mapping[str, Setting]:
-    """The options of a handler by each name that is accepted; those of its consumer are among them."""
+    """Return the options of a handler by each name that is accepted; those of its consumer are among them."""
     return {**known(*OF_A_CONSUMER), **known("librdkafka consumer", own=True), **known(*OF_A_HANDLER)}
 
 
@@ -122,7 +122,7 @@ def producer_spec(
     partitioner: str | PartitionFunction | None,
     config: Mapping[str, Any],
 ) -> ProducerSpec:
-    """The options of ``@producer``, checked. Raises ConfigError."""
+    """Return the options of ``@producer``, checked. Raises ConfigError."""
     if "transactional_id" in map(as_keyword, config):
         raise ConfigError(
             f"@producer({topic!r}) takes no transactional_id, because it does not begin or commit transactions. Use "
@@ -205,7 +205,7 @@ def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> Consume
 
 
 def _tunable() -> list[str]:
-    """The numbers among the options, and those that concern one process."""
+    """Return the numbers among the options, and those that concern one process."""
     numbers = [row.name for row in rows(*OF_A_HANDLER).values() if row.kind in ("int", "long")]
     return [*numbers, "timeout", "group_instance_id", "client_id"]
 
@@ -227,7 +227,7 @@ def _names(topics: Any) -> tuple[str, ...]:
 
 
 def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
-    """The same options in the form that the spec has them."""
+    """Return the same options in the form that the spec has them."""
     options = dict(options)
     if "isolation_level" in options:
         options["isolation_level"] = read_isolation(options["isolation_level"], f"{where}: ")

@@ -349,7 +349,7 @@ def nothing_before(topic_partition: TopicPartition, next_offset: int) -> Fetched
 
 
 def part_of(chunk: FetchedRecords, start: int, end: int, left_out: Collection[int] = ()) -> FetchedRecords:
-    """The records of ``chunk`` from ``start`` up to ``end``, without those left out."""
+    """Return the records of ``chunk`` from ``start`` up to ``end``, without those left out."""
     if start == 0 and end == len(chunk) and not left_out:
         return chunk
     kept = bytearray(b"\1") * (end - start)

@@ -801,7 +801,7 @@ class PartitionWork:
             self._slice.is_ended = True
 
     def _begun_below(self) -> int:
-        """The offset after the highest record begun."""
+        """Return the offset after the highest record begun."""
         below = self._progress.ended_below()
         for call in self._calls:
             if begun := _begun(call):

@@ -27,7 +27,7 @@ _STREAMS = (
 
 
 def published_type(function: Callable[..., Any], frame: FrameType | None) -> Any:
-    """The annotation of one output; None: it is not known."""
+    """Return the annotation of one output; None: it is not known."""
     own = own_function(function)
     local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
     try:
@@ -42,7 +42,7 @@ def published_type(function: Callable[..., Any], frame: FrameType | None) -> Any
 
 
 def serdes_named(annotation: Any) -> dict[type, Serde]:
-    """The serdes that a return annotation itself names, by the types of its values."""
+    """Return the serdes that a return annotation itself names, by the types of its values."""
     serde = serde_named(annotation)
     if serde is None:
         return {}
@@ -65,7 +65,7 @@ def serdes_meant(annotation: Any, serdes: Mapping[type, Serde]) -> dict[type, Se
 
 
 def arms_of(annotation: Any) -> list[type]:
-    """The classes that values of an annotation have."""
+    """Return the classes that values of an annotation have."""
     annotation = split_optional(annotation)[0]
     if typing.get_origin(annotation) is typing.Annotated:
         return arms_of(typing.get_args(annotation)[0])

@@ -49,7 +49,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return self.record_name is None and self.transaction_name is None and self.unit_name is None
 
     def filled(self, function: Callable[..., Any], overrides: Overrides) -> Callable[..., Any]:
-        """The handler ``function`` with what it depends on. Raises ConfigError for overrides that cannot be."""
+        """Return the handler ``function`` with what it depends on. Raises ConfigError for overrides that cannot be."""
         if self.injection is None:
             return function
         names: dict[Role, str | None] = {
@@ -310,7 +310,7 @@ def _names_serde(hint: Any) -> bool:
 
 
 def _bare(hint: Any) -> Any:
-    """The annotation without marks for others, and a record, or a list of records, without its types."""
+    """Return the annotation without marks for others, and a record, or a list of records, without its types."""
     if typing.get_origin(hint) in (typing.Annotated, ConsumerRecord):
         return hint.__origin__
     is_list = typing.get_origin(hint) is list and typing.get_origin(typing.get_args(hint)[0]) is ConsumerRecord

@@ -168,7 +168,7 @@ class Watch:
             await self._timers.sleep(self._look())
 
     def _look(self) -> float:
-        """One look at all calls; seconds until the next one."""
+        """Return one look at all calls; seconds until the next one."""
         now, timeout = self._timers.current_time(), self.timeout_seconds
         pause = self._interval_seconds
         for one, seen in list(self._seen.items()):

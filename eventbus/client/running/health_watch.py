@@ -205,7 +205,7 @@ class _Track:
             self._lags.popleft()
 
     def _trend(self, lag: int, now: float) -> float | None:
-        """The rate in records per second."""
+        """Return the rate in records per second."""
         then, before = self._lags[0]
         return round((lag - before) / (now - then), 1) if now > then else None
 

@@ -172,7 +172,7 @@ class Contents(ABC, Generic[K, V]):
 
     @abstractmethod
     def _remedy(self) -> str:
-        """The fix for the broken entry."""
+        """Return the fix for the broken entry."""
 
 
 class _NoKey(NamedTuple):

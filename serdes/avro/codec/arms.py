@@ -29,7 +29,7 @@ def record_names(kind: Any) -> tuple[str, ...]:
 
 
 def arm_for(schema: Schema, arms: Arms) -> Any:
-    """The annotation among ``arms`` that holds values of ``schema``. Raises AvroTypeError."""
+    """Return the annotation among ``arms`` that holds values of ``schema``. Raises AvroTypeError."""
     rated = [(_rating(schema, shape_of(one)), one) for one in arms.annotations]
     best, arm = max(rated, key=lambda one: one[0])
     if best == 0:

@@ -149,7 +149,7 @@ def _write_uuid_bytes(value: Any) -> bytes:
 
 
 def _unscaled(value: Any, scale: int) -> int:
-    """The number that a decimal of this scale is stored as."""
+    """Return the number that a decimal of this scale is stored as."""
     _need(value, Decimal, "Decimal")
     sign, digits, exponent = cast("Decimal", value).as_tuple()
     if not isinstance(exponent, int):

@@ -11,7 +11,7 @@ from serdes.avro.schema import Array, Enum, Fixed, Map, Record, Schema, Union
 
 
 def default_bytes(schema: Schema, value: Any) -> bytes:
-    """A default (JSON) in Avro's binary form; fields that a nested record leaves out have their own defaults.
+    """Return a default (JSON) in Avro's binary form; fields that a nested record leaves out have their own defaults.
 
     Raises AvroTypeError for a value that is none of the schema's.
     """

@@ -72,7 +72,7 @@ class _LibraryDecoder(Decoder):
         self.decode = decode
 
     def explain(self, error: Exception) -> AvroDataError:
-        """The same error in words. fastavro does not report the field."""
+        """Return the same error in words. fastavro does not report the field."""
         if isinstance(error, (EOFError, IndexError)):
             return AvroDataError("the message ends before the value does")
         return _in_words(error)
@@ -91,7 +91,7 @@ class _LibraryEncoder(Encoder):
         self.encode = encode
 
     def explain(self, error: Exception) -> AvroDataError:
-        """The same error in words."""
+        """Return the same error in words."""
         return _in_words(error)
 
 

@@ -112,5 +112,5 @@ def excess(schema: Schema, apart: Container[int]) -> int:
 
 
 def excess_inside(record: Record, apart: Container[int]) -> int:
-    """The same of a record's fields together."""
+    """Return the same of a record's fields together."""
     return sum(excess(field.schema, apart) for field in record.fields)

@@ -61,7 +61,7 @@ class Decoder:
         self.decode: Callable[[bytes, int], Any] = code.source.build()["decode"]
 
     def explain(self, error: Exception) -> AvroDataError:
-        """The same error, with the field and in words."""
+        """Return the same error, with the field and in words."""
         path = self._source.path_of(error)
         if isinstance(error, AvroDataError):
             return AvroDataError(error.reason, path + error.path)
@@ -141,7 +141,7 @@ class _Reader:
         return self._converted(self._primitive(writer, reader), reader, annotation, shape)
 
     def _called(self, key: Any, writer: Schema, reader: Schema, annotation: Any) -> str:
-        """A call of the function that reads it, which is written when it is needed first."""
+        """Return a call of the function that reads it, which is written when it is needed first."""
         source = self.source
         name = self._functions.get(key)
         if name is None:
@@ -346,7 +346,7 @@ class _Reader:
         return self._made(reader, shape, given)
 
     def _attributes(self, reader: Record, shape: Object) -> dict[str, Any]:
-        """The annotations of the fields that the class has."""
+        """Return the annotations of the fields that the class has."""
         found = {field.name: shape.attribute(field.name, *field.aliases) for field in reader.fields}
         have = {one.name for one in found.values() if one is not None}
         missing = [one.name for one in shape.attributes if one.required and one.name not in have]
@@ -362,7 +362,7 @@ class _Reader:
         }
 
     def _made(self, reader: Record, shape: Shape, given: dict[str, str]) -> str:
-        """The expression of a record made of its fields' variables."""
+        """Return the expression of a record made of its fields' variables."""
         if not isinstance(shape, Object):
             return "{" + ", ".join(f"{field.name!r}: {given[field.name]}" for field in reader.fields) + "}"
         of = {one.name: value for name, value in given.items() if (one := self._attribute(reader, shape, name))}

@@ -105,7 +105,7 @@ class Object(Shape, frozen=True):
     how: str = "call"
 
     def attribute(self, *names: str) -> Attribute | None:
-        """The one that a field of these names (its own, then aliases) is kept in."""
+        """Return the one that a field of these names (its own, then aliases) is kept in."""
         for name in names:
             for one in self.attributes:
                 if name in (one.name, one.data_name):
@@ -214,7 +214,7 @@ def _of_class(kind: type[Any], annotation: Any) -> Shape:
 
 
 def check_of(annotation: Any) -> Callable[[Any], Any] | None:
-    """The function that checks a value against the constraints in ``Annotated``; None if there are none."""
+    """Return the function that checks a value against the constraints in ``Annotated``; None if there are none."""
     if typing.get_origin(annotation) is not typing.Annotated:
         return None
     survey = Survey(annotation, only_marks=True)
@@ -248,7 +248,7 @@ def _hints(kind: type[Any], annotation: Any) -> dict[str, Any]:
 
 
 def _filled(hint: Any, meant: typing.Mapping[Any, Any]) -> Any:
-    """A hint with type variables, of which it is known what they mean; ``list[T]`` has one, too."""
+    """Return a hint with type variables, of which it is known what they mean; ``list[T]`` has one, too."""
     if isinstance(hint, typing.TypeVar):
         return meant.get(hint, hint)
     if isinstance(hint, type):
@@ -286,7 +286,7 @@ def _alias(alias: Any) -> str | None:
 
 
 def pydantics_fields(kind: Any) -> Mapping[str, Any]:
-    """The fields of a pydantic model or dataclass; empty for other classes."""
+    """Return the fields of a pydantic model or dataclass; empty for other classes."""
     return getattr(kind, "model_fields", None) or getattr(kind, "__pydantic_fields__", {})
 
 

@@ -98,7 +98,7 @@ class Source:
         return f"{prefix}{next(self._fresh)}"
 
     def bind(self, value: Any, name: str) -> str:
-        """A name under which the code finds ``value``."""
+        """Return a name under which the code finds ``value``."""
         found = self._names.setdefault(name, value)
         if found is not value:
             name = self.fresh(name)
@@ -119,7 +119,7 @@ class Source:
     # errors ----------------------------------------------------------------------------------------------------------
 
     def path_of(self, error: BaseException) -> str:
-        """The field that the code was at when it raised."""
+        """Return the field that the code was at when it raised."""
         found: list[str] = []
         at: TracebackType | None = error.__traceback__
         while at is not None:

@@ -37,7 +37,7 @@ class Symbols(dict[int, Any]):
 
 
 def symbol_names(kind: type[enum.Enum], schema: Enum) -> dict[str, enum.Enum]:
-    """The members by their symbols: by value where the values are the symbols, else by name."""
+    """Return the members by their symbols: by value where the values are the symbols, else by name."""
     by_value = {str(one.value): one for one in kind if isinstance(one.value, str)}
     by_name = {one.name: one for one in kind}
     as_value, as_name = (sum(one in known for one in schema.symbols) for known in (by_value, by_name))
@@ -45,7 +45,7 @@ def symbol_names(kind: type[enum.Enum], schema: Enum) -> dict[str, enum.Enum]:
 
 
 def member_of(kind: type[enum.Enum], schema: Enum) -> Callable[[str], Any]:
-    """The member of a symbol."""
+    """Return the member of a symbol."""
     members = symbol_names(kind, schema)
 
     def find(symbol: str) -> Any:
@@ -86,7 +86,7 @@ def is_constant(value: Any) -> bool:
 
 
 def kept_apart(schema: Schema) -> set[int]:
-    """The records whose code is a function: they hold themselves, or are met more than once."""
+    """Return the records whose code is a function: they hold themselves, or are met more than once."""
     seen: dict[int, Record] = {}
     found: set[int] = set()
     todo = [schema]
@@ -111,7 +111,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_fixed(value: Any, size: int) -> bytes:
-    """The same, of that size."""
+    """Return the same, of that size."""
     data = as_bytes(value)
     if len(data) != size:
         raise ValueError(f"{len(data)} bytes, where the schema says {size}")

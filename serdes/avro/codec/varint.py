@@ -11,7 +11,7 @@ _MOST_SMALL = 1024
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """The number at ``at``, and where the next thing begins. IndexError when the data end before it does.
+    """Return the number at ``at``, and where the next thing begins. IndexError when the data end before it does.
 
     Written out: a timestamp has six bytes, and a loop over them costs twice as much.
     """
@@ -45,7 +45,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_int(data: bytes, at: int) -> tuple[int, int]:
-    """The same, of 32 bits."""
+    """Return the same, of 32 bits."""
     n, at = read_long(data, at)
     if not -0x80000000 <= n <= 0x7FFFFFFF:
         raise ValueError(f"the number {n} has more than 32 bits")
@@ -89,7 +89,7 @@ small = SMALL.get
 
 
 def long_bytes(n: Any) -> bytes:
-    """A number of 64 bits. Raises TypeError, ValueError."""
+    """Return a number of 64 bits. Raises TypeError, ValueError."""
     if not isinstance(n, int):
         raise TypeError(f"{n!r:.80} is {type(n).__name__}, not int")
     if not -0x8000000000000000 <= n <= 0x7FFFFFFFFFFFFFFF:
@@ -118,7 +118,7 @@ def _tail(n: int) -> bytes:
 
 
 def int_bytes(n: Any) -> bytes:
-    """A number of 32 bits."""
+    """Return a number of 32 bits."""
     if isinstance(n, int) and not -0x80000000 <= n <= 0x7FFFFFFF:
         raise ValueError(f"{n} does not fit an Avro int (32 bits)")
     return long_bytes(n)

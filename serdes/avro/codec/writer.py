@@ -50,7 +50,7 @@ class Encoder:
         self.encode: Callable[[Any, bytes], bytes] = code.source.build()["encode"]
 
     def explain(self, error: Exception) -> AvroDataError:
-        """The same error, with the field and in words."""
+        """Return the same error, with the field and in words."""
         path = self._source.path_of(error)
         if isinstance(error, AvroDataError):
             return AvroDataError(error.reason, path + error.path)
@@ -179,7 +179,7 @@ class _Writer:
     # single values ---------------------------------------------------------------------------------------------------
 
     def _converted(self, name: str, schema: Schema, annotation: Any, shape: Shape) -> str:
-        """The value as the schema's own type has it."""
+        """Return the value as the schema's own type has it."""
         logical = conversion_of(schema)
         if type(shape) is Shape:
             if logical is None:
@@ -202,7 +202,7 @@ class _Writer:
         raise self._misfit(schema, annotation)
 
     def _raw(self, name: str, logical: Conversion) -> str:
-        """A value in the form below its logical type. Readers of the logical type must be able to convert it."""
+        """Return a value in the form below its logical type. Readers of the logical type must be able to convert it."""
         return name if logical.is_lossy else f"{self.source.bind(logical.checked, 'checked')}({name})"
 
     def _primitive(self, value: str, schema: Schema, parts: list[tuple[str, Any]]) -> None:
@@ -272,7 +272,7 @@ class _Writer:
         self._joined(result, long_bytes(index), inner)
 
     def _branch_annotations(self, schema: Union, annotation: Any, shape: Shape) -> dict[int, Any]:
-        """The annotation of each branch that values of this type can be written as. Every arm must have one."""
+        """Return the annotation of each branch that values of this type can be written as. Every arm must have one."""
         if type(shape) is Shape:
             return dict.fromkeys(range(len(schema.branches)), Any)
         arms = shape if isinstance(shape, Arms) else Arms((annotation,))

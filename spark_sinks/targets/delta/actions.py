@@ -27,7 +27,7 @@ _LONGEST_TEXT = 64
 
 
 def add_action(table: Place, file: Placed, now_ms: int) -> AddAction:
-    """The action that adds a Parquet file which is in its place already."""
+    """Return the action that adds a Parquet file which is in its place already."""
     from deltalake.transaction import AddAction
 
     with parquet_file(table / file.path) as parquet:

@@ -221,7 +221,7 @@ class DeltaLog:
             )
 
     def columns(self) -> pa.Schema | None:
-        """The columns of the table; None as long as it has only the founding's."""
+        """Return the columns of the table; None as long as it has only the founding's."""
         import pyarrow as pa
 
         columns = pa.schema(self.table.schema().to_arrow())

@@ -20,7 +20,7 @@ def open_delta(
     make_files: MakeFiles = files_at,
     make_log: Callable[[Place, str], TableLog] = DeltaLog,
 ) -> LoggedTarget:
-    """The table at ``directory``. Raises `ConfigError` when ``deltalake`` is not installed."""
+    """Return the table at ``directory``. Raises `ConfigError` when ``deltalake`` is not installed."""
     require_deltalake()
     if unquote(str(directory)) != str(directory):
         raise ConfigError(f"delta:{directory}: Delta's libraries read %.. in a directory's name as a letter: rename it")

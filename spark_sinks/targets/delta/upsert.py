@@ -21,7 +21,7 @@ _NEWER = "(s._partition <> t._partition or s._offset > t._offset)"
 
 
 def batch_rows(files: Sequence[StagedFile], columns: pa.Schema) -> pa.Table:
-    """All staged rows with the table's columns and `TOMBSTONE`, those that directories name among them."""
+    """Return all staged rows with the table's columns and `TOMBSTONE`, those that directories name among them."""
     import pyarrow as pa
 
     columns = columns.append(pa.field(TOMBSTONE, pa.bool_()))
@@ -74,12 +74,12 @@ def changes(rows: pa.Table, keys: Sequence[str], having: Callable[[pa.Array], pa
 
 
 def record_key_of(columns: pa.Schema) -> str:
-    """The column that holds the record's key: values without fields are in ``value``, next to ``key``."""
+    """Return the column that holds the record's key: values without fields are in ``value``, next to ``key``."""
     return KEY if KEY in columns.names else "key"
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The newest row of each key, by partition and offset."""
+    """Return the newest row of each key, by partition and offset."""
     rows = rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
     last = _numbered(rows.select(list(keys))).group_by(list(keys)).aggregate([("_row", "max")])
     return rows.take(last["_row_max"])

@@ -210,7 +210,7 @@ class IcebergLog:
             transaction.commit_transaction()
 
     def _directory(self, file: Any) -> str:
-        """The partition directory of a data file, below `data`."""
+        """Return the partition directory of a data file, below `data`."""
         data = f"{self._where.directory / self.data}/"
         return parent(str(self._place(file.file_path)).removeprefix(data))
 

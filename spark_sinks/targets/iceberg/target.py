@@ -51,7 +51,7 @@ def open_iceberg(
     make_files: MakeFiles = files_at,
     make_log: Callable[[Where, str], TableLog] = IcebergLog,
 ) -> LoggedTarget:
-    """The table that a path or ``catalog.namespace.table`` names. Raises `ConfigError` without ``pyiceberg``."""
+    """Return the table that a path or ``catalog.namespace.table`` names. Raises `ConfigError` without ``pyiceberg``."""
     try:
         import pyiceberg as _  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:

@@ -60,7 +60,7 @@ def successor(
     rejected: list[str] | None = None,
     swap: str | None = None,
 ) -> Entry:
-    """The entry after ``last`` in the same epoch."""
+    """Return the entry after ``last`` in the same epoch."""
     return Entry(
         number=last.number + 1,
         what=what,
@@ -77,7 +77,7 @@ class _Version(msgspec.Struct):
 
 
 def newest(files: Files) -> Entry | None:
-    """The newest entry; None where no table was founded. Raises `CorruptRecord` for a ledger with holes."""
+    """Return the newest entry; None where no table was founded. Raises `CorruptRecord` for a ledger with holes."""
     paths = sorted(path for path in files.files_below(LEDGER) if _is_entry(path))
     for number, path in enumerate(paths):
         if path != entry_path(number):

@@ -108,7 +108,7 @@ class Dialect(ABC):
         return None
 
     def create(self, layout: Layout) -> list[str]:
-        """The statements that make a table. One that holds records has them as its primary key."""
+        """Return the statements that make a table. One that holds records has them as its primary key."""
         keys = sum(column.is_key for column in layout.columns)
         # Nullable, what is not a key: of a record without a value, and of those before a column was added.
         lines = [f"{self.quote(column.name)} {self.type_of(column, keys)}" for column in layout.columns]
@@ -192,7 +192,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def read(self, column: Column) -> str:
-        """The expression that gives a column as `values.unwire` takes it."""
+        """Return the expression that gives a column as `values.unwire` takes it."""
 
     def select(self, layout: Layout, names: Sequence[str]) -> str:
         wanted = ", ".join(self.read(layout.column(name)) for name in names)
@@ -200,7 +200,7 @@ class Dialect(ABC):
 
 
 def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterable[pa.RecordBatch]:
-    """The same rows, not too many at once."""
+    """Yield the same rows, not too many at once."""
     for batch in batches:
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)

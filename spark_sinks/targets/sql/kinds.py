@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 def columns_of(schema: pa.Schema, keys: tuple[str, ...]) -> list[Column]:
-    """The columns of a table. Raises `ConfigError` for keys that are none."""
+    """Return the columns of a table. Raises `ConfigError` for keys that are none."""
     columns = [Column(field.name, plain_type(field.type), kind_of(field.type), field.name in keys) for field in schema]
     for name in keys:
         kind = next((column.kind for column in columns if column.name == name), None)
@@ -47,7 +47,7 @@ def columns_of(schema: pa.Schema, keys: tuple[str, ...]) -> list[Column]:
 
 
 def held(schema: pa.Schema) -> pa.Schema:
-    """The columns as databases hold them: times to the microsecond."""
+    """Return the columns as databases hold them: times to the microsecond."""
     import pyarrow as pa
     import pyarrow.types as pt
 

@@ -92,7 +92,7 @@ class PostgresDialect(Dialect):
         self.run(connection, f"DROP TABLE {self.quote(_ROWS)}")
 
     def _merge(self, layout: Layout) -> str:
-        """A join: rows that are new cost three fifths of what the attempt to insert each of them does."""
+        """Return a MERGE. Its join makes new rows 40 % cheaper than attempting to insert each row does."""
         quote = self.quote
         same = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in layout.key)
         newer = f" AND ({_older('old', 'new')})" if layout.is_ordered else ""

@@ -180,7 +180,7 @@ class Tables:
 
 
 def _batches(files: Sequence[StagedFile], layout: Layout, masks: Sequence[Any] = ()) -> Iterator[pa.RecordBatch]:
-    """The rows of staged files in the columns of a table; with ``masks`` only some rows of each file."""
+    """Yield the rows of staged files in the columns of a table; with ``masks`` only some rows of each file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -29,7 +29,7 @@ class Unfit(Exception):
 
 
 def refusal(unfit: Unfit, column: Column, batch: pa.RecordBatch) -> SerializationError:
-    """The sentence for a value that a database cannot hold, with the record that it is from."""
+    """Return the sentence for a value that a database cannot hold, with the record that it is from."""
     import numpy as np
 
     row = int(np.flatnonzero(unfit.mask)[0])
@@ -162,7 +162,7 @@ def _write_dates(text: Any, days: Any) -> None:
 
 
 def _digits(count: int) -> Any:
-    """All numbers of so many digits, as text."""
+    """Return all numbers of so many digits, as text."""
     import numpy as np
 
     numbers = np.arange(10**count)[:, None] // 10 ** np.arange(count - 1, -1, -1) % 10

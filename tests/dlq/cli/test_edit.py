@@ -122,7 +122,7 @@ def test_an_editor_that_changes_nothing_breaks_it_fails_or_is_not_there(
     editor.write_text("raise SystemExit(3)")
     assert "exit code 3: nothing is sent" in shop("edit", ID, "--editor").err
     [binary] = write(letter(30, ValueError("x"), value=b"\xff\x00"))
-    assert "is no text (bytes)" in shop("edit", binary, "--editor").err
+    assert "is not text (bytes)" in shop("edit", binary, "--editor").err
     monkeypatch.setenv("EDITOR", "no-such-editor")
     assert "cannot be run" in shop("edit", ID, "--editor").err
     assert sent(cli) == []
