@@ -182,7 +182,7 @@ class Failing:
         return is_passed_over
 
     def ends_late(self, driver: PartitionDriver, call: Call, at: int) -> bool | None:
-        """Return whether the partition continues after an abandoned call has ended; None if the call was not abandoned."""
+        """Return whether the partition continues after an abandoned call ended; None if it was not abandoned."""
         key = driver, call.offset(at)
         if key not in self.given_up:
             return None

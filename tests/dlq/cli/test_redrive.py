@@ -130,7 +130,7 @@ def test_ctrl_c_ends_it_says_what_was_done_and_the_same_command_goes_on(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     sent = int(out.split()[0])
-    assert 0 < sent < 300 and b"the same command goes on with" in err
+    assert 0 < sent < 300 and b"repeat the command to continue" in err
     assert len(values(cli, RETRY_TOPIC)) == sent
     rest = shop("redrive", "--handler", "many", "--yes", "--json").json
     assert rest["redriven"] == 300 - sent
