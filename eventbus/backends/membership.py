@@ -278,6 +278,8 @@ class Membership:
         attempt = self._attempt = self._attempt + 1
 
         def reply(result: JoinGroupResult | KafkaError) -> None:
+            # The coordinator answers a parked join whenever the group is complete. Meanwhile this member may have lost
+            # its place and joined again; the late answer must not change the state of the new attempt.
             if attempt == self._attempt:
                 self._on_join(result)
 
@@ -300,6 +302,7 @@ class Membership:
 
     def _on_join(self, result: JoinGroupResult | KafkaError) -> None:
         if isinstance(result, MemberIdRequired):
+            # KIP-394: the first join only assigns an id, and the second joins with it.
             self._member_id = result.member_id
             self._state = "out"
             self._reason = self._cause
@@ -359,6 +362,7 @@ class Membership:
 
     def _settle(self) -> GiveUp | Take | None:
         """Apply the assignment: first give up revoked partitions, then take new ones."""
+        # The leader computed the assignment from its own view; a topic may have been deleted since.
         self._target = {tp for tp in self._target if tp.partition < self._host.sight(tp.topic)[1]}
         going = self.owned - self._target
         if going:
@@ -369,6 +373,7 @@ class Membership:
         generation_id = self.metadata.generation_id
         self._assignors[self._protocol_name].on_assignment(sorted(self.owned), generation_id)
         self._state = "in"
+        # A topic may have changed between `_assign` and now, while no state compared it.
         self._look_at_topics = self._seen is not None
         logger.info(
             "group %r generation %d: %s %sowns %d partition(s), by %s; %d ms after: %s",
@@ -400,7 +405,7 @@ class Membership:
         topics = {topic for one in subscriptions.values() for topic in one.topics}
         self._seen = {topic: self._host.sight(topic) for topic in topics}
         if joined.skip_assignment:
-            return {}
+            return {}  # KIP-814: a static leader came back, and the group keeps its assignment
         counts = {topic: count for topic, (_, count) in self._seen.items() if count}
         shares = self._assignors[joined.protocol_name].assign(counts, subscriptions)
         self._check_shares(shares, joined.protocol_name)
@@ -432,6 +437,8 @@ class Membership:
         elif isinstance(error, (UnknownMemberId, IllegalGeneration, FencedInstanceId)):
             if isinstance(error, FencedInstanceId):
                 self._error = error
+            # With an old generation the member itself is still known, so it joins again under its id. Under a new id
+            # the group would also wait for the old one, until its session expires.
             if not isinstance(error, IllegalGeneration):
                 self._member_id = ""
             self._out(str(error))
@@ -446,6 +453,8 @@ class Membership:
         """Handle the refusal of a commit made under ``group``."""
         if isinstance(error, RebalanceInProgress):
             self.rebalancing()
+        # Only for the current identity: a commit that was sent before the last rebalance is refused late, and says
+        # nothing about the place that the member has now.
         elif group == self.metadata and isinstance(error, (UnknownMemberId, IllegalGeneration, FencedInstanceId)):
             self.refused(error)
 

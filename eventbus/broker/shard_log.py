@@ -113,6 +113,8 @@ class ShardLog(Generic[ShardT_co]):
             for key, value in decision.records:
                 builder.append(key, value, (), now_ms)
             info = (append or self._append)(self.log, builder.build(), now_ms)
+            # The state changes only by replaying stored records, as after a restart, so the two cannot differ. If the
+            # append raises (a full disk), the state is unchanged and the caller gets the error.
             for key, value in decision.records:
                 self.shard.replay(key, value)
             if self._latest is not None:

@@ -152,6 +152,8 @@ class Offsets:
         for group, offsets in pending.items():
             held = self.groups.setdefault(group, {})
             for topic_partition, offset in offsets.items():
+                # A plain commit may have come after the transaction's commit. It is later in the log, so it stays, as
+                # in Kafka, although the marker comes last.
                 if topic_partition not in held or held[topic_partition].position < offset.position:
                     held[topic_partition] = offset
 

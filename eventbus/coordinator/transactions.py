@@ -97,6 +97,7 @@ class TransactionsShard:
             return Decision((), known.producer)
         if _next(transactional_id, known, TransactionEvent.INIT) is PREPARE_ABORT:
             return Decision(self.fence(transactional_id, wall_now_ms, new_producer_id).records, None)
+        # Epochs have 15 bits, and the highest is reserved for markers that fence the producer id.
         if known.producer_epoch >= LAST_EPOCH:
             producer = ProducerIdAndEpoch(new_producer_id(), 0)
         else:
@@ -141,7 +142,7 @@ class TransactionsShard:
         is_open = known.state is ONGOING
         added = known.partitions.union(partitions) if is_open else frozenset(partitions)
         if added == known.partitions:
-            return Decision((), known)
+            return Decision((), known)  # the usual case after the first batch: no record is written
         value = TransactionMetadata(
             known.producer_id,
             known.producer_epoch,
@@ -178,7 +179,7 @@ class TransactionsShard:
                 event = TransactionEvent.COMMIT_V1 if committed else TransactionEvent.ABORT_V1
         state = _next(transactional_id, known, event, producer)
         if state is known.state:
-            return Decision((), known.producer)
+            return Decision((), known.producer)  # a retry whose answer was lost, or a transaction without partitions
         value = _prepared(known, state, wall_now_ms, new_producer_id if bump_epoch else None)
         rotates = value.next_producer_id != NO_PRODUCER_ID
         return _stored(

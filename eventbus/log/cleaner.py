@@ -108,6 +108,8 @@ def cleanable(log: PartitionLog, cleaned_offset: int, wall_now_ms: int, wall: Wa
     Raises `Damage` and `OSError`.
     """
     first_dirty = cleaned_offset if log.log_start_offset <= cleaned_offset <= log.log_end_offset else 0
+    # Below the last stable offset, because the outcome of later transactions is unknown. Below the durable offset,
+    # because replaying the journal after a crash would write the old bytes over the compacted segment.
     limit = min(log.last_stable_offset, log.high_watermark, log.durable_offset)
     lag_ms = log.config.min_compaction_lag_ms
     wall = wall or WallTime(wall_now_ms)
@@ -198,6 +200,7 @@ class Cleaning:
                 if len(group) == 1 and not writer.differs_from(group[0]):
                     continue
                 yield from self._flush(writer)
+                # Retention or a deletion may have run during the flush, which is a pause.
                 self._raise_if_stale()
                 if not announced:
                     before_swap()
@@ -242,6 +245,7 @@ class Cleaning:
                 continue
             for batch in self._batches(segment, end):
                 if keys.is_full:
+                    # Clean up to here only; the next cleaning continues at this batch with an empty map.
                     self.end_offset = batch.header.base_offset
                     break
                 keys.add(batch, self._first_dirty_offset)
@@ -312,6 +316,8 @@ class Cleaning:
     def _filter_batch(self, batch: RecordBatch, writer: _Writer) -> None:
         header = batch.header
         if header.is_transactional:
+            # Also for an aborted batch, which is dropped below: the delete horizon of its marker begins only with a
+            # cleaning that finds no batch of the transaction.
             self._with_records.add(header.producer_id)
             if self._keys.is_aborted(header):
                 self._drop(batch, writer)
@@ -356,6 +362,8 @@ class Cleaning:
         elif not header.records_count:
             self._drop(batch, writer)
         elif header.delete_horizon_ms is None:
+            # KIP-534: the time counts from the first cleaning that finds no batch. A slow consumer that has read the
+            # records before their removal still has delete.retention.ms to read how the transaction ended.
             records, columns = open_batch(batch)
             everything = range(header.records_count)
             writer.rewrite(header, keep_records(header, records, everything, columns, self._horizon_ms))

@@ -87,6 +87,7 @@ class Flush:
     def run(self) -> None:
         """Flush the snapshot to disk. Raises `OSError`; pass it to `GroupCommit.complete`, and never call `run`
         again."""
+        # The journal first: what it covers is acknowledged even if a direct flush below fails.
         if self.journaled and not self._journal.write(self.parts):
             for entry in self.journaled:  # the journal could not be written: flush each file instead
                 entry.file.sync()
@@ -107,6 +108,7 @@ class Flush:
                 named.add(directory)
             self.reached += 1
         if self.empties_journal:
+            # Every log in the journal was flushed to its own file above, so nothing depends on the journal any more.
             self._journal.reset()
 
 
@@ -161,12 +163,15 @@ class GroupCommit:
         it."""
         is_lazy = log not in self._dirty or log in self._lazy
         self.appended(log, batch)
+        # A caller already waits for a log that is dirty and not lazy, so a later lazy append must not make it lazy.
         if is_lazy and log in self._dirty:
             self._lazy.add(log)
 
     def begin(self) -> Flush:
         """Snapshot everything appended so far."""
         assert self._under_way is None, "one flush at a time"
+        # Appends during the flush go into the new dict: the kernel may or may not include them in this flush, so only
+        # the next one may acknowledge them.
         dirty, self._dirty = self._dirty, {}
         self._lazy.clear()
         journaled: list[Journaled] = []

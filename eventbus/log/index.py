@@ -68,6 +68,7 @@ class OffsetIndex:
     def encode(self, start: int) -> bytes:
         """Return the entries from number ``start`` on, as in the file."""
         mixed = array("I", bytes(8 * (len(self) - start)))
+        # Kafka stores big-endian pairs. Two slices and a byte swap are cheaper than packing each pair.
         mixed[0::2] = self._offsets[start:]
         mixed[1::2] = self._positions[start:]
         if _SWAP:
@@ -131,7 +132,7 @@ class TimeIndex:
         self._timestamps, self._offsets = array("q"), array("I")
         for timestamp_ms, offset in _TIME_ENTRY.iter_unpack(data[: len(data) // 12 * 12]):
             if not timestamp_ms and not offset and self._timestamps:
-                break
+                break  # Kafka preallocates index files; the first entry itself may be all zeros
             self._timestamps.append(timestamp_ms)
             self._offsets.append(offset)
         rising = all(map(lt, self._timestamps, self._timestamps[1:]))
@@ -175,6 +176,7 @@ class IndexFile:
             return
         start = self._written * self._index.ENTRY_BYTES
         try:
+            # The file may have entries that were cut from memory, or a part of an entry from a write that failed.
             if file.size != start:
                 file.truncate(start)
             file.append(self._index.encode(self._written))

@@ -105,6 +105,8 @@ class Journal:
         try:
             file.append(_encode(parts, self._sequence + 1))
         except OSError:
+            # A full disk may have taken a part of the frame. Without the cut the next frame would follow that part, and
+            # a replay, which ends at the first bad frame, would never reach it.
             self._cut(file, file.size)
             return False
         self._sequence += 1
@@ -127,12 +129,14 @@ class Journal:
         try:
             file.truncate(size)
         except OSError:
+            # What the file holds now is unknown, so commits flush their files directly until the log is reopened.
             self.broken = True
 
     def _sync(self, file: File) -> None:
         try:
             file.sync()
             if not self._named:
+                # A file whose directory entry is not on disk does not exist after a power cut. Once is enough.
                 self._storage.sync_dir("")
                 self._named = True
         except OutOfDescriptors:
@@ -184,6 +188,7 @@ def _replay(storage: Storage) -> int:
                 count += 1
         finally:
             targets.sync()  # also before the damage: repair moves a damaged journal away
+        # Only after `sync`: until then the journal is the only durable copy. A crash here replays it again, harmlessly.
         if journal.size:
             journal.truncate(0)
             journal.sync()
@@ -215,6 +220,8 @@ class _Targets:
             start += _PLACE.size
             data = body[start : start + data_length]
             file = self._file(path, topic_id)
+            # A shorter file has lost bytes that were durable. Writing past its end would fill the gap with zeros, which
+            # hides the damage from recovery.
             if file is not None and file.size >= position and not self._is_settled(path, data):
                 file.pwrite(position, data)
             start += data_length
@@ -264,6 +271,7 @@ def _frames(data: bytes, path: str) -> Iterator[memoryview]:
     if len(data) - start < _FRAME.size:
         return
     _, _, length, sequence = _FRAME.unpack_from(data, start)
+    # A torn frame is the last: the next is written only after this one was flushed. A good successor proves damage.
     following = _frame_at(data, start + _FRAME.size + length)
     if following is not None and following[0] == sequence + 1:
         raise CorruptRecord(

@@ -3,16 +3,18 @@
 A pure machine: `ProducerStates.check` decides whether a batch may come next, the other calls apply what is in the log.
 Replaying the log gives the same state, so a snapshot of it is only a cache (`eventbus.log.producers`).
 
-========================  ======================================================================================= a
-batch that is           is ========================
-======================================================================================= of an unknown producer
-accepted with any sequence: its state may have expired, or was deleted with its records of an older epoch
-refused: `InvalidProducerEpoch` of a newer epoch          accepted if it starts at sequence 0, else refused:
-`OutOfOrderSequence` one of the last five      a duplicate: answered with its first offset, stored once next in sequence
-accepted; 2147483647 is followed by 0 anything else             refused: `OutOfOrderSequence` not transactional
-refused while its producer has a transaction open here: `InvalidTxnState` a marker                  accepted from this
-or a newer epoch, and this or a newer coordinator; it ends the transaction ========================
-=======================================================================================
+========================  =======================================================================================
+a batch                   is
+========================  =======================================================================================
+of an unknown producer    accepted with any sequence: its state may have expired, or was deleted with its records
+of an older epoch         refused: `InvalidProducerEpoch`
+of a newer epoch          accepted if it starts at sequence 0, else refused: `OutOfOrderSequence`
+among the last five       a duplicate: answered with its first offset, stored once
+next in sequence          accepted; 2147483647 is followed by 0
+with another sequence     refused: `OutOfOrderSequence`
+not transactional         refused while its producer has a transaction open here: `InvalidTxnState`
+that is a marker          accepted from this or a newer epoch, and this or a newer coordinator; ends the transaction
+========================  =======================================================================================
 
 KIP-98, KIP-360, KIP-890. A batch with a producer id but sequence -1 (offsets committed inside a transaction) opens or
 continues a transaction and takes no part in sequencing.
@@ -156,9 +158,11 @@ class ProducerStates:
         if batch.producer_epoch < producer.producer_epoch:
             raise self._old_epoch(batch.producer_id, batch.producer_epoch, producer)
         if base_sequence >= 0 and batch.producer_epoch > producer.producer_epoch:
+            # A new epoch starts over at 0. Another sequence means that an earlier batch of the epoch was lost.
             self._check_sequence(batch, 0, producer)
         elif base_sequence >= 0:
             last_sequence = increment_sequence(base_sequence, batch.last_offset_delta)
+            # Duplicates come first: with five requests in flight, a retry of any of them may arrive after the others.
             for cached in producer.batches:
                 if cached[0] == base_sequence and cached[1] == last_sequence:
                     return cached

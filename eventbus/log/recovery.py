@@ -119,11 +119,13 @@ class _Recovery:
     def run(self) -> int:
         """Return the end of the log."""
         segments = self.segments
+        # A roll creates the next segment before its first batch, so a crash in between leaves it empty.
         empty = [segment for segment in segments[1:] if not segment.file.size]
         for segment in empty:
             segments.remove(segment)
         number = len(segments) - 1
         if not self.clean_shutdown:
+            # Segments below the recovery point were flushed and are not read, however large the log is.
             while number and segments[number].base_offset > self.recovery_point:
                 number -= 1
         next_offset = self._scan(segments[number], resume=True)
@@ -137,6 +139,7 @@ class _Recovery:
             number += 1
             next_offset = self._scan(following, resume=False)
         if next_offset < self.recovery_point:
+            # Acknowledged records are missing. To continue would assign their offsets again.
             last = segments[-1]
             raise Damage(last.path, last.file.size, next_offset, "the file ends too early")
         self._settle_empty(empty, next_offset)
@@ -175,6 +178,8 @@ class _Recovery:
 
     def _cut(self, segment: Segment, damage: Damage) -> None:
         """Remove a torn tail; refuse if that would remove something that was durable."""
+        # With an unknown watermark only a torn end may be cut: a valid batch after the damage may have been
+        # acknowledged, and then so were the damaged bytes before it.
         last = segment is self.segments[-1]
         torn_off = last and not self.clean_shutdown and not _valid_batch_after(segment, damage.position)
         if damage.offset < self.watermark and not (self.unknown and torn_off):
@@ -194,6 +199,7 @@ class _Recovery:
         """Remove segments that do not continue the chain."""
         if number == len(self.segments):
             return
+        # Backwards, so that a crash half way leaves a chain that is shorter, and never one with a hole.
         for segment in reversed(self.segments[number:]):
             if segment.file.size:
                 _logger.warning("%s: dropping %d bytes: %s", segment.path, segment.file.size, why)
@@ -215,6 +221,7 @@ class _Recovery:
             segment.file.pwrite(position, data)
             position += len(data)
         segment.file.sync()
+        # The topic's id and the directory's name must be durable, too, before records in it are acknowledged again.
         secure_partition_metadata(self.storage, str(self.topic_partition), self.topic_id)
         self.storage.sync_dir("")
 
@@ -227,6 +234,8 @@ class _Recovery:
 def _valid_batch_after(segment: Segment, position: int) -> bool:
     """True if a whole, valid batch follows the damage: then it is a hole, not a torn end."""
     data = segment.file.pread(position, _SEARCH_LIMIT_BYTES)
+    # The length field of a damaged header cannot be trusted, so every byte 2 (the magic, byte 16 of a header) is tried.
+    # It starts at 17 to skip the damaged batch itself; the CRC excludes chance.
     magic = data.find(2, 17)
     while magic >= 0:
         with contextlib.suppress(CorruptRecord):
@@ -258,6 +267,7 @@ def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: 
 
 def remove_segment(storage: Storage, stem: str) -> None:
     """Remove the files of a segment, the log first."""
+    # An index without a log is recognized as a leftover at the next start; a log without an index would be rebuilt.
     for suffix in (".log", ".index", ".timeindex"):
         if storage.exists(stem + suffix):
             storage.remove(stem + suffix)

@@ -7,10 +7,10 @@ Markers of transactions may be among what is lost. A transaction without its mar
 the next start, and committed records would disappear. So repair determines the outcome and writes the marker again,
 where the lost bytes were. These sources are used, in this order:
 
-1. ``.txnindex`` has an entry for every marker that aborted a transaction. 2. The next marker of the producer after the
-damage ends the transaction, unless (1) shows that it ended a later one. 3. The coordinator (``__transaction_state``)
-has recorded the last transaction of every transactional id. 4. Unknown: it is committed. Repair must not hide committed
-records, and the plan names the transaction.
+1. ``.txnindex`` has an entry for every marker that aborted a transaction.
+2. The next marker of the producer after the damage ends the transaction, unless (1) shows that it ended a later one.
+3. The coordinator (``__transaction_state``) has recorded the last transaction of every transactional id.
+4. Unknown: it is committed. Repair must not hide committed records, and the plan names the transaction.
 
 `plan` reads, `execute` writes. What is cut is copied to a side folder first, durably. A segment is replaced by a single
 rename, so a crash leaves the damaged segment or the repaired one, and repair can be started again.
@@ -161,12 +161,15 @@ def execute(storage: Storage, transactions: Mapping[int, KnownTransaction]) -> t
         if parse_directory(name) is not None:
             _finish_swaps(storage, name)
     side = f"{SIDE_FOLDER}.{storage.unique_id()}"
+    # Write the journal's good frames to the logs first: batches that look lost may be in there, and the plan must not
+    # give them up. A damaged rest of the journal is part of the plan.
     with contextlib.suppress(CorruptRecord):
         replay_good(storage, dry_run=False)
     result = plan(storage, transactions)
     if result.is_empty:
         return result, ""
     storage.makedirs(side)
+    # The plan is durable before the first byte is cut, so that a crash half way leaves a record of what was intended.
     report = storage.open(f"{side}/plan.json", create=True)
     report.append(msgspec.json.format(msgspec.json.encode(result)))
     report.sync()
@@ -276,6 +279,8 @@ class _Analysis:
             following = _next_batch(file, position, offset, limit)
             next_position, next_offset = (file.size, None) if following is None else following
             if next_offset is None:
+                # No valid batch follows. In the last segment, offsets up to the recovery point were acknowledged and
+                # must not be assigned again; what lay beyond was never promised.
                 next_offset = max(offset, self._recovery_point) if end_offset is None else end_offset
             hole = Hole(segment.path, position, next_position, offset, next_offset, "the bytes are not a valid batch")
             is_one_batch = (
@@ -311,6 +316,9 @@ class _Analysis:
             self._write_again(hole, producer_id, transaction, committed=True)
             return True
         marker = marker_of(RecordBatch(data, 0, header))
+        # The marker may end a later transaction of this producer. Only aborted transactions have an entry with their
+        # first offset, so a later start proves that the lost marker committed the earlier transaction: an abort in
+        # between would have its own entry.
         began = self._aborted.get((producer_id, header.base_offset), transaction.first_offset)
         if marker is not None and marker.control_type is ControlType.ABORT and began > transaction.first_offset:
             self._write_again(hole, producer_id, transaction, committed=True)

@@ -132,6 +132,7 @@ class Segment:
         self._indexes_loaded = True
         good = self._offset_file.load() and self._time_file.load()
         last = self.offset_index.last()
+        # Recovery may have cut the log after the index was written.
         if good and last is not None and last[1] >= self.file.size:
             self.offset_index.cut(self.file.size)
             self._offset_file.trim()
@@ -161,6 +162,8 @@ class Segment:
         self._indexes_loaded = True
         self._newest_known = True
         limit = max(min(below - self.base_offset, LARGEST_RELATIVE_OFFSET), 0)
+        # Index files are never flushed, so after a crash any entry above the recovery point may be stale or garbage,
+        # while the log below it is known to be good.
         self.offset_index.cut_offset(limit)
         self.offset_index.cut(self.file.size)
         entry = self.offset_index.last()
@@ -209,7 +212,7 @@ class Segment:
         The entry is checked against the log; wrong indexes are rebuilt.
         """
         self.load_indexes()
-        for _ in range(2):
+        for _ in range(2):  # the second pass is after a rebuild, which is always right
             entry = self.offset_index.floor(offset - self.base_offset)
             if entry is None:
                 break
@@ -249,6 +252,7 @@ class Segment:
         size = max(batch_bounds(data)[2], HEADER_BYTES)
         if size > left:
             raise Damage(self.path, position, offset, _CUT_OFF)
+        # KIP-74: a consumer whose limit is smaller than the next batch must still make progress.
         if size > len(data) and one:
             data = self.file.pread(position, size)
             if len(data) < size:
@@ -367,6 +371,8 @@ class Segment:
         batches_count = records_count = 0
         damage = ""
         while position < size:
+            # A batch that is cut by the window's end is read again with the next window; one larger than a window is
+            # read whole, unless its length field points past the file, which is damage or a torn end.
             window = self.file.pread(position, _WINDOW_BYTES)
             length = batch_bounds(window)[2]
             if len(window) < length <= size - position:
