@@ -122,6 +122,23 @@ def test_a_user_that_does_not_exist_meets_the_same_questions() -> None:
     assert str(unknown.value) == str(wrong.value)
 
 
+def test_an_unknown_user_takes_the_steps_of_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, compare = hmac.digest, hmac.compare_digest
+    steps: list[str] = []
+    monkeypatch.setattr(hmac, "digest", lambda *args: steps.append("digest") or digest(*args))
+    monkeypatch.setattr(hmac, "compare_digest", lambda *args: steps.append("compare") or compare(*args))
+    taken: list[list[str]] = []
+    for name in (b"user", b"nobody"):
+        exchange = server()
+        first = FIRST.replace(b"user", name)
+        final = prove(SHA_256, "wrong", first, exchange.evaluate(first))
+        steps.clear()
+        with pytest.raises(AuthenticationFailed, match="invalid credentials"):
+            exchange.evaluate(final)
+        taken.append([*steps])
+    assert taken[0] == taken[1] and "digest" in taken[0]
+
+
 def test_names_with_commas_and_equals_signs_are_escaped() -> None:
     exchange = server(**{"a,b=c": PENCIL})
     first = f"n,,n=a=2Cb=3Dc,r={CLIENT_NONCE}".encode()

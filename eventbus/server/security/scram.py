@@ -5,8 +5,8 @@
     C: c=biws,r=<client nonce><server nonce>,p=<proof>
     S: v=<the server's own proof>
 
-For an unknown user the server continues with a made-up salt, which is always the same for the name, so that the
-exchange does not reveal which users exist.
+For an unknown user the server continues with a made-up credential, which is always the same for the name, so that
+neither the exchange nor the time that it takes reveals which users exist.
 """
 
 from __future__ import annotations
@@ -100,16 +100,19 @@ class ScramServer:
         user = _unescape(found["user"])
         if found["authorization"] is not None and _unescape(found["authorization"]) != user:
             raise self._failed("the client asks to act as another user")
-        credential = self._find(user)
+        credential = self._find(user) or self._pretended(user)
         self._claimed, self._credential, self._gs2 = user, credential, found["gs2"].encode()
         self._nonce = found["nonce"] + self._new_nonce()
-        salt, iterations = self._salt(user) if credential is None else (credential.salt, credential.iterations)
-        answer = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={iterations}"
+        answer = f"r={self._nonce},s={base64.b64encode(credential.salt).decode()},i={credential.iterations}"
         self._auth_message = f"{found['bare']},{answer},"
         return answer
 
-    def _salt(self, user: str) -> tuple[bytes, int]:
-        return hmac.digest(self._pretend_key, user.encode(), self._mechanism.hash_name)[:20], MIN_ITERATIONS
+    def _pretended(self, user: str) -> ScramCredential:
+        """Return a credential that no password fits: its keys are no hashes of anything."""
+        salt, key = (
+            hmac.digest(self._pretend_key, text.encode(), self._mechanism.hash_name) for text in (user, f"\0{user}")
+        )
+        return ScramCredential(salt[:20], key, key, MIN_ITERATIONS)
 
     def _final(self, text: str) -> str:
         found = _FINAL.fullmatch(text)
@@ -126,7 +129,8 @@ class ScramServer:
             raise self._failed("the nonce is another one than at the start")  # otherwise an old proof could be replayed
         credential, hash_name = self._credential, self._mechanism.hash_name
         auth_message = (self._auth_message + found["unproved"]).encode()
-        if credential is None or not _proves(credential, auth_message, proof, hash_name):
+        assert credential is not None, "the first message sets it"
+        if not _proves(credential, auth_message, proof, hash_name):
             raise AuthenticationFailed(
                 "Authentication failed during authentication due to invalid credentials with SASL mechanism "
                 + self._mechanism.title
