@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from harness import Figure, Meter, Numbers, case, scratch
@@ -139,31 +138,27 @@ def redrive_cancelled(n: int) -> Numbers:
 
 @case("grouped view", n=1_000_000, quick=2_000, rounds=2)
 def grouped_view(n: int) -> Numbers:
-    """Cold, by reading all; again after a new one; and by another program that finds the kept index."""
+    """Cold, by reading all, and again after a new letter."""
 
-    async def run(cache: Path) -> Numbers:
+    async def run() -> Numbers:
         from dlq import DeadLetters
 
         async with filled("file", n) as bus:
-            letters = DeadLetters(bus, cache=cache)
+            letters = DeadLetters(bus)
             numbers: Numbers = {}
 
-            async def measured(name: str, letters: DeadLetters, count: int) -> None:
+            async def measured(name: str, count: int) -> None:
                 with Meter() as meter:
                     cases = await letters.groups()
                 assert (len(cases), sum(case.count for case in cases)) == (CASES, count), cases
                 numbers[f"{name} s"], numbers[f"{name} cpu s"] = meter.wall_s, meter.cpu_s
 
-            await measured("cold", letters, n)
+            await measured("cold", n)
             await letter_written(bus)
-            await measured("warm", letters, n + 1)
-            await letter_written(bus)
-            await measured("kept", DeadLetters(bus, cache=cache), n + 2)
-            numbers["index MB"] = sum(file.stat().st_size for file in cache.iterdir()) / 1e6
+            await measured("warm", n + 1)
         return numbers
 
-    with scratch() as cache:
-        return asyncio.run(run(cache))
+    return asyncio.run(run())
 
 
 async def letter_written(bus: Any) -> None:
@@ -180,7 +175,5 @@ DEAD_LETTER_FIGURES = [
     Figure("F5d", "from cancel to its end", "redrive, cancelled:s", None, None, 1, True, "s"),
     Figure("F5e", "the same at 10 a second", "redrive, cancelled:s at a rate", None, None, 1, True, "s"),
     Figure("F6a", "groups of 1,000,000, after a new one", "grouped view:warm s", None, None, 2, True, "s"),
-    Figure("F6b", "the same by another program", "grouped view:kept s", None, None, 2, True, "s"),
-    Figure("F6c", "the index from nothing", "grouped view:cold s", None, None, 60, True, "s"),
-    Figure("F6d", "the kept index", "grouped view:index MB", None, None, 40, True, "MB"),
+    Figure("F6b", "the index from nothing", "grouped view:cold s", None, None, 60, True, "s"),
 ]  # fmt: skip

@@ -244,14 +244,14 @@ def all_dead(n: int) -> Numbers:
 def all_later(n: int) -> Numbers:
     from dlq import Retry
 
-    return all_fail(n, 2, retry=Retry(immediate=0, delays=[0.001], jitter=False, budget=None))
+    return all_fail(n, 2, retry=Retry(immediate=0, delays=[0.001], jitter=False))
 
 
 @case("all tried again at once", n=50_000, quick=500)
 def all_at_once(n: int) -> Numbers:
     from dlq import Retry
 
-    return all_fail(n, 2, retry=Retry(immediate=1, budget=None))
+    return all_fail(n, 2, retry=Retry(immediate=1))
 
 
 # -- F8: what is decided -----------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def deciding(n: int) -> Numbers:
     headers = (("traceparent", b"x" * 55),)
     record = ConsumerRecord("log", 3, 128, 1, TimestampType.CREATE_TIME, b"key", b"v" * 100, headers)
     handling = Handling(handler="handle", group="bench", topics=("log",))
-    later = policy_of(Retry(immediate=0, budget=None), None, "bench")
+    later = policy_of(Retry(immediate=0), None, "bench")
     dead = policy_of(None, True, "bench")
     assert later and dead
     to_retry, to_dead = later.open(handling), dead.open(handling)

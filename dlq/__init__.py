@@ -6,8 +6,8 @@
 A dead letter is decided in ``recovery``, built in ``headers``, and written by `eventbus.client.handling.moves` in the
 transaction that commits its record.
 
-- ``policy``, ``decisions``, ``classify``, ``circuit``, ``budget``: the retry policy, pure
-- ``recovery``, ``reporting``, ``events``, ``webhook``, ``metrics``: the policy in a running handler
+- ``policy``, ``decisions``, ``classify``, ``circuit``: the retry policy, pure
+- ``recovery``, ``reporting``, ``events``, ``metrics``: the policy in a running handler
 - ``headers``, ``letters``, ``families``, ``stacks``: dead letters, also those of other systems
 - ``dead_letters``, ``index``, ``selection``, ``views``, ``state``, ``state_writer``: find them and keep their status
 - ``redrive``, ``targets``, ``redriven_record``, ``editing``: send them back
@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING
 from serdes.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dlq.budget import Budget as Budget
     from dlq.circuit import Circuit as Circuit
     from dlq.dead_letters import Case as Case
     from dlq.dead_letters import DeadLetters as DeadLetters
     from dlq.dead_letters import DeadLetterTopic as DeadLetterTopic
-    from dlq.events import BudgetExhausted as BudgetExhausted
     from dlq.events import CircuitClosed as CircuitClosed
     from dlq.events import CircuitHalfOpen as CircuitHalfOpen
     from dlq.events import CircuitOpened as CircuitOpened
@@ -44,15 +42,12 @@ if TYPE_CHECKING:
     from dlq.signals import Reject as Reject
     from dlq.signals import RetryLater as RetryLater
     from dlq.signals import Skip as Skip
-    from dlq.webhook import Webhook as Webhook
 
 # Import each module on first use: a program that only raises Reject does not pay for the rest.
 _HOMES = {
-    "budget": ("Budget",),
     "circuit": ("Circuit",),
     "dead_letters": ("Case", "DeadLetterTopic", "DeadLetters"),
     "events": (
-        "BudgetExhausted",
         "CircuitClosed",
         "CircuitHalfOpen",
         "CircuitOpened",
@@ -67,6 +62,5 @@ _HOMES = {
     "redrive": ("Redrive", "Redriven"),
     "selection": ("Selection",),
     "signals": ("FailureSignal", "Park", "Reject", "RetryLater", "Skip"),
-    "webhook": ("Webhook",),
 }
 __getattr__, __dir__ = lazy_names(globals(), _HOMES)

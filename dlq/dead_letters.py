@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Unpack
 
 import msgspec
@@ -14,7 +13,6 @@ from msgspec import UNSET, UnsetType
 from dlq import views
 from dlq.changes import Edit, Mark
 from dlq.following import Following
-from dlq.index_file import IndexCache
 from dlq.letters import DeadLetter, dead_letter
 from dlq.payloads import payload_of
 from dlq.reading import records_at, selected
@@ -52,7 +50,7 @@ class DeadLetters:
     ``topics`` are the topics that hold dead letters. None means those of the bus's own handlers and every topic that
     looks like one, by its name (``dlq.*``, ``*-dlq``, ``*.DLT``, ``*_error``, ...) or by Kafka's config for dead-letter
     topics. Dead letters are never changed: their statuses are kept in ``state_topic``. Each call reads only what is new
-    since the last one. The index is kept in memory, and also in the folder ``cache`` if one is given.
+    since the last one. The index is kept in memory.
     """
 
     def __init__(
@@ -61,14 +59,13 @@ class DeadLetters:
         topics: str | Sequence[str] | None = None,
         state_topic: str = STATE_TOPIC,
         *,
-        cache: Path | str | None = None,
         clock: Callable[[], int] = _system_ms,
     ) -> None:
         """``clock`` returns milliseconds since the epoch."""
         chosen = [topics] if isinstance(topics, str) else topics
         self._bus = bus
         self._clock = clock
-        self._following = Following(bus, chosen, state_topic, None if cache is None else IndexCache(Path(cache)))
+        self._following = Following(bus, chosen, state_topic)
         self._writer = StateWriter(bus, self._following)
         self._retry_topics = RetryTopics(bus)
 

@@ -37,7 +37,6 @@ class Failed(NamedTuple):
     """None if this is the first failure."""
     hops: int = 0
     """How often the record was a dead letter and was sent back."""
-    over_budget: bool = False
     circuit_open: bool = False
     """True if the call was the probe of an open circuit."""
 
@@ -87,11 +86,10 @@ def decide(policy: Retry, error: Exception, failed: Failed, *, now_ms: int, chan
     - An outage is retried without limit: at once ``immediate`` times, then with the delays in turn, and then with the
       last delay. A failed probe of an open circuit is treated like an outage, but is not retried at once.
     - Any other error uses up the record's ``1 + immediate + len(delays)`` calls. Immediate retries are made only before
-      the record first goes to the retry topic. Over budget they are replaced by waits for the first delay, so the
-      number of calls stays the same. (Without delays there is nothing to replace them, and they stay.)
-    - A delay grows by ``chance * jitter`` of itself and is doubled over budget. No retry is earlier than its delay.
-    - A retry that would be due later than ``max_age`` after the first failure is not made. Jitter and budget do not
-      extend a delay beyond that.
+      the record first goes to the retry topic.
+    - A delay grows by ``chance * jitter`` of itself. No retry is earlier than its delay.
+    - A retry that would be due later than ``max_age`` after the first failure is not made. Jitter does not extend a
+      delay beyond that.
     """
     signal = signal_of(error)
     if signal is not None and not isinstance(signal, RetryLater):
@@ -120,7 +118,7 @@ def _of_signal(signal: FailureSignal) -> Decision:
 
 
 def _at_once(policy: Retry, failed: Failed, is_outage: bool) -> bool:
-    if failed.before or failed.circuit_open or (failed.over_budget and policy.tries_later):
+    if failed.before or failed.circuit_open:
         return False
     return (failed.tries if is_outage else failed.tries - failed.outages) <= policy.immediate
 
@@ -146,8 +144,7 @@ def _later(
     if signal is not None and signal.after_ms is not None:
         least_ms = most_ms = now_ms + signal.after_ms
     else:
-        stretch = (1 + policy.jitter * chance) * (2 if failed.over_budget else 1)
-        least_ms, most_ms = now_ms + delay, now_ms + math.ceil(delay * stretch)
+        least_ms, most_ms = now_ms + delay, now_ms + math.ceil(delay * (1 + policy.jitter * chance))
     if policy.max_age_ms is None or is_outage:
         return RetryAt(most_ms, is_outage)
     last_ms = policy.max_age_ms + (now_ms if failed.first_failed_ms is None else failed.first_failed_ms)

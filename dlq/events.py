@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -67,19 +67,6 @@ class CircuitClosed(FailureEvent, frozen=True, kw_only=True):
     """The probe succeeded, and records are handled again."""
 
 
-class BudgetExhausted(FailureEvent, frozen=True, kw_only=True):
-    """Too many calls are retries, so retries are slowed down. Sent once until there is budget again."""
-
-
-EventName: TypeAlias = Literal[
-    "retry-scheduled",
-    "dead-lettered",
-    "circuit-opened",
-    "circuit-half-open",
-    "circuit-closed",
-    "budget-exhausted",
-]
-
 Hook: TypeAlias = Callable[[FailureEvent], object]
 """Called on the event loop with each event, so it must not block. Its exceptions are logged."""
 
@@ -100,5 +87,3 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     """How long ago the first of them was due. 0 if none is due."""
     circuit: CircuitState | None
     """None if the handler has no circuit."""
-    budget_left: int | None
-    """Retries that may be made now. None if there is no limit."""

@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 from dlq import headers as ours
-from dlq.stacks import dotnet_frame, java_frame, java_root_class
 from dlq.texts import text_of
 from eventbus.delays.header_values import MAX_INT32, number_of
 from eventbus.delays.retry_records import PREFIX, REDRIVE
 from eventbus.types import Headers, TopicPartition
 
-Family = Literal[
-    "eventbus", "share-group", "connect", "streams", "spring", "karafka", "masstransit", "nservicebus", "unknown"
-]
+Family = Literal["eventbus", "share-group", "connect", "streams", "spring", "karafka", "unknown"]
 Found = Mapping[str, bytes | None]
 """Headers by name. If a name occurs more than once, the last value counts."""
 
 _OF_HOPS = (PREFIX, REDRIVE)
 """Our headers of a retry or redrive in flight. Each hop writes them again."""
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.:](\d{1,9}))?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MOST_NAME_BYTES = 1024
 _MOST_MESSAGE_BYTES = 8192
@@ -96,7 +90,7 @@ def _connect(found: Found) -> Told:
         error_class=_name(found, f"{start}exception.class.name"),
         message=_message(found, f"{start}exception.message"),
         stack=stack,
-        top_frame=java_frame(stack),
+        top_frame=_top_frame(stack),
         reason=_name(found, f"{start}stage"),
     )
 
@@ -110,7 +104,7 @@ def _streams(found: Found) -> Told:
         error_class=_name(found, f"{start}exception"),
         message=_message(found, f"{start}message"),
         stack=stack,
-        top_frame=java_frame(stack),
+        top_frame=_top_frame(stack),
     )
 
 
@@ -129,10 +123,10 @@ def _spring(found: Found) -> Told:
         original_timestamp_ms=_java_number(found.get(f"{start}timestamp")),
         group=_name(found, f"{start}consumer-group"),
         # Spring wraps the listener's exception in its own, so prefer the root cause.
-        error_class=java_root_class(stack) or _name(found, f"{error}cause-fqcn") or _name(found, f"{error}fqcn"),
+        error_class=_root_class(stack) or _name(found, f"{error}cause-fqcn") or _name(found, f"{error}fqcn"),
         message=_message(found, f"{error}message"),
         stack=stack,
-        top_frame=java_frame(stack),
+        top_frame=_top_frame(stack),
         attempts=_java_number(found.get("kafka_deliveryAttempt")) if attempts is None else attempts,
     )
 
@@ -146,37 +140,6 @@ def _karafka(found: Found) -> Told:
     )
 
 
-def _masstransit(found: Found) -> Told:
-    """Read the headers of MassTransit, which hold the address of the source but no offset."""
-    stack = text_of(found.get("MT-Fault-StackTrace"), _MOST_STACK_BYTES)
-    retries = number_of(found.get("MT-Fault-RetryCount"), MAX_INT32)
-    return Told(
-        handler=_name(found, "MT-Fault-ConsumerType"),
-        group=_name(found, "MT-Fault-InputAddress"),
-        error_class=_name(found, "MT-Fault-ExceptionType"),
-        message=_message(found, "MT-Fault-Message"),
-        stack=stack,
-        top_frame=dotnet_frame(stack),
-        reason=_name(found, "MT-Reason"),
-        attempts=None if retries is None else retries + 1,
-        last_failed_ms=_time_ms(_name(found, "MT-Fault-Timestamp")),
-    )
-
-
-def _nservicebus(found: Found) -> Told:
-    """Read the headers of NServiceBus, which hold a queue but no offset."""
-    stack = text_of(found.get("NServiceBus.ExceptionInfo.StackTrace"), _MOST_STACK_BYTES)
-    return Told(
-        handler=_name(found, "NServiceBus.ProcessingEndpoint"),
-        group=_name(found, "NServiceBus.FailedQ"),
-        error_class=_name(found, "NServiceBus.ExceptionInfo.ExceptionType"),
-        message=_message(found, "NServiceBus.ExceptionInfo.Message"),
-        stack=stack,
-        top_frame=dotnet_frame(stack),
-        last_failed_ms=_time_ms(_name(found, "NServiceBus.TimeOfFailure")),
-    )
-
-
 # which one ------------------------------------------------------------------------------------------------------------
 
 _READERS: Final[Mapping[str, tuple[Family, Callable[[Found], Told]]]] = {
@@ -186,8 +149,6 @@ _READERS: Final[Mapping[str, tuple[Family, Callable[[Found], Told]]]] = {
     "streams": ("streams", _streams),
     "spring": ("spring", _spring),
     "karafka": ("karafka", _karafka),
-    "masstransit": ("masstransit", _masstransit),
-    "nservicebus": ("nservicebus", _nservicebus),
 }
 _NAMES = re.compile(
     r"(?P<eventbus>eb-dlq-.*)"
@@ -195,9 +156,7 @@ _NAMES = re.compile(
     r"|(?P<connect>__connect\.errors\..*)"
     r"|(?P<streams>__streams\.errors\..*)"
     r"|(?P<spring>kafka_(?:dlt-)?(?:original|exception|key-exception)-.*|retry_topic-.*|kafka_deliveryAttempt)"
-    r"|(?P<karafka>source_(?:topic|partition|offset|consumer_group|attempts|trace_id))"
-    r"|(?P<masstransit>MT-(?:Fault|Host)-.*|MT-Reason)"
-    r"|(?P<nservicebus>NServiceBus\.(?:ExceptionInfo\..*|FailedQ|TimeOfFailure|ProcessingEndpoint))",
+    r"|(?P<karafka>source_(?:topic|partition|offset|consumer_group|attempts|trace_id))",
     re.DOTALL,
 )
 _FIRST_COUNTS = ("kafka_original-", "kafka_dlt-original-")
@@ -259,14 +218,28 @@ def _java_number(value: bytes | None) -> int | None:
     return number if number >= 0 else None
 
 
-def _time_ms(text: str) -> int | None:
-    """Parse a UTC time in .NET's format into milliseconds. None if it is invalid."""
-    found = _TIME.match(text)
+# Java's stacks --------------------------------------------------------------------------------------------------------
+
+_FRAME = re.compile(
+    r"\s*at (?P<where>[^\s()]{1,500})\((?:(?P<file>[^\s():]{1,200})(:(?P<line>\d{1,9}))?|[^()]{1,50})\)"
+)
+_CAUSE = "Caused by: "
+_NOT_USERS = ("java.", "javax.", "jdk.", "sun.", "org.apache.kafka.", "org.springframework.")
+
+
+def _root_class(stack: str) -> str:
+    """Return the class of the root cause, or "" if the stack names none."""
+    _, cause, rest = stack.rpartition(_CAUSE)
+    return rest.partition("\n")[0].partition(":")[0].strip() if cause else ""
+
+
+def _top_frame(stack: str) -> str:
+    """Return the user's frame of the root cause, which Java prints last."""
+    lines = stack.rpartition(_CAUSE)[2].splitlines()
+    frames = [found for found in map(_FRAME.match, lines) if found is not None]
+    users = next((frame for frame in frames if not frame["where"].rpartition("/")[2].startswith(_NOT_USERS)), None)
+    found = users or next(iter(frames), None)
     if found is None:
-        return None
-    try:
-        whole = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00")
-    except ValueError:
-        return None
-    since = whole - _EPOCH
-    return since // timedelta(milliseconds=1) + int((found[3] or "0")[:3].ljust(3, "0"))
+        return ""
+    method = ".".join(found["where"].rpartition("/")[2].split(".")[-2:])
+    return ":".join(part for part in (found["file"], method, found["line"]) if part)

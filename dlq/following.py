@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import anyio
 
 from dlq.index import NO_STATE, PartitionIndex, TopicIndex
-from dlq.index_file import IndexCache
 from dlq.reading import POLL_RECORDS, WAIT_MS, Scanner, reader, records_at
 from dlq.selection import LetterId, Selection, looks_dead
 from dlq.state import LetterState, read_key, read_state
@@ -37,10 +36,9 @@ class StaleIndex(EventBusError):
 class Following:
     """Reads new dead letters, then the changes of their states."""
 
-    def __init__(self, bus: EventBus, topics: Sequence[str] | None, state_topic: str, cache: IndexCache | None) -> None:
+    def __init__(self, bus: EventBus, topics: Sequence[str] | None, state_topic: str) -> None:
         self._bus = bus
         self._chosen = topics
-        self._cache = cache
         self.state_topic = state_topic
         self._state = TopicPartition(state_topic, 0)
         self._state_topic_id = ""
@@ -57,20 +55,15 @@ class Following:
             # indexed.
             states_end = await self._look_for_states()
             topics = await self._look_for_topics()
-            before = {name: self._mark(name) for name in self.indexes}
             ends: dict[TopicPartition, int] = {}
             for found in topics:
-                ends |= self._take_up(found, states_end)
+                ends |= self._take_up(found)
             for name in self.indexes.keys() - {one.name for one in topics}:
                 del self.indexes[name], self._scanners[name]
             await self._read_letters(ends)
             if self._states_until(states_end) < states_end:
                 async with reader(self._bus, [self._state]) as consumer:
                     await self._read_states(consumer, states_end)
-            if self._cache is not None:
-                for name, index in self.indexes.items():
-                    if before.get(name) != self._mark(name):
-                        await anyio.to_thread.run_sync(self._cache.save, index)
 
     async def _look_for_topics(self) -> list[TopicDescription]:
         if self._chosen is not None:
@@ -97,19 +90,9 @@ class Following:
                 f"does, name it: DeadLetters(bus, topics=[{unknown[0]!r}])"
             )
 
-    def _mark(self, name: str) -> object:
-        """Return a value that changes whenever the index has something new to save."""
-        index = self.indexes[name]
-        ends = {number: one.next_offset for number, one in index.partitions.items()}
-        return index.topic_id, index.state_topic_id, index.states_until, ends, len(index)
-
-    def _take_up(self, found: TopicDescription, states_end: int) -> dict[TopicPartition, int]:
+    def _take_up(self, found: TopicDescription) -> dict[TopicPartition, int]:
         """Match the index with a topic's description. Return the end offsets of partitions with new letters."""
         index = self.indexes.get(found.name)
-        if index is None and self._cache is not None:
-            index = self._cache.load(found.name, found.topic_id)
-            if index is not None and index.states_until > states_end + _MARKER:
-                index = None  # the log was restored from a backup, for example
         if index is None or not self._fits(index, found):
             index = TopicIndex(found.name, found.topic_id)
         index.state_topic_id = self._state_topic_id

@@ -11,7 +11,6 @@ from weakref import WeakSet
 import msgspec
 
 from dlq import checks
-from dlq.budget import Budget
 from dlq.circuit import Circuit
 from dlq.classify import Classify, classifier
 from dlq.events import Hook, Signals
@@ -55,12 +54,11 @@ class Retry:
     ``order``: which later records wait for a waiting record: "key" (those of its key), "partition" or "none"; by
     default it follows the handler's ``order=``. Up to ``max_waiting`` records (and ``max_waiting_bytes``) per partition
     wait in memory, then reading pauses. ``topic``: the name of the retry topic, by default ``retry.<group>``.
-    ``budget``: a `Budget`, a share, or None for no limit. ``circuit``: a `Circuit`. ``crashes``: a record that was
+    ``circuit``: a `Circuit`. ``crashes``: a record that was
     being handled in this many crashes of the process becomes a dead letter. ``redact``: filters texts before they are
-    written into headers of dead letters. ``on_event``: one or several functions, or a `Webhook`, called with each
-    event.
+    written into headers of dead letters. ``on_event``: one or several functions, called with each event.
 
-    Raises ConfigError. One `Retry` may serve several handlers; each has its own budget and circuit.
+    Raises ConfigError. One `Retry` may serve several handlers; each has its own circuit.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class Retry:
         outages: Collection[type[Exception]] = (),
         order: RetryOrder | None = None,
         topic: str | None = None,
-        budget: Budget | float | None = 0.2,
         circuit: Circuit | None = None,
         crashes: int | None = None,
         max_waiting: int = 100_000,
@@ -92,7 +89,6 @@ class Retry:
         self.kind_of: Final = _classifier(on, never, outages)
         self.order: Final = _order(order)
         self.topic: Final = None if topic is None else checks.topic(f"Retry(topic={topic!r})", topic)
-        self.budget: Final = _budget(budget)
         self.circuit: Final = _circuit(circuit, has_delays=self.tries_later)
         self.crashes: Final = None if crashes is None else checks.whole("Retry(crashes", crashes, 1)
         self.max_waiting: Final = checks.whole("Retry(max_waiting", max_waiting, 1)
@@ -277,14 +273,6 @@ def _topic_name(name: str, group: str, where: str, option: str) -> str:
     if not checks.is_topic(name):
         raise ConfigError(f"{where}: of group {group!r:.300} no topic's name can be made ({name!r:.300}): say {option}")
     return name
-
-
-def _budget(budget: Any) -> Budget | None:
-    if budget is None or isinstance(budget, Budget):
-        return budget
-    if isinstance(budget, bool):
-        raise ConfigError(f"Retry(budget={budget}): the share of calls that may be retries, say 0.2; None for no limit")
-    return Budget(budget)
 
 
 def _circuit(circuit: Any, *, has_delays: bool) -> Circuit | None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from dlq.budget import Spending
 from dlq.circuit import Breaker
 from dlq.classify import signal_of
 from dlq.decisions import Again, Failed, Reason, RetryAt, Skipped, Stopped, decide
@@ -62,7 +61,6 @@ class PolicyRecovery:
         """The group to write into entries. None if the topic is named after the group, and so has no other writer."""
         self._chance = chance
         self._breaker = None if policy.circuit is None else Breaker(policy.circuit)
-        self._spending = None if policy.budget is None else Spending(policy.budget)
         self._reporter = Reporter(policy, handling)
         self._max_message_bytes: Mapping[str, int] = {}
         self._topic_ids: dict[str, str] = {}
@@ -111,8 +109,6 @@ class PolicyRecovery:
                 return WaitHere(wait_ms / 1000, "the circuit of the handler is open")
             failed = failed._replace(circuit_open=self._breaker.state == "open")
         decision = decide(self._policy, error, failed, now_ms=now_ms, chance=self._chance())
-        if isinstance(decision, (Again, RetryAt)) and self._spending is not None:
-            self._spending.retried(now_ms)
         if isinstance(decision, Again):
             if _place(record) in self._in_place:
                 self._keep(record, failed, outages=failed.outages - tried.outages)
@@ -139,8 +135,6 @@ class PolicyRecovery:
         return wait_ms / 1000
 
     def handled(self, count: int, now_ms: int) -> None:
-        if self._spending is not None:
-            self._spending.called(count, now_ms)
         if self._breaker is not None:
             self._breaker.handled(count)
             self._reporter.circuit(self._breaker, now_ms)
@@ -157,13 +151,11 @@ class PolicyRecovery:
         }
         if signals.circuit is not None:
             gauges["circuit_open_ratio"] = _OPEN[signals.circuit]
-        if signals.budget_left is not None:
-            gauges["retry_budget_left_records"] = signals.budget_left
         return gauges
 
     def signals(self, now_ms: int) -> Signals:
         """Return failure statistics of the handler in this process."""
-        return self._reporter.signals(self._waiting, self._oldest_due_ms, self._breaker, self._spending, now_ms)
+        return self._reporter.signals(self._waiting, self._oldest_due_ms, self._breaker, now_ms)
 
     # counts
 
@@ -182,16 +174,7 @@ class PolicyRecovery:
             # A time in the future comes from a wrong clock, and by it the record would never be too old.
             first_failed_ms=now_ms if first_failed_ms is None else min(first_failed_ms, now_ms),
             hops=tried.hops,
-            over_budget=self._is_over_budget(now_ms),
         )
-
-    def _is_over_budget(self, now_ms: int) -> bool:
-        if self._spending is None:
-            return False
-        self._spending.called(1, now_ms)
-        is_over = self._spending.left(now_ms) == 0
-        self._reporter.budget(is_over, now_ms)
-        return is_over
 
     def _keep(self, record: ConsumerRecord, failed: Failed, *, outages: int) -> None:
         """Remember a record that waits in its partition. ``outages``: its calls that are not counted against the

@@ -6,11 +6,9 @@ import logging
 from collections import deque
 from contextvars import copy_context
 
-from dlq.budget import Spending
 from dlq.circuit import Breaker, CircuitState
 from dlq.decisions import Failed
 from dlq.events import (
-    BudgetExhausted,
     CircuitClosed,
     CircuitHalfOpen,
     CircuitOpened,
@@ -41,7 +39,6 @@ class Reporter:
         self._redact = policy.redact
         self._handler, self._group = handling.handler, handling.group
         self._circuit: CircuitState = "closed"
-        self._is_over_budget = False
         self._dead_letters = _Count()
         self._retries = 0
 
@@ -130,16 +127,7 @@ class Reporter:
             logger.warning("handler %r: its circuit is closed again", self._handler)
             self._tell(CircuitClosed(**who, at_ms=now_ms))
 
-    def budget(self, is_over: bool, now_ms: int) -> None:
-        """Report that the budget is exhausted, once until it is available again."""
-        before, self._is_over_budget = self._is_over_budget, is_over
-        if is_over and not before:
-            logger.warning("handler %r: its retry budget is used up, retries are slowed down", self._handler)
-            self._tell(BudgetExhausted(handler=self._handler, group=self._group, at_ms=now_ms))
-
-    def signals(
-        self, waiting: int, oldest_due_ms: int | None, breaker: Breaker | None, spending: Spending | None, now_ms: int
-    ) -> Signals:
+    def signals(self, waiting: int, oldest_due_ms: int | None, breaker: Breaker | None, now_ms: int) -> Signals:
         return Signals(
             handler=self._handler,
             group=self._group,
@@ -149,7 +137,6 @@ class Reporter:
             waiting=waiting,
             overdue_ms=0 if oldest_due_ms is None else max(now_ms - oldest_due_ms, 0),
             circuit=None if breaker is None else breaker.state,
-            budget_left=None if spending is None else spending.left(now_ms),
         )
 
     def _tell(self, event: FailureEvent) -> None:

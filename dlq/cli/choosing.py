@@ -126,10 +126,9 @@ async def open_letters(
     ``topics``: those that are named; a topic may hold dead letters whatever its name looks like.
     """
     from dlq.dead_letters import DeadLetters
-    from dlq.index_file import cache_folder
 
     async with open_bus(args) as bus:
-        yield DeadLetters(bus, topics=sorted(topics) or None, cache=cache_folder()), bus
+        yield DeadLetters(bus, topics=sorted(topics) or None), bus
 
 
 def topics_of(selection: Selection) -> set[str]:

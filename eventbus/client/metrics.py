@@ -56,7 +56,7 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     moves: dict[str, int] = {}
     """Partitions ``assigned``, ``revoked``, and ``lost`` with records in flight, since the start."""
     failing: dict[str, float] = {}
-    """Gauges of its failure policy, if any: records waiting for a retry, the circuit, the budget."""
+    """Gauges of its failure policy, if any: records waiting for a retry, the circuit."""
 
     @property
     def lag(self) -> int:
@@ -132,7 +132,6 @@ _FAILING = {
     "retry_overdue_seconds": "For how long the oldest of them should have been tried by now.",
     "dead_letters_last_minute_records": "Records that went to the dead-letter topic in the last minute.",
     "circuit_open_ratio": "The circuit breaker: 0 closed, 0.5 trying, 1 open (nothing is tried).",
-    "retry_budget_left_records": "Tries left of the retry budget.",
 }
 _TOPIC = {
     "partitions": "Partitions of the topic.",

@@ -118,7 +118,7 @@ async def run_board(places: Places, csv: Path, bars: Bars) -> Board:
     started, arrivals, calls = time.monotonic(), read_arrivals(csv), Counter[int]()
     # The counts are to be exact: no delay is lengthened at random, and no try is saved because so many fail.
     delays = [f"{delay_ms}ms" for delay_ms in DELAYS_MS]
-    retry = Retry(immediate=1, delays=delays, jitter=False, budget=None)
+    retry = Retry(immediate=1, delays=delays, jitter=False)
     prefix, bar = places.prefix, bars.bar("arrivals -> board", len(arrivals))
     dead = f"dlq.{prefix}board-maker"
     async with EventBus(places.url) as bus:

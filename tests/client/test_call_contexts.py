@@ -202,12 +202,12 @@ def in_a_dependency_of_a_plain_function(bus: EventBus, calls: Calls) -> None:
 
 @way
 def called_again_at_once(bus: EventBus, calls: Calls) -> None:
-    handled_failing(bus, calls, retry=Retry(immediate=2, delays=None, budget=None))
+    handled_failing(bus, calls, retry=Retry(immediate=2, delays=None))
 
 
 @way
 def a_plain_function_called_again_at_once(bus: EventBus, calls: Calls) -> None:
-    @bus.consumer("t", group="g", on_error="skip", retry=Retry(immediate=2, delays=None, budget=None))
+    @bus.consumer("t", group="g", on_error="skip", retry=Retry(immediate=2, delays=None))
     def handle(name: str) -> None:
         calls.note(name)
         raise ValueError("no")
@@ -215,17 +215,17 @@ def a_plain_function_called_again_at_once(bus: EventBus, calls: Calls) -> None:
 
 @way
 def called_again_in_any_order(bus: EventBus, calls: Calls) -> None:
-    handled_failing(bus, calls, order="none", concurrency=1, retry=Retry(immediate=2, delays=None, budget=None))
+    handled_failing(bus, calls, order="none", concurrency=1, retry=Retry(immediate=2, delays=None))
 
 
 @way
 def called_again_in_a_transaction(bus: EventBus, calls: Calls) -> None:
-    handled_failing(bus, calls, exactly_once=True, retry=Retry(immediate=2, delays=None, budget=None))
+    handled_failing(bus, calls, exactly_once=True, retry=Retry(immediate=2, delays=None))
 
 
 @way
 def called_again_singly(bus: EventBus, calls: Calls) -> None:
-    @bus.consumer("t", group="g", batch=True, on_error="skip", retry=Retry(immediate=2, delays=None, budget=None))
+    @bus.consumer("t", group="g", batch=True, on_error="skip", retry=Retry(immediate=2, delays=None))
     async def handle(names: list[str]) -> None:
         await calls.note_across_a_pause(names[0])
         raise ValueError("no")
@@ -264,7 +264,7 @@ def test_an_entry_that_is_tried_again_later_does_not_see_its_first_call(backend:
     async def main() -> None:
         bus = EventBus("memory://", clock=clock)
         bus.topic("t", partitions=1)
-        handled_failing(bus, calls, retry=Retry(immediate=0, delays=["1s"], jitter=False, budget=None))
+        handled_failing(bus, calls, retry=Retry(immediate=0, delays=["1s"], jitter=False))
         async with bus:
             await bus.send_many("t", NAMES)
             await clock.advance(seconds=1)
@@ -283,7 +283,7 @@ def test_hooks_of_a_retry_policy(backend: str) -> None:
         bus = EventBus("memory://", clock=clock)
         bus.topic("t", partitions=1)
         circuit = Circuit(failures=0.5, of=2, open="1s")
-        retry = Retry(immediate=0, delays=["1s"], budget=None, circuit=circuit, on_event=calls.note)
+        retry = Retry(immediate=0, delays=["1s"], circuit=circuit, on_event=calls.note)
 
         @bus.consumer("t", group="g", retry=retry)
         async def handle(name: str) -> None:

@@ -158,9 +158,7 @@ def test_a_handler_that_never_suspends_does_not_outlast_a_stop(declare: Declare,
 
 
 @BACKENDS
-@pytest.mark.parametrize(
-    "retry", [Retry(immediate=LATER, delays=None, budget=None), Retry(immediate=0, delays=["1s"], budget=None)]
-)
+@pytest.mark.parametrize("retry", [Retry(immediate=LATER, delays=None), Retry(immediate=0, delays=["1s"])])
 def test_later_tries_that_never_suspend(retry: Retry, backend: str) -> None:
     calls = Calls()
 

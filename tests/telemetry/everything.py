@@ -26,7 +26,6 @@ GAUGES_OF_POLICIES = (
     "retry_overdue_seconds",
     "dead_letters_last_minute_records",
     "circuit_open_ratio",
-    "retry_budget_left_records",
 )
 
 

@@ -76,8 +76,7 @@ async def _write(letters: Sequence[Letter]) -> list[str]:
 
 @pytest.fixture
 def dlq(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dlq:
-    """``dlq("list")`` runs ``eventbus dlq list`` as the user ann, with an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    """``dlq("list")`` runs ``eventbus dlq list`` as the user ann."""
     monkeypatch.delenv("EVENTBUS_REGISTRY", raising=False)
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
 

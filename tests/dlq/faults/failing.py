@@ -18,7 +18,7 @@ DELAYS = (10, 60)
 
 
 def retry(**options: Any) -> Retry:
-    return Retry(**{"immediate": 0, "delays": DELAYS, "jitter": False, "budget": None, **options})
+    return Retry(**{"immediate": 0, "delays": DELAYS, "jitter": False, **options})
 
 
 async def settle(log: Log, bus: EventBus) -> None:

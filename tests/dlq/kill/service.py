@@ -88,7 +88,7 @@ def service(
         names.orders,
         group=names.group,
         group_instance_id=instance,
-        retry=Retry(immediate=1, delays=delays, jitter=False, order=order, budget=None),
+        retry=Retry(immediate=1, delays=delays, jitter=False, order=order),
         **form,
     )
     @bus.producer(names.done)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from dlq.dead_letters import DeadLetters, Selection
-from dlq.index_file import IndexCache
 from dlq.state import Step
 from eventbus import TopicPartition
 from eventbus.errors import ConfigError, PayloadGone, UnknownTopicOrPartition
@@ -17,8 +15,8 @@ from eventbus.testing import FakeClock, TestBus
 from tests.dlq.letters.making import NOW_MS, TOPIC, letter, put, records_of, topics
 
 
-def letters_of(bus: TestBus, *names: str, cache: Path | None = None) -> DeadLetters:
-    return DeadLetters(bus, names or None, clock=bus.clock, cache=cache)
+def letters_of(bus: TestBus, *names: str) -> DeadLetters:
+    return DeadLetters(bus, names or None, clock=bus.clock)
 
 
 async def test_log_without_dead_letters(bus: TestBus) -> None:
@@ -313,41 +311,24 @@ async def test_payload_is_not_looked_for_everywhere(bus: TestBus, source: tuple[
             await letters.payload(await letters.get(f"{TOPIC}/0/0"))
 
 
-# the index on disk ---------------------------------------------------------------------------------------------------
+# the index -----------------------------------------------------------------------------------------------------------
 
 
-async def test_index_is_kept_and_goes_on_where_it_ended(
-    bus: TestBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_index_goes_on_where_it_ended(bus: TestBus, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bus:
         await topics(bus, TOPIC, partitions=2)
         await put(bus, *[letter(n) for n in range(5)])
-        first = letters_of(bus, cache=tmp_path)
-        await first.resolve(Selection(limit=2))
-        expected = await first.groups()
+        letters = letters_of(bus)
+        await letters.resolve(Selection(limit=2))
+        expected = await letters.groups()
         monkeypatch.setattr("dlq.reading.dead_letter", lambda record: pytest.fail("it was read before"))
-        assert await letters_of(bus, cache=tmp_path).groups() == expected
+        assert await letters.groups() == expected
         monkeypatch.undo()
         await put(bus, letter(9), partition=1)
-        (case,) = await letters_of(bus, cache=tmp_path).groups()
+        (case,) = await letters.groups()
         assert (case.count, case.statuses) == (6, {"open": 4, "resolved": 2})
         await bus.admin.delete_topics(TOPIC)
         await topics(bus, TOPIC)
         await put(bus, letter(1))
-        (case,) = await letters_of(bus, cache=tmp_path).groups()
+        (case,) = await letters.groups()
         assert (case.count, case.statuses) == (1, {"open": 1})
-
-
-async def test_index_that_is_ahead_of_its_topic_is_made_anew(bus: TestBus, tmp_path: Path) -> None:
-    """After a log was restored from a copy, the index describes later offsets of another log."""
-    async with bus:
-        await topics(bus, TOPIC)
-        await put(bus, letter(0))
-        await letters_of(bus, cache=tmp_path).groups()
-        cache = IndexCache(tmp_path)
-        index = cache.load(TOPIC, (await bus.admin.describe_topics([TOPIC]))[0].topic_id)
-        assert index is not None
-        index.partition(0).add(5, 0, 0, NOW_MS)
-        cache.save(index)
-        (case,) = await letters_of(bus, cache=tmp_path).groups()
-        assert case.count == 1

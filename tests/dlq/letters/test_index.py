@@ -1,10 +1,8 @@
-"""The index of a topic against a plain list of its letters, and the bytes it is kept as."""
+"""The index of a topic against a plain list of its letters."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from dlq import index as index_module
 from dlq.headers import ERROR_CLASS, GROUP, HANDLER, LAST_FAILED, REASON, TOP_FRAME
 from dlq.index import OPEN, PARKED, TopicIndex
-from dlq.index_file import IndexCache, UnreadableIndex, cache_folder, dump, load
 from dlq.letters import dead_letter
 from dlq.reading import Scanner
 from dlq.selection import OVERFLOW, STATUSES, CaseKey, LetterId, Selection, key_of
@@ -108,16 +105,13 @@ def test_index_is_what_a_list_says(
         if row is not None:
             model.rows[partition, offset] = *row[:2], status
     check(index, model, selection)
-    again = load(dump(index))
-    check(again, model, selection)
-    assert dump(again) == dump(index)
-    removed = again.partition(0).trim(begin)
+    removed = index.partition(0).trim(begin)
     gone = [where for where in model.rows if where[0] == 0 and where[1] < begin]
     assert removed == len(gone)
     for where in gone:
         del model.rows[where]
-    check(again, model, selection)
-    assert len(again) == len(model.rows)
+    check(index, model, selection)
+    assert len(index) == len(model.rows)
 
 
 def test_letter_that_is_read_twice_counts_once() -> None:
@@ -192,69 +186,3 @@ def test_index_says_what_the_letters_say(letters: list[list[tuple[str, bytes | N
 
 
 # as bytes ------------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 10_000), st.integers(1, 255))
-def test_damaged_index_is_none(at: int, flip: int) -> None:
-    data = bytearray(dump(build([(0, 1, 0, 5, OPEN)])[0]))
-    data[at % len(data)] ^= flip
-    with pytest.raises(UnreadableIndex):
-        load(bytes(data))
-
-
-@given(st.binary(max_size=200))
-def test_foreign_bytes_are_no_index(data: bytes) -> None:
-    with pytest.raises(UnreadableIndex):
-        load(data)
-
-
-def test_index_of_another_format_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dump(build([])[0])
-    monkeypatch.setattr("dlq.index_file._FORMAT", "eventbus-dead-letters-2-little")
-    with pytest.raises(UnreadableIndex, match="eventbus-dead-letters-1"):
-        load(data)
-
-
-def test_cache_gives_back_what_fits(tmp_path: Path) -> None:
-    cache = IndexCache(tmp_path / "made")
-    index, _ = build([(0, 1, 0, 5, OPEN)])
-    assert cache.load("t", index.topic_id) is None
-    cache.save(index)
-    found = cache.load("t", index.topic_id)
-    assert found is not None
-    assert dump(found) == dump(index)
-    assert cache.load("another", index.topic_id) is None
-    (path,) = (tmp_path / "made").iterdir()
-    path.write_bytes(b"torn")
-    assert cache.load("t", index.topic_id) is None
-
-
-def test_indexes_that_nobody_needs_any_more_go(tmp_path: Path) -> None:
-    cache = IndexCache(tmp_path)
-    for name in ("old-topic-of-a-log", "new-topic-of-a-log"):
-        cache.save(TopicIndex("t", name))
-    os.utime(tmp_path / "old-topic-of-a-log.index", (0, 0))
-    cache.save(TopicIndex("t", "another-of-the-log"))
-    assert {one.name for one in tmp_path.iterdir()} == {"new-topic-of-a-log.index", "another-of-the-log.index"}
-
-
-@pytest.mark.parametrize("topic_id", ["", "None", "AAAAAAAAAAAAAAAAAAAAAA", "../../etc/passwd-of-a-machine"])
-def test_topic_without_an_id_is_not_kept(tmp_path: Path, topic_id: str) -> None:
-    cache = IndexCache(tmp_path / "made")
-    cache.save(TopicIndex("t", topic_id))
-    assert cache.load("t", topic_id) is None
-    assert not (tmp_path / "made").exists()
-
-
-def test_folder_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    cache = IndexCache(tmp_path / "file")
-    cache.save(build([])[0])
-    assert cache.load("t", "id-of-the-topic-0") is None
-
-
-def test_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/eventbus/dead-letters")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_folder() == Path.home() / ".cache/eventbus/dead-letters"

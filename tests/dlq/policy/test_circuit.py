@@ -1,4 +1,4 @@
-"""The circuit breaker and the retry budget, which get the time as an argument."""
+"""The circuit breaker, which gets the time as an argument."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlq import Budget, Circuit
-from dlq.budget import Spending
+from dlq import Circuit
 from dlq.circuit import Breaker
 
 HALF = Circuit(failures=0.5, of=4, open="30s")
@@ -137,62 +136,3 @@ def test_it_opens_exactly_when_the_window_says_so(of: int, failures: float, call
                 return
         else:
             breaker.handled(1)
-
-
-# budget ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_few_retries_are_always_allowed() -> None:
-    spending = Spending(Budget(0.2, over="60s", least=10))
-    assert spending.left(0) == 10
-    for _ in range(10):
-        spending.retried(0)
-    assert spending.left(0) == 0
-
-
-def test_it_is_a_share_of_the_calls_of_the_last_minute() -> None:
-    spending = Spending(Budget(0.2, over="60s", least=10))
-    spending.called(1_000, 0)
-    assert spending.left(0) == 200
-    for _ in range(150):
-        spending.retried(30_000)
-    assert spending.left(30_000) == 50
-    assert spending.left(59_999) == 50
-    assert spending.left(60_000) == 0  # the calls are a minute old, the retries are not
-    assert spending.left(90_000) == 10
-
-
-def test_no_share_at_all() -> None:
-    assert Spending(Budget(0, least=0)).left(0) == 0
-
-
-def test_a_clock_that_is_set_back_does_not_hold_the_budget() -> None:
-    spending = Spending(Budget(0.2, over="60s", least=10))
-    for _ in range(500):
-        spending.retried(10**9)
-    assert spending.left(10**9) == 0
-    assert spending.left(0) == 10
-    spending.retried(0)
-    assert spending.left(0) == 9
-
-
-@pytest.mark.system
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 20_000)), max_size=100))
-def test_it_counts_as_a_list_of_times_would(sequence: list[tuple[bool, int, int]]) -> None:
-    """Give or take a slice of five seconds, by which old calls go too."""
-    spending, now_ms = Spending(Budget(0.2, over="60s", least=10)), 0
-    calls: list[tuple[int, int]] = []
-    retries: list[tuple[int, int]] = []
-    for is_retry, count, passed in sequence:
-        now_ms += passed
-        if is_retry:
-            spending.retried(now_ms)
-            retries.append((now_ms, 1))
-        else:
-            spending.called(count, now_ms)
-            calls.append((now_ms, count))
-
-    def of(many: list[tuple[int, int]]) -> int:
-        return sum(count for at_ms, count in many if at_ms // 5_000 > now_ms // 5_000 - 12)
-
-    assert spending.left(now_ms) == max(int(max(10, 0.2 * of(calls))) - of(retries), 0)

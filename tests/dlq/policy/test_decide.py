@@ -31,7 +31,7 @@ def later(decision: Decision) -> float:
 
 
 def test_what_the_handler_says_goes_before_everything_else() -> None:
-    for failed in ({"tries": 1}, {"tries": 1, "before": 50, "hops": 99, "over_budget": True, "circuit_open": True}):
+    for failed in ({"tries": 1}, {"tries": 1, "before": 50, "hops": 99, "circuit_open": True}):
         assert asked(LADDER, Reject("bad"), **failed) == ToDeadLetters("rejected")
         assert asked(LADDER, Park("look"), **failed) == ToDeadLetters("parked")
         assert asked(LADDER, Skip("known"), **failed) == Skipped("known")
@@ -106,35 +106,12 @@ def test_jitter_only_lengthens() -> None:
         assert later(asked(policy, ValueError(), chance=1.0)) == most
 
 
-def test_over_budget_there_are_no_tries_at_once_and_delays_are_doubled() -> None:
-    assert later(asked(LADDER, ValueError(), tries=1, over_budget=True)) == 10
-    assert later(asked(LADDER, ValueError(), tries=1, before=2, over_budget=True)) == 120
-    assert asked(LADDER, ValueError(), tries=1, before=3, over_budget=True) == ToDeadLetters("exhausted")
-
-
-def test_over_budget_a_record_has_as_many_calls_as_without() -> None:
-    delays: list[float] = []
-    for before in range(10):
-        decision = asked(LADDER, ValueError(), tries=1, before=before, over_budget=True)
-        if not isinstance(decision, RetryAt):
-            break
-        delays.append(later(decision))
-    assert delays == [10, 10, 120]
-
-
-def test_tries_at_once_stay_where_there_is_nothing_else() -> None:
-    policy = Retry(immediate=1, delays=None)
-    assert asked(policy, ValueError(), tries=1, over_budget=True) == Again()
-    assert asked(policy, ValueError(), tries=2, over_budget=True) == ToDeadLetters("exhausted")
-
-
 def test_a_try_that_would_be_too_late_is_not_made() -> None:
     policy = Retry(immediate=0, delays=["5s", "1m"], jitter=False, max_age="1m")
     assert later(asked(policy, ValueError())) == 5
     assert asked(policy, ValueError(), before=1, first_failed_ms=NOW - 5_000) == ToDeadLetters("too-old")
     assert later(asked(policy, ValueError(), before=1, first_failed_ms=NOW)) == 60  # just so
     assert asked(policy, RetryLater("61s")) == ToDeadLetters("too-old")
-    assert later(asked(policy, ValueError(), before=1, over_budget=True)) == 60  # it does not die of the budget
     spread = Retry(immediate=0, delays=["5s"], jitter=1.0, max_age="6s")
     assert later(asked(spread, ValueError(), chance=0.9)) == 6
     assert later(asked(policy, ConnectionError(), before=1, first_failed_ms=0)) == 60
@@ -203,26 +180,23 @@ policies = st.builds(
     jitter=st.one_of(st.booleans(), st.floats(0, 1)),
     max_age=st.one_of(st.none(), st.integers(1, 10_000)),
 )
-steps = st.tuples(st.sampled_from(ERRORS), st.floats(0, 1, exclude_max=True), st.booleans(), st.booleans())
+steps = st.tuples(st.sampled_from(ERRORS), st.floats(0, 1, exclude_max=True), st.booleans())
 
 
 @pytest.mark.system
 @given(policies, st.lists(steps, min_size=1, max_size=40))
-def test_any_sequence_ends_or_is_an_outage(
-    policy: Retry, sequence: list[tuple[type[Exception], float, bool, bool]]
-) -> None:
+def test_any_sequence_ends_or_is_an_outage(policy: Retry, sequence: list[tuple[type[Exception], float, bool]]) -> None:
     """Attempts only grow, no try is earlier than its delay, and only outages go on for ever."""
     now_ms, before, tries, outages, attempts = NOW, 0, 0, 0, 0
     delays_ms = policy.delays_ms or ()
     calls_that_count = 0
-    for cls, chance, over_budget, circuit_open in sequence:
+    for cls, chance, circuit_open in sequence:
         tries += 1
         failed = Failed(
             tries=tries,
             before=before,
             outages=outages,
             first_failed_ms=NOW,
-            over_budget=over_budget,
             circuit_open=circuit_open,
         )
         assert failed.attempts == attempts + 1
@@ -243,9 +217,8 @@ def test_any_sequence_ends_or_is_an_outage(
             assert calls_that_count <= policy.immediate + len(delays_ms)
             assert policy.max_age_ms is None or decision.due_ms - NOW <= policy.max_age_ms
         least = min(delays_ms, default=1000)
-        is_free = decision.is_outage or policy.max_age_ms is None
-        assert decision.due_ms >= now_ms + least * (2 if over_budget and is_free else 1)
-        most = max(delays_ms, default=60_000) * (1 + policy.jitter) * 2 + 2
+        assert decision.due_ms >= now_ms + least
+        most = max(delays_ms, default=60_000) * (1 + policy.jitter) + 2
         assert decision.due_ms <= now_ms + most
         outages += tries if decision.is_outage else 0
         before, tries, now_ms = before + tries, 0, decision.due_ms

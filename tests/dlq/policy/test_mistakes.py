@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlq import Budget, Circuit, Park, Reject, Retry, RetryLater
+from dlq import Circuit, Park, Reject, Retry, RetryLater
 from dlq.policy import policy_of
 from eventbus import consumer
 from eventbus.errors import ConfigError
@@ -75,9 +75,6 @@ OPTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"topic": "retry/billing"}, "Retry(topic='retry/billing')", "a-z A-Z 0-9 . _ -"),
     ({"topic": "."}, "Retry(topic='.')", "a-z A-Z 0-9 . _ -"),
     ({"topic": True}, "Retry(topic=True)", "a topic's name"),
-    ({"budget": 20}, "Budget(20)", "from 0 to 1"),
-    ({"budget": True}, "Retry(budget=True)", "None for no limit"),
-    ({"budget": "20 %"}, "Budget('20 %')", "from 0 to 1"),
     ({"circuit": True}, "Retry(circuit=True)", "Circuit(failures=0.5"),
     ({"circuit": Circuit}, "Retry(circuit=Circuit)", "Circuit(failures=0.5"),
     ({"circuit": Circuit(), "delays": None}, "delays=None", 'delays=["5s"]'),
@@ -185,9 +182,6 @@ def test_one_topic_for_both() -> None:
         (lambda: Circuit(of=0), "Circuit(of=0): a whole number, 1 or more"),
         (lambda: Circuit(open="half a minute"), "Circuit(open='half a minute'): seconds, a text"),
         (lambda: Circuit(open=0), "Circuit(open=0): more than 0"),
-        (lambda: Budget(-1), "Budget(-1): the share of calls"),
-        (lambda: Budget(over=0), "Budget(over=0): more than 0"),
-        (lambda: Budget(least=-1), "Budget(least=-1): a whole number, 0 or more"),
         (lambda: RetryLater("5 minutes"), "RetryLater(after='5 minutes'): seconds, a text"),
         (lambda: RetryLater(-1), "RetryLater(after=-1): from 0 to 366 days"),
     ],

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlq import (
-    BudgetExhausted,
     Circuit,
     CircuitClosed,
     CircuitHalfOpen,
@@ -32,7 +31,7 @@ from eventbus.errors import ProcessCrashed, SerializationError
 from eventbus.recovery import Handling, Move, WaitHere
 from tests.dlq.policy.failing import FAR, HANDLING, Runner, at_work, due_ms, header, record
 
-PLAIN = Retry(immediate=1, delays=["5s", "1m"], jitter=False, budget=None)
+PLAIN = Retry(immediate=1, delays=["5s", "1m"], jitter=False)
 
 
 def story(policy: Retry, error: Callable[[], Exception], dead_letter: bool | str = True, most: int = 100) -> list[str]:
@@ -156,7 +155,7 @@ def test_a_dead_letter_that_does_not_fit_is_written_without_its_payload() -> Non
 
 
 def test_records_that_wait_in_their_place_are_told_apart_and_forgotten_in_the_end() -> None:
-    working = at_work(Retry(immediate=1, delays=None, jitter=False, budget=None))
+    working = at_work(Retry(immediate=1, delays=None, jitter=False))
     for offset in range(3_000):
         assert isinstance(Runner(working, record(offset)).fails(ConnectionError()), recovery.Again)
     first, second = Runner(working, record(1)), Runner(working, record(2))
@@ -183,7 +182,7 @@ def test_a_record_that_kills_the_process_is_dead_the_nth_time() -> None:
 # circuit --------------------------------------------------------------------------------------------------------------
 
 
-BROKEN = Retry(immediate=0, delays=["5s"], jitter=False, budget=None, circuit=Circuit(failures=0.5, of=2, open="30s"))
+BROKEN = Retry(immediate=0, delays=["5s"], jitter=False, circuit=Circuit(failures=0.5, of=2, open="30s"))
 
 
 def test_an_open_circuit_keeps_records_in_their_place() -> None:
@@ -227,17 +226,6 @@ def test_what_is_the_records_own_opens_no_circuit(error: Exception) -> None:
     assert working.signals(FAR).circuit == "closed"
 
 
-# budget ---------------------------------------------------------------------------------------------------------------
-
-
-def test_over_budget_retries_slow_down() -> None:
-    working = at_work(Retry(immediate=1, delays=["5s"], jitter=False))
-    stories = [list(Runner(working, record(offset), now_ms=0).story(ValueError, most=2)) for offset in range(6)]
-    assert stories[:5] == [["again", "later 5"]] * 5
-    assert stories[5] == ["later 10", "later 10"]
-    assert list(Runner(working, record(99), now_ms=FAR).story(ValueError, most=2)) == ["again", "later 5"]
-
-
 # signals and hooks ----------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +243,7 @@ def test_hooks_are_told_what_happens() -> None:
     ]
 
 
-def test_hooks_are_told_of_the_circuit_and_of_the_budget_once() -> None:
+def test_hooks_are_told_of_the_circuit() -> None:
     seen: list[FailureEvent] = []
     policy = Retry(immediate=0, delays=["5s"], jitter=False, circuit=BROKEN.circuit, on_event=[seen.append])
     working = at_work(policy)
@@ -271,11 +259,6 @@ def test_hooks_are_told_of_the_circuit_and_of_the_budget_once() -> None:
         CircuitHalfOpen(at_ms=30_000, **who),
         CircuitClosed(at_ms=30_001, **who),
     ]
-    seen.clear()
-    working = at_work(Retry(immediate=0, delays=["5s"], on_event=[seen.append]))
-    for offset in range(30):
-        Runner(working, record(offset), now_ms=0).fails(ValueError())
-    assert [event for event in seen if not isinstance(event, RetryScheduled)] == [BudgetExhausted(at_ms=0, **who)]
 
 
 def test_a_hook_that_raises_is_logged_and_the_next_one_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -354,7 +337,6 @@ def test_signals_are_numbers_of_now() -> None:
         waiting=3,
         overdue_ms=26_000,
         circuit="closed",
-        budget_left=15,
     )
     assert policy.signals(120_000)[1].dead_letters_last_minute == 0
     assert policy.signals()[0].overdue_ms == 0
@@ -379,7 +361,7 @@ policies = st.builds(
 def test_whatever_happens_attempts_grow_and_no_try_is_early(
     policy: Retry, errors: list[type[Exception]], chance: float, restarts: list[bool]
 ) -> None:
-    """Also when each go is another member's, whose budget and circuit are its own."""
+    """Also when each go is another member's, whose circuit is its own."""
     working = at_work(policy, chance=chance)
     runner = Runner(working)
     attempts = 0

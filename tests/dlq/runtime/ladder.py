@@ -88,7 +88,7 @@ async def a_record_that_is_better_the_next_time_is_handled(log: Log, shape: Shap
 async def many_at_once_go_each_its_way(log: Log, shape: Shape) -> None:
     """All are in one fetch: none is lost or handled twice, whatever happens to others."""
     bus, calls = log.bus(partitions=2), Calls(log, _mixed)
-    handle(bus, log, shape, calls, retry=policy(log, 1, budget=None))
+    handle(bus, log, shape, calls, retry=policy(log, 1))
     names = [f"{letter}{number}" for number in range(5) for letter in "abcdefghij"]
     async with bus:
         for name in names:
@@ -266,7 +266,7 @@ async def a_call_that_takes_too_long_counts_as_a_try(log: Log, shape: Shape) -> 
 @promise(FEW)
 async def outages_never_make_dead_letters(log: Log, shape: Shape) -> None:
     bus, calls = log.bus(), Calls(log, lambda value, call: ConnectionError("away") if call <= 6 else None)
-    handle(bus, log, shape, calls, retry=policy(log, 1, budget=None))
+    handle(bus, log, shape, calls, retry=policy(log, 1))
     async with bus:
         await log.send(bus, "b1")
         await log.until(lambda: calls.done)

@@ -17,7 +17,7 @@ from eventbus.errors import EventBusError, ProducerFenced, RebalanceInProgress, 
 from eventbus.testing import TestBus
 from eventbus.testing.faulty import Step
 
-RETRY = Retry(immediate=0, delays=[2, 3], jitter=False, budget=None)
+RETRY = Retry(immediate=0, delays=[2, 3], jitter=False)
 VALUES = [f"{key}{number}" for number in range(4) for key in "abcdef"]
 SHAPES: dict[str, dict[str, Any]] = {
     "in order": {},

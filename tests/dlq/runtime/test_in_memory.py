@@ -141,7 +141,7 @@ async def test_an_open_circuit_fills_no_dead_letters() -> None:
     bus, calls, works = TestBus(auto_create_topics=True), list[int](), False
     circuit = Circuit(failures=0.5, of=4, open=30)
 
-    @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=[1], circuit=circuit, budget=None))
+    @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=[1], circuit=circuit))
     async def bill(value: bytes) -> None:
         calls.append(bus.clock())
         if not works:
@@ -322,7 +322,7 @@ async def test_at_most_once_and_retries() -> None:
 async def test_many_entries_at_once_hold_up_no_reading() -> None:
     """Far more wait than may wait in memory."""
     bus, calls = TestBus(auto_create_topics=True), dict[bytes, int]()
-    retry = Retry(immediate=0, delays=[5], jitter=False, max_waiting=10, budget=None)
+    retry = Retry(immediate=0, delays=[5], jitter=False, max_waiting=10)
 
     @bus.consumer("orders", group="billing", retry=retry)
     async def bill(value: bytes) -> None:

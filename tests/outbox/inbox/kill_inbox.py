@@ -75,7 +75,7 @@ def bus_of(place: Place, hook: Hook | None = None) -> EventBus:
     engine: Any = (create_async_engine if place.is_async else create_engine)(place.url, **place.options())
     bus = EventBus(f"file://{place.folder}/log?fsync=os")
     bus.topic("t", partitions=PARTITIONS)
-    policy = Retry(immediate=1, delays=(0.005,), jitter=False, order="key", budget=None)
+    policy = Retry(immediate=1, delays=(0.005,), jitter=False, order="key")
     inbox = Inbox(sessions_of(engine) if place.schema else engine, message_ids="event-id")
     handler = orm_handler_of if place.schema else handler_of
     bus.consumer("t", group="g", name="handle", tx=inbox, retry=policy, commit_interval_ms=10)(

@@ -86,7 +86,7 @@ async def settled(bus: EventBus, condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("order", ["key", "partition", "none"])
 async def test_each_record_has_one_end(database: Database, order: RetryOrder) -> None:
     ledger, plan = Ledger(database), Plan()
-    policy = Retry(immediate=1, delays=(0.01,), jitter=False, order=order, budget=None)
+    policy = Retry(immediate=1, delays=(0.01,), jitter=False, order=order)
     async with log_of(0, 1) as log:
         await fill(log, 0, PLANS, key="k")
         async with service(log.url, ledger, plan, retry=policy) as bus:
@@ -160,7 +160,7 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
 ) -> None:
     """The process dies between the database's commit and the log's."""
     ledger, plan = Ledger(database), Plan()
-    policy = Retry(immediate=0, delays=(0.01,), jitter=False, budget=None)
+    policy = Retry(immediate=0, delays=(0.01,), jitter=False)
     async with log_of(0, 1) as log:
         await fill(log, 0, ["1"])
 
@@ -185,7 +185,7 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
 async def test_retry_partitions_that_move_between_members(database: Database) -> None:
     """Records and waiting retries move to other members while they are handled."""
     ledger = Ledger(database)
-    policy = Retry(immediate=0, delays=(0.01, 0.02), jitter=False, order="none", budget=None)
+    policy = Retry(immediate=0, delays=(0.01, 0.02), jitter=False, order="none")
 
     def fail(record: ConsumerRecord, session: Session) -> None:
         _fails(record)
@@ -209,7 +209,7 @@ async def test_retry_partitions_that_move_between_members(database: Database) ->
 async def test_what_an_older_database_has_lost_is_handled_once(database: Database) -> None:
     """Restored from a backup: a record that was set aside since is read again, and waits for its next try as well."""
     ledger, plan = Ledger(database), Plan()
-    policy = Retry(immediate=0, delays=(0.3,), jitter=False, budget=None)
+    policy = Retry(immediate=0, delays=(0.3,), jitter=False)
     async with log_of(0, 1) as log:
         await fill(log, 0, ["0", "1", "0"])
         async with service(log.url, ledger, plan, retry=policy) as bus:
@@ -337,7 +337,7 @@ class Trials:
                 await anyio.lowlevel.checkpoint()
 
             inbox.at = at
-            policy = Retry(immediate=1, delays=(0.2,), jitter=False, order=self._order, budget=None)
+            policy = Retry(immediate=1, delays=(0.2,), jitter=False, order=self._order)
             handler = _batches if self._batch else _singly
             bus.consumer("t", group="g", name="handle", tx=inbox, retry=policy, batch=self._batch)(handler)
             await process.live()

@@ -110,7 +110,7 @@ async def test_a_retried_record_is_not_taken_for_one_of_a_deleted_topic(database
             raise ValueError("later")
 
     def options(delay: str) -> dict[str, object]:
-        return {"retry": Retry(immediate=0, delays=[delay], jitter=False, budget=None)}
+        return {"retry": Retry(immediate=0, delays=[delay], jitter=False)}
 
     async with log_of(0, 1) as log:
         for value, delay in (("old", "1ms"), ("older", "1h"), ("new", "1ms")):
