@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +32,6 @@ is all of it right?
   eventbus connect validate worker.properties source.properties
 """
 
-_LINE_SECONDS = 10.0
-
 
 def register(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser(
@@ -53,7 +49,6 @@ def register(subcommands: Subcommands) -> None:
     validate = commands.add_parser("validate", help="check properties files; nothing is opened")
     _add_files(validate)
     validate.set_defaults(run=run_validate)
-    commands.add_parser("plugins", help="the connectors there are").set_defaults(run=run_plugins)
     offsets = commands.add_parser("offsets", help="how far sources have come")
     actions = offsets.add_subparsers(metavar="ACTION", required=True)
     for name, what in (("list", "show them"), ("reset", "forget those of a connector: it begins again")):
@@ -151,7 +146,7 @@ async def _run(bus: EventBus, connectors: Connectors, once: bool, startup: Start
     interrupted = False
     with anyio.CancelScope() as scope:
         startup.cancels(scope)
-        async with bus, _shown(connectors, out):
+        async with bus:
             startup.stops(bus)
             if once:
                 interrupted = not await _brought(bus)
@@ -188,47 +183,7 @@ async def _brought(bus: EventBus) -> bool:
     return is_all
 
 
-@asynccontextmanager
-async def _shown(connectors: Connectors, out: Output) -> AsyncGenerator[None]:
-    """A line now and then, beside the work."""
-    import anyio
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_lines, connectors, out)
-        try:
-            yield
-        finally:
-            tasks.cancel_scope.cancel()
-
-
-async def _lines(connectors: Connectors, out: Output) -> None:
-    import anyio
-
-    said: dict[str, int] = {}
-    while True:
-        await anyio.sleep(_LINE_SECONDS)
-        for run in connectors.runs:
-            if run.records != said.get(run.name, 0):
-                out.note(f"{run.name}: {run.records:,} records, {run.state}")
-                said[run.name] = run.records
-
-
 # looking --------------------------------------------------------------------------------------------------------------
-
-
-def run_plugins(args: argparse.Namespace) -> int:
-    from eventbus.connect.connector import SourceConnector
-    from eventbus.connect.plugins import plugins
-
-    rows: list[tuple[str, str, str]] = []
-    for one in plugins():
-        try:
-            kind = "source" if issubclass(one.load(), SourceConnector) else "sink"
-        except ConfigError as error:
-            kind = f"cannot be loaded: {error}"
-        rows.append((one.name, kind, one.java))
-    Output.of(args).table(["class", "kind", "also"], rows)
-    return 0
 
 
 def _offset_topic(args: argparse.Namespace) -> OffsetTopic:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from eventbus.backends.clock import Clock, system_clock
 from eventbus.client.health import PartHealth
-from eventbus.client.host import Part
 from eventbus.client.metrics import Sample
 from eventbus.connect.connector import Context, SourceConnector
 from eventbus.connect.converters import make_converter
@@ -177,8 +176,6 @@ class Connectors:
         self._clock = cast("Clock", timers) if callable(timers) else system_clock  # a test's clock is both
         if any(run.kind == "source" for run in self.runs):
             await self._offsets.create(bus)
-        for part in self._registries():
-            await part.start(bus)
         self._bus = bus  # from here on there is something to stop
         for run in self.runs:
             run.begin(bus)
@@ -205,8 +202,6 @@ class Connectors:
                 await self._stop(self._bus)
         finally:
             self._bus = None
-            for part in self._registries():
-                await part.aclose()
 
     async def _stop(self, bus: EventBus) -> None:
         for run in self.runs:
@@ -219,9 +214,6 @@ class Connectors:
             self._emit_note(
                 f"{slow}: not stopped within {self._seconds:g} s, and was abandoned; nothing of it is stored"
             )
-
-    def _registries(self) -> list[Part]:
-        return [part for run in self.runs for part in run.parts]
 
     def health(self) -> PartHealth:
         """Degraded while a connector has failed, or waits to start again."""

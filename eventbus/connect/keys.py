@@ -12,7 +12,7 @@ _NO_TRANSFORMS = (
 )
 
 CONVERTERS = (
-    Key("key.converter", doc="StringConverter, JsonConverter, ByteArrayConverter or AvroConverter"),
+    Key("key.converter", doc="StringConverter, JsonConverter or ByteArrayConverter"),
     Key("key.converter."),
     Key("value.converter", doc="the same for values"),
     Key("value.converter."),
@@ -56,7 +56,7 @@ WORKER_KEYS = (
 
 COMMON_KEYS = (
     Key("name", default=REQUIRED, doc="of this connector: its offsets are kept under it"),
-    Key("connector.class", default=REQUIRED, doc="which one; `eventbus connect plugins` lists them"),
+    Key("connector.class", default=REQUIRED, doc="FileStreamSource, FileStreamSink, JdbcSource, or module:Class"),
     Key("tasks.max", "int", 1, "a connector is one task here", minimum=1),
     *CONVERTERS,
     Key("errors.tolerance", default="none", choices=("none", "all"), doc="all: records at fault are skipped"),

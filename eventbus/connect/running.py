@@ -12,9 +12,8 @@ import anyio
 import anyio.to_thread
 
 from eventbus.client.handling.calls import left_behind
-from eventbus.client.host import Part
 from eventbus.connect.connector import Connector, Context
-from eventbus.connect.converters import AvroConverter, Converter
+from eventbus.connect.converters import Converter
 from eventbus.errors import (
     ConfigError,
     InvalidPartitions,
@@ -84,12 +83,6 @@ class Run(ABC):
     def bus(self) -> EventBus:
         assert self._bus is not None
         return self._bus
-
-    @property
-    def parts(self) -> list[Part]:
-        """The converters' parts that run with the bus: a registry in the log."""
-        converters = (self._key_converter, self._value_converter)
-        return [one.client for one in converters if isinstance(one, AvroConverter) and isinstance(one.client, Part)]
 
     # life ------------------------------------------------------------------------------------------------------------
 

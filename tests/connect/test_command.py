@@ -56,12 +56,6 @@ def test_offsets_are_shown_and_forgotten(cli: Cli, folder: Path) -> None:
     assert cli("connect", "standalone", *ALL[:2], "--once", "--json", *URL).json[0]["records"] == 2
 
 
-def test_plugins_are_listed(cli: Cli) -> None:
-    found = {row["class"]: (row["kind"], row["also"]) for row in cli("connect", "plugins", "--json").json}
-    assert found["JdbcSource"] == ("source", "io.confluent.connect.jdbc.JdbcSourceConnector")
-    assert found["FileStreamSink"][0] == "sink"
-
-
 @pytest.mark.parametrize(
     ("files", "told"),
     [

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
 
-from eventbus import EventBus
-from eventbus.connect import Connectors, Offset, SinkConnector, SinkRecord, SourceConnector, SourceRecord
 from eventbus.connect.converters import Converter, make_converter
 from eventbus.connect.settings import Properties
 from eventbus.connect.values import DATE, DECIMAL, STRING, TIME, TIMESTAMP, Field, Schema, schema_of, unscaled
 from eventbus.errors import SerializationError
-from eventbus.testing import TestBus
-from schema_registry.http import HttpServer, create_app
 
 pytestmark = pytest.mark.system
 
@@ -175,114 +171,3 @@ def test_the_connectors_converter_goes_before_the_workers() -> None:
     )
     own = Properties.of({"value.converter": "StringConverter"})
     assert make_converter(worker, own, "value.converter", []).to_bytes("t", STRING, "a") == b"a"
-
-
-def avro(registry: str = "log", **more: Any) -> dict[str, Any]:
-    return {"value.converter": "AvroConverter", "value.converter.schema.registry.url": registry,
-            **{f"value.converter.{key}": value for key, value in more.items()}}  # fmt: skip
-
-
-class Rows(SourceConnector):
-    rows: ClassVar[list[tuple[Schema | None, Any]]] = []
-
-    def start(self, offsets: Mapping[str, Offset]) -> None:
-        self.left = [*self.rows]
-
-    def poll(self) -> Sequence[SourceRecord]:
-        taken, self.left = self.left, []
-        return [SourceRecord(topic="rows", value=value, schema=schema) for schema, value in taken]
-
-
-class Kept(SinkConnector):
-    values: ClassVar[list[Any]] = []
-
-    def start(self) -> None:
-        """Nothing to open."""
-
-    def put(self, records: Sequence[SinkRecord]) -> None:
-        self.values.extend(one.value for one in records)
-
-
-@pytest.fixture(autouse=True)
-def clean() -> None:
-    Rows.rows[:] = [(ROW, VALUE)]
-    Kept.values.clear()
-
-
-def source(**more: Any) -> dict[str, Any]:
-    return {"name": "rows", "connector.class": f"{__name__}:Rows", **more}
-
-
-def sink(**more: Any) -> dict[str, Any]:
-    return {"name": "kept", "connector.class": f"{__name__}:Kept", "topics": "rows", **more}
-
-
-READ = {
-    "id": 1, "total": Decimal("-1.28"), "day": date(1970, 1, 11),
-    "at": datetime(1970, 1, 1, 0, 0, 1, 5_000, tzinfo=UTC), "noon": time(12, 0, 0, 7_000), "tags": ["a"],
-}  # fmt: skip
-"""Milliseconds are all that Connect's times have."""
-
-
-async def test_avro_there_and_back_with_the_registry_in_the_log(make_bus: Callable[[], EventBus]) -> None:
-    bus = make_bus()
-    bus.include(Connectors(source(), sink(), worker=avro()))
-    for _ in range(2):  # the same connectors, on a bus that starts anew
-        Kept.values.clear()
-        async with bus:
-            await bus.drain()
-            async with bus.new_consumer("rows", start="earliest") as consumer:
-                first = await anext(consumer.until_end())
-        assert (first.value or b"")[:1] == b"\0", "Confluent's wire format"
-        assert Kept.values and all(one == READ for one in Kept.values)
-
-
-async def test_avro_there_and_back_with_a_registry_over_http() -> None:
-    async with EventBus("memory://") as schemas, HttpServer(create_app(schemas), port=0) as server:
-        bus = EventBus("memory://")
-        bus.include(Connectors(source(), sink(), worker=avro(server.url)))
-        async with bus:
-            await bus.drain()
-        assert Kept.values == [READ]
-
-
-async def test_structs_in_structs_have_names_of_their_own_in_avro(make_bus: Callable[[], EventBus]) -> None:
-    nested = {"a": {"x": 1}, "b": {"x": "text", "c": [{"y": 2.5}]}, "none": None, "data": b"\xff"}
-    Rows.rows[:] = [(None, nested)]
-    bus = make_bus()
-    bus.include(Connectors(source(), sink(), worker=avro()))
-    async with bus:
-        await bus.drain()
-    assert Kept.values == [nested]
-
-
-@pytest.mark.parametrize(
-    ("rows", "told"),
-    [
-        ([(None, {"a": 1}), (None, {"a": "text"})], "incompatible"),
-        ([(None, {"a": 1}), (None, {"the name": 1})], "'the name' is not a name in Avro"),
-        ([(None, {"a": 1}), (Schema("struct", fields=(Field("a", Schema("int64")),)), {"a": "x"})], "no Avro can be"),
-        ([(None, {"a": 1}), (Schema("struct", fields=(Field("a", Schema("int64")),)), 7)], "no Avro can be made of 7"),
-    ],
-)
-async def test_what_no_avro_can_be_made_of_stops_the_source_behind_what_came_before(
-    bus: TestBus, rows: list[tuple[Schema | None, Any]], told: str
-) -> None:
-    Rows.rows[:] = rows
-    bus.include(part := Connectors(source(), sink(), worker=avro(), note=lambda _: None))
-    async with bus:
-        await bus.drain()
-        assert part.runs[0].state == "failed" and told in str(part.runs[0].error), str(part.runs[0].error)
-    assert Kept.values == [{"a": 1}]
-
-
-@pytest.mark.parametrize("data", [b"\0\0\0\0\x63abc", b"{}", b""])
-async def test_what_is_no_avro_stops_a_sink_or_is_passed_over(bus: TestBus, data: bytes) -> None:
-    bus.include(part := Connectors(source(), sink(), worker=avro(), note=lambda _: None))
-    bus.include(lenient := Connectors(sink(name="lenient", **{"errors.tolerance": "all"}), worker=avro()))
-    bus.topic("rows")
-    async with bus:
-        await bus.send("rows", data)
-        await bus.drain()
-        assert part.runs[1].state == "failed" and "rows-0 offset" in str(part.runs[1].error)
-        assert lenient.runs[0].state == "running" and lenient.runs[0].errors == 1
