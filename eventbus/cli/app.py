@@ -45,7 +45,6 @@ COMMANDS = {
     "perf": "eventbus.cli.perf",
     "configs": "eventbus.cli.configs",
     "log-dirs": "eventbus.cli.log_dirs",
-    "cluster": "eventbus.cli.cluster",
     "mirror": "eventbus.cli.mirror",
     "telemetry": "eventbus.cli.telemetry",
     "connect": "eventbus.cli.connect",

@@ -12,7 +12,6 @@ from eventbus.cli.parser import UsageError
 
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "kafka-acls": ("acls",),
-    "kafka-cluster": ("cluster",),
     "kafka-configs": ("configs",),
     "kafka-console-consumer": ("consume",),
     "kafka-console-producer": ("produce",),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-import uuid
 from array import array
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError, add_topic, natural, positive, required_topic
+from eventbus.cli.parser import Subcommands, UsageError, add_topic, positive, required_topic
 from eventbus.cli.perf_consume import MIB, add_consume, add_interval
 from eventbus.cli.properties import properties_of
 from eventbus.cli.shell import open_bus, own_keywords, until_signal
@@ -21,10 +19,8 @@ from eventbus.types import RecordMetadata
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventbus import EventBus, Producer
+    from eventbus import Delivery, EventBus, Producer
 
-_RECORD_SIZE = 100
-_TRANSACTION_MS = 3_000
 _TURN = 100
 """Records sent between two looks at the rest of the world."""
 _PERCENTILES = (0.5, 0.95, 0.99, 0.999)
@@ -42,25 +38,13 @@ def register(subcommands: Subcommands) -> None:
     produce = actions.add_parser("produce", help="send records, tell records/s, MB/s and latency")
     add_topic(produce)
     produce.add_argument("--num-records", type=positive, default=100_000, metavar="N", help="default: 100,000")
-    produce.add_argument("--record-size", type=positive, metavar="BYTES", help="of a value; default: 100")
-    produce.add_argument("--payload-file", metavar="FILE", help="lines to send in turn, in place of --record-size")
-    produce.add_argument(
-        "--payload-delimiter", default="\\n", metavar="TEXT", help="what ends each; default: a line end"
-    )
-    produce.add_argument("--payload-monotonic", action="store_true", help="send 0, 1, 2 and so on instead")
+    produce.add_argument("--record-size", type=positive, default=100, metavar="BYTES", help="of a value; default: 100")
     produce.add_argument("--throughput", type=int, default=-1, metavar="N", help="records/s at most; -1: no limit")
     produce.add_argument(
         "--producer-props", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as acks=1 linger.ms=5"
     )
     produce.add_argument("--producer.config", dest="producer_config", metavar="FILE", help="the same, from a file")
     produce.add_argument("--print-metrics", action="store_true", help="batches, their fill and their bytes")
-    produce.add_argument("--transactional-id", metavar="ID", help="send in transactions, as this producer")
-    produce.add_argument(
-        "--transaction-duration-ms", type=positive, metavar="MS", help="how long each one is; default: 3,000"
-    )
-    produce.add_argument(
-        "--warmup-records", type=natural, default=0, metavar="N", help="a second line of figures leaves these out"
-    )
     add_interval(produce)
     produce.set_defaults(run=run_produce)
 
@@ -125,8 +109,7 @@ async def run_produce(args: argparse.Namespace) -> int:
     topic, out = required_topic(args), Output.of(args)
     if args.throughput == 0 or args.throughput < -1:
         raise UsageError(f"{args.program}: --throughput {args.throughput}: records per second, or -1 for no limit")
-    payloads = _payloads(args)
-    properties = _properties(args)
+    properties = properties_of(args, ["producer_config"], ["producer_props"])
     config = own_keywords(properties)
 
     latencies = Latencies()
@@ -134,8 +117,8 @@ async def run_produce(args: argparse.Namespace) -> int:
         stored_before = await _topic_bytes(bus, topic, create=args.url.startswith("memory:"))
         async with until_signal() as scope:
             async with bus.new_producer(**config) as producer:
-                sending = _Sending(producer, topic, payloads, args, latencies, out)
-                await sending.run("transactional_id" in config)
+                sending = _Sending(producer, topic, args, latencies, out)
+                await sending.run()
             stored_bytes = await _topic_bytes(bus, topic) - stored_before
     if scope.cancel_called:
         out.note(f"interrupted after {len(latencies.all_ms):,} records")
@@ -145,63 +128,6 @@ async def run_produce(args: argparse.Namespace) -> int:
         raise latencies.first_error
     _tell_produced(out, sending, stored_bytes, args.print_metrics)
     return 0
-
-
-def _properties(args: argparse.Namespace) -> dict[str, str]:
-    """Return the producer's settings. A transaction's length without an id gets one, as in Kafka's tool."""
-    properties = properties_of(args, ["producer_config"], ["producer_props"])
-    if args.transactional_id is not None:
-        properties["transactional.id"] = args.transactional_id
-    if args.transaction_duration_ms is not None:
-        properties.setdefault("transactional.id", f"performance-producer-{uuid.uuid4()}")
-    return properties
-
-
-class Payloads:
-    """The values to send, in turn."""
-
-    def __init__(self, values: list[bytes]) -> None:
-        self._values = values
-
-    def value(self, number: int) -> bytes:
-        return self._values[number % len(self._values)]
-
-    def size_bytes(self, count: int) -> int:
-        """On average."""
-        return sum(map(len, self._values)) // len(self._values)
-
-
-class Numbers(Payloads):
-    """0, 1, 2 and so on, as text."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-
-    def value(self, number: int) -> bytes:
-        return str(number).encode()
-
-    def size_bytes(self, count: int) -> int:
-        return sum(len(str(number)) for number in range(count)) // count
-
-
-def _payloads(args: argparse.Namespace) -> Payloads:
-    if args.payload_monotonic and (args.payload_file is not None or args.record_size is not None):
-        raise UsageError(f"{args.program}: --payload-monotonic, --payload-file or --record-size: give one of them")
-    if args.payload_monotonic:
-        return Numbers()
-    if args.payload_file is None:
-        return Payloads([os.urandom(args.record_size or _RECORD_SIZE)])
-    try:
-        text = Path(args.payload_file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{args.program}: --payload-file {args.payload_file}: {error.strerror}") from None
-    delimiter = args.payload_delimiter.replace("\\n", "\n").replace("\\t", "\t").encode()
-    if not delimiter:
-        raise UsageError(f"{args.program}: --payload-delimiter is empty: what parts one payload from the next?")
-    lines = text.splitlines() if delimiter == b"\n" else [part for part in text.split(delimiter) if part]
-    if not lines:
-        raise UsageError(f"{args.program}: --payload-file {args.payload_file} is empty: one record per line")
-    return Payloads(lines)
 
 
 async def _topic_bytes(bus: EventBus, topic: str, *, create: bool = False) -> int:
@@ -219,65 +145,43 @@ class _Sending:
         self,
         producer: Producer,
         topic: str,
-        payloads: Payloads,
         args: argparse.Namespace,
         latencies: Latencies,
         out: Output,
     ) -> None:
         self.latencies = latencies
-        self.size_bytes = payloads.size_bytes(args.num_records)
-        self.warmup_records: int = min(args.warmup_records, args.num_records - 1)
+        self.size_bytes: int = args.record_size
         self.batches = 0
-        self.seconds = self.warm_seconds = 0.0
-        """Of all records, and of those after the warm-up."""
+        self.seconds = 0.0
         self._producer = producer
         self._topic = topic
-        self._payloads = payloads
+        self._value = os.urandom(args.record_size)
         self._count: int = args.num_records
         self._throughput: int = args.throughput
         self._interval_s: float = args.reporting_interval / 1_000
-        self._transaction_s: float = (args.transaction_duration_ms or _TRANSACTION_MS) / 1_000
         self._out = out
         self._began = self._reported = time.perf_counter()
 
-    async def run(self, transactional: bool) -> None:
-        self._began = self._reported = warm = time.perf_counter()
-        number = 0
-        while number < self._count:
-            if self.warmup_records and number <= self.warmup_records:
-                warm = time.perf_counter()
-            if transactional:
-                async with self._producer.transaction():
-                    number = await self._send(number, time.perf_counter() + self._transaction_s)
-            else:
-                number = await self._send(number, None)
-        await self._producer.flush()
-        ended = time.perf_counter()
-        self.seconds, self.warm_seconds = ended - self._began, ended - warm
-
-    async def _send(self, number: int, until: float | None) -> int:
-        """Send from the record ``number`` on; the one to go on with."""
+    async def run(self) -> None:
         import anyio
 
-        end = self.warmup_records if number < self.warmup_records else self._count
-        while number < end:
-            value = self._payloads.value(number)
+        for number in range(1, self._count + 1):
             try:
-                delivery = self._producer.send_nowait(self._topic, value, on_delivery=_Sent(self.latencies))
+                delivery = self._send()
             except BufferExhausted:
                 await self._producer.wait_for_room()
-                delivery = self._producer.send_nowait(self._topic, value, on_delivery=_Sent(self.latencies))
+                delivery = self._send()
             self.batches += delivery.index == 0
-            number += 1
             now = time.perf_counter()
             ahead = number / self._throughput - (now - self._began) if self._throughput > 0 else 0
             if ahead > 0.001 or number % _TURN == 1:
                 await anyio.sleep(max(ahead, 0))
-                now = time.perf_counter()
-                self._report(now)
-            if until is not None and now >= until:
-                break
-        return number
+                self._report(time.perf_counter())
+        await self._producer.flush()
+        self.seconds = time.perf_counter() - self._began
+
+    def _send(self) -> Delivery:
+        return self._producer.send_nowait(self._topic, self._value, on_delivery=_Sent(self.latencies))
 
     def _report(self, now: float) -> None:
         if now - self._reported >= self._interval_s:
@@ -317,10 +221,6 @@ def _tell_produced(out: Output, sending: _Sending, stored_bytes: int, metrics: b
         out.data(answer)
         return
     out.line(summary(ms, sending.seconds, size_bytes, percentiles=True))
-    if sending.warmup_records:
-        steady = ms[sending.warmup_records :]
-        line = summary(steady, sending.warm_seconds, size_bytes, percentiles=True)
-        out.line(line.replace(" records sent", " steady state records sent", 1))
     if metrics:
         out.line()
         out.table(["metric name", "value"], [(f"producer-metrics:{name}", value) for name, value in values.items()])

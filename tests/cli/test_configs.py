@@ -160,16 +160,7 @@ def test_a_password_that_cannot_be_read_is_not_shown(text: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-# the cluster and its disks --------------------------------------------------------------------------------------------
-
-
-def test_the_clusters_id(orders: Cli) -> None:
-    shown = orders("kafka-cluster.sh", "cluster-id")
-    assert shown.lines == [f"Cluster ID: {orders('cluster', 'cluster-id', '--json').json['cluster_id']}"]
-    assert "no endpoints" in orders("cluster", "list-endpoints").err
-    short = orders("kafka-cluster.sh", "cluster-id", "-b", "file://./data", "-c", "/dev/null")
-    assert short.lines == shown.lines
-    assert "none to spare" in orders("kafka-cluster.sh", "unregister", "--id", "1").err
+# the disks --------------------------------------------------------------------------------------------
 
 
 def test_sizes_on_the_disk(orders: Cli, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eventbus import EventBus
 from eventbus.records.control import ControlType, EndTransactionMarker, build_marker
 
 Cli = Callable[..., Any]
@@ -219,7 +220,8 @@ def test_committed_offsets_and_groups_are_decoded(one: Cli) -> None:
 
 
 def test_transactions_are_decoded(one: Cli) -> None:
-    one("perf", "produce", "orders", "--num-records", "5", "--transactional-id", "shop")
+    with EventBus("file://./data").blocking() as bus, bus.transaction("shop") as transaction:
+        transaction.send("orders", b"x")
     file = segment_of("__transaction_state")
     shown = payloads(one("kafka-dump-log.sh", "--files", file, "--transaction-log-decoder"))
     assert {key["data"]["transactionalId"] for key, _ in shown} == {"shop"}
