@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -54,20 +54,6 @@ class RuleSet(Entity, frozen=True):
     enable_at: str | None = None
 
 
-class SchemaEntity(Entity, frozen=True):
-    """A named place in a schema."""
-
-    entity_path: str = ""
-    entity_type: str = ""
-
-
-class SchemaTags(Entity, frozen=True):
-    """A place in a schema with its inline tags."""
-
-    schema_entity: SchemaEntity = SchemaEntity()
-    tags: list[str] = []
-
-
 # asked ---------------------------------------------------------------------------------------------------------------
 
 
@@ -81,21 +67,10 @@ class SchemaRequest(Entity, kw_only=True, frozen=True):
     metadata: Metadata | None = None
     rule_set: RuleSet | None = None
     schema: str | None = None
-    schema_tags_to_add: list[SchemaTags] | None = None
-    schema_tags_to_remove: list[SchemaTags] | None = None
+    schema_tags_to_add: list[dict[str, Any]] | None = None
+    schema_tags_to_remove: list[dict[str, Any]] | None = None
     propagate_schema_tags: bool | None = None
-
-
-class TagRequest(Entity, kw_only=True, frozen=True):
-    """The body of POST .../tags."""
-
-    new_version: int | None = None
-    tags_to_add: list[SchemaTags] | None = None
-    tags_to_remove: list[SchemaTags] | None = None
-    metadata: Metadata | None = None
-    rule_set: RuleSet | None = None
-    rules_to_merge: RuleSet | None = None
-    rules_to_remove: list[str] | None = None
+    """Clients may send these three empty. Anything else is refused, see `registering.already`."""
 
 
 class ConfigUpdate(Entity, kw_only=True, frozen=True):
@@ -130,7 +105,6 @@ class SchemaString(Entity, kw_only=True, frozen=True):
     references: tuple[Reference, ...] = ()
     metadata: Metadata | None = None
     rule_set: RuleSet | None = None
-    schema_tags: list[SchemaTags] | None = None
     max_id: int | None = None
     deleted: bool | None = None
 
@@ -147,7 +121,6 @@ class Schema(Entity, kw_only=True, frozen=True):
     metadata: Metadata | None = None
     rule_set: RuleSet | None = None
     schema: str
-    schema_tags: list[SchemaTags] | None = None
     deleted: bool | None = None
     aliases: list[str] | None = None
     """GET /schemas?aliases=true: subjects whose alias this subject is."""

@@ -106,18 +106,6 @@ def merged_rules(old: RuleSet | None, new: RuleSet | None) -> RuleSet | None:
     )
 
 
-def without_rules(rule_set: RuleSet | None, names: list[str]) -> RuleSet | None:
-    if rule_set is None or not names:
-        return rule_set
-
-    def kept(rules: list[Rule]) -> list[Rule]:
-        return [rule for rule in rules if rule.name not in names]
-
-    return RuleSet(
-        kept(rule_set.migration_rules), kept(rule_set.domain_rules), kept(rule_set.encoding_rules), rule_set.enable_at
-    )
-
-
 def with_version(metadata: Metadata | None, version: int | None) -> Metadata | None:
     """Metadata that says which version it belongs to; None: that says nothing of it."""
     properties = dict(metadata.properties) if metadata is not None else {}

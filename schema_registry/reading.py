@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 import msgspec
 
-from schema_registry import digest, errors, formats, names, records, registering, scope, tags
+from schema_registry import digest, errors, formats, names, records, registering, scope
 from schema_registry.entities import (
     Association,
     CompatibilityAnswer,
@@ -73,11 +73,10 @@ class Reads:
         subject: str | None = None,
         format: str = "",
         reference_format: str = "",
-        find_tags: Sequence[str] = (),
         fetch_max_id: bool = False,
     ) -> SchemaString:
         """GET /schemas/ids/{id}, with ``subject`` its place too. Its ``schema`` is .../schema's answer."""
-        is_plain = not (subject or format or reference_format or find_tags or fetch_max_id)
+        is_plain = not (subject or format or reference_format or fetch_max_id)
         if is_plain:
             if self._plain_generation != self._ledger.generation:
                 self._plain.clear()
@@ -86,7 +85,7 @@ class Reads:
             if known is not None:
                 return known
         one = self._by_id(id, subject)
-        answer = self._schema_string(one, format, reference_format, find_tags)
+        answer = self._schema_string(one, format, reference_format)
         if is_plain:
             self._plain[id] = answer
             return answer
@@ -115,9 +114,7 @@ class Reads:
             raise errors.schema_not_found(id)
         return anywhere[0]
 
-    def _schema_string(
-        self, one: Version, format: str = "", reference_format: str = "", find_tags: Sequence[str] = ()
-    ) -> SchemaString:
+    def _schema_string(self, one: Version, format: str = "", reference_format: str = "") -> SchemaString:
         content = one.content
         return SchemaString(
             guid=digest.as_text(content.guid),
@@ -126,7 +123,6 @@ class Reads:
             references=_references(one, reference_format),
             metadata=content.metadata,
             rule_set=content.rule_set,
-            schema_tags=tags.tags_in(content.text, content.schema_type, find_tags) if find_tags else None,
         )
 
     def _formatted(self, one: Version, format: str) -> str:
@@ -274,18 +270,15 @@ class Reads:
         format: str = "",
         reference_format: str = "",
         deleted: bool = False,
-        find_tags: Sequence[str] = (),
     ) -> Schema:
         """GET /subjects/{subject}/versions/{version}; its ``schema`` is .../schema's answer"""
         one = self._version(subject, version, deleted)
         answer = entity(one)
-        if format or reference_format or find_tags:
-            content = one.content
+        if format or reference_format:
             answer = msgspec.structs.replace(
                 answer,
                 schema=self._formatted(one, format),
                 references=_references(one, reference_format),
-                schema_tags=tags.tags_in(content.text, content.schema_type, find_tags) if find_tags else None,
             )
         return answer
 

@@ -9,9 +9,9 @@ import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import IncompatibleSchema
-from schema_registry import errors, merging, names, records, reserved, scope, tags
+from schema_registry import errors, merging, names, records, reserved, scope
 from schema_registry.digest import as_text
-from schema_registry.entities import Config, Schema, SchemaRequest, TagRequest
+from schema_registry.entities import Config, Schema, SchemaRequest
 from schema_registry.formats import ParsedSchema, Verdict
 from schema_registry.records import LAST_ID, Key, SchemaValue
 from schema_registry.schemas import Schemas, content_of, pinned
@@ -140,9 +140,11 @@ def _populated(config: Config, request: SchemaRequest, newest: Version | None, v
 
 def already(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool) -> Version | None:
     """Return the version that a registration would answer without writing anything."""
+    if request.schema_tags_to_add or request.schema_tags_to_remove or request.propagate_schema_tags:
+        raise errors.invalid_schema("Inline tags are part of a schema's text. Write them there, as confluent:tags")
     config = desk.config(subject)
     adds = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
-    if request.schema_tags_to_add or request.schema_tags_to_remove or request.propagate_schema_tags or any(adds):
+    if any(adds):
         return None
     if not (request.schema or "").strip():
         return None
@@ -167,7 +169,6 @@ def register(
     known = already(desk, subject, request, normalize=normalize)
     if known is not None:
         return Decision((), known)
-    request = _with_tags(desk, subject, request)
     wanted_id = None if request.id is None or request.id < 0 else request.id
     mode = _checked_mode(desk.state, subject, wanted_id)
     is_import = scope.is_import(mode)
@@ -193,44 +194,6 @@ def register(
     version = _checked_version(desk.state, subject, request.version, next_version, id, is_import)
     new = Version(subject, version, id, False, content)
     return Decision((*_before(desk.state, new), schema_record(new)), new)
-
-
-def _with_tags(desk: Desk, subject: str, request: SchemaRequest) -> SchemaRequest:
-    add, remove, version = request.schema_tags_to_add, request.schema_tags_to_remove, request.version
-    if not add and not remove and not request.propagate_schema_tags:
-        return request
-    parsed = desk.parse(subject, _with_text(request, None))
-    text, newest = parsed.canonical, desk.state.latest(subject)
-    if add or remove:
-        text = tags.tagged(text, parsed.schema_type, add, remove)
-        version = version or -1  # so that its metadata says which version it became
-    if request.propagate_schema_tags and newest is not None and newest.content.schema_type == parsed.schema_type:
-        text = tags.carried(newest.content.text, text, parsed.schema_type)
-    return msgspec.structs.replace(request, schema=text, version=version)
-
-
-def modify_tags(desk: Desk, one: Version, request: TagRequest) -> Decision[Version]:
-    """Return a new version of a schema with other inline tags, metadata or rules."""
-    content = one.content
-    text = tags.tagged(content.text, content.schema_type, request.tags_to_add, request.tags_to_remove)
-    rules = request.rule_set
-    if request.rules_to_merge is not None or request.rules_to_remove is not None:
-        before = desk.state.latest(one.subject)
-        if request.new_version is not None:
-            before = desk.state.version((one.subject, request.new_version - 1))
-        rules = None if before is None else before.content.rule_set
-        rules = merging.merged_rules(rules, merging.normal_rules(request.rules_to_merge))
-        rules = merging.without_rules(rules, request.rules_to_remove or [])
-    metadata = request.metadata if request.metadata is not None else content.metadata
-    wanted = SchemaRequest(
-        version=request.new_version or 0,
-        schema=text,
-        schema_type=content.schema_type,
-        references=list(content.references),
-        metadata=merging.with_version(metadata, request.new_version or 0),
-        rule_set=rules,
-    )
-    return register(desk, one.subject, wanted)
 
 
 def _checked_mode(state: State, subject: str, wanted_id: int | None) -> str:

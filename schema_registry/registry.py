@@ -26,7 +26,6 @@ from schema_registry.entities import (
     Mode,
     Schema,
     SchemaRequest,
-    TagRequest,
 )
 from schema_registry.errors import RegistryError
 from schema_registry.follower import Follower
@@ -238,14 +237,6 @@ class Registry(Reads):
             "Delete Schema Version",
             lambda desk: deleting.delete_version(desk.state, subject, number, permanent=permanent),
         )
-
-    async def modify_tags(self, subject: str, version: VersionLike, request: TagRequest) -> Schema:
-        """Register a version with other tags or rules (POST /subjects/{subject}/versions/{version}/tags)."""
-        merging.check_rules(request.rule_set)
-        merging.check_rules(request.rules_to_merge)
-        one = self._version(subject, version)
-        new = await self._submit("Modify tags", lambda desk: registering.modify_tags(desk, one, request))
-        return entity(new)
 
     async def update_config(self, subject: str | None, update: ConfigUpdate) -> ConfigUpdate:
         """Change a configuration and return it (PUT /config, /config/{subject})."""

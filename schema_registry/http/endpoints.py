@@ -23,7 +23,6 @@ from schema_registry.entities import (
     SchemaRequest,
     SchemaString,
     SubjectVersion,
-    TagRequest,
 )
 from schema_registry.http.wire import boolean, integer
 
@@ -80,7 +79,7 @@ def _(name: str, kind: Kind = "flag") -> Query:
 
 
 _PAGE = (_("offset", "number"), _("limit", "number"))
-_TEXTS = (_("format", "text"), _("referenceFormat", "text"), _("findTags", "texts"))
+_TEXTS = (_("format", "text"), _("referenceFormat", "text"))
 _ONE_VERSION = (*_TEXTS, _("deleted"))
 _VERSION = "/subjects/{subject}/versions/{version}"
 _CHECK = "/compatibility/subjects/{subject}/versions"
@@ -170,10 +169,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _endpoint(
         f"DELETE {_VERSION}", "delete_version", "take a version away", "subject", "version", answers=int,
         query=(_("permanent"),), writes=True,
-    ),
-    _endpoint(
-        f"POST {_VERSION}/tags", "modify_tags", "a version with more or fewer tags", "subject", "version", "body",
-        body=TagRequest, answers=Schema, writes=True,
     ),
     # compatibility
     _endpoint(

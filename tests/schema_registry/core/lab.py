@@ -12,7 +12,7 @@ import pytest
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from schema_registry import deleting, names, registering, settings
-from schema_registry.entities import Config, ConfigUpdate, Mode, Schema, SchemaRequest, TagRequest
+from schema_registry.entities import Config, ConfigUpdate, Mode, Schema, SchemaRequest
 from schema_registry.errors import RegistryError
 from schema_registry.ledger import Ledger, Stored
 from schema_registry.reading import Reads, VersionLike, version_number
@@ -72,10 +72,6 @@ class Lab(Reads):
 
     def delete_context(self, context: str) -> None:
         self.decide(lambda desk: deleting.delete_context(desk.state, context))
-
-    def modify_tags(self, subject: str, version: VersionLike, request: TagRequest) -> Schema:
-        one = self._version(subject, version)
-        return entity(self.decide(lambda desk: registering.modify_tags(desk, one, request)))
 
     def configure(self, subject: str | None = None, **members: Any) -> ConfigUpdate:
         update = ConfigUpdate(**members)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schema_registry import names
-from schema_registry.entities import SchemaRequest, SchemaTags
+from schema_registry.entities import SchemaRequest
 from tests.schema_registry.core.lab import INT, LONG, Lab, record, refused
 
 BAD_SCHEMAS = {
@@ -45,13 +45,6 @@ def test_schemas_that_are_none(lab: Lab, text: str) -> None:
 def test_unknown_types(lab: Lab) -> None:
     with refused(422, 42201, "Invalid schema type XML"):
         lab.register("a", "<a/>", schema_type="XML")
-
-
-@pytest.mark.parametrize("text", [None, *BAD_SCHEMAS.values()])
-def test_tags_of_schemas_that_are_none(lab: Lab, text: str | None) -> None:
-    request = SchemaRequest(schema=text, schema_tags_to_add=[SchemaTags()], propagate_schema_tags=True)
-    with refused(422, 42201):
-        lab.register("there", request)
 
 
 def test_schemas_that_are_too_large(lab: Lab) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from eventbus.errors import IncompatibleSchema
-from schema_registry.entities import Metadata, Rule, RuleSet, SchemaEntity, SchemaRequest, SchemaTags, TagRequest
+from schema_registry.entities import Metadata, Rule, RuleSet, SchemaRequest
 from serdes.registry import Reference
 from tests.schema_registry.core.lab import INT, LONG, STRING, Lab, record, refused
 
@@ -343,21 +345,12 @@ def test_reserved_fields(lab: Lab) -> None:
     assert lab.register("a", TWO, metadata=reserved("x, y, z")).version == 2
 
 
-def test_inline_tags(lab: Lab) -> None:
-    tag = SchemaTags(SchemaEntity("R.a", "sr_field"), ["PII"])
-    lab.register("a", record("R", "a"))
-    second = lab.modify_tags("a", "latest", TagRequest(tags_to_add=[tag], rules_to_merge=RULES))
-    assert '"confluent:tags":["PII"]' in second.schema and second.version == 2 and second.rule_set is not None
-    assert lab.schema_by_id(second.id, find_tags=["*"]).schema_tags == [tag]
-    assert lab.version("a", 2, find_tags=["other"]).schema_tags == []
-    third = lab.register("a", TWO, propagate_schema_tags=True)
-    assert '"confluent:tags":["PII"]' in third.schema
-    fourth = lab.modify_tags("a", 3, TagRequest(tags_to_remove=[tag], rules_to_remove=["r"]))
-    assert "confluent:tags" not in fourth.schema and fourth.rule_set == RuleSet()
-    added = lab.register("b", record("R", "a"), schema_tags_to_add=[tag])
-    assert added.metadata == Metadata(properties={"confluent:version": "1"})
-    with refused(422, 42201, "No matching path"):
-        lab.modify_tags("a", 1, TagRequest(tags_to_add=[SchemaTags(SchemaEntity("R.z", "sr_field"), ["x"])]))
+@pytest.mark.parametrize("wish", [{"schema_tags_to_add": [{}]}, {"propagate_schema_tags": True}])
+def test_inline_tags_are_part_of_the_text(lab: Lab, wish: dict[str, Any]) -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","confluent:tags":["PII"]}]}'
+    with refused(422, 42201, "confluent:tags"):
+        lab.register("a", text, **wish)
+    assert lab.register("a", text, propagate_schema_tags=False, schema_tags_to_add=[]).schema == text
 
 
 # import --------------------------------------------------------------------------------------------------------------

@@ -144,7 +144,6 @@ WRITES = [
     ("POST", "/subjects/s/versions", SCHEMA),
     ("DELETE", "/subjects/s", None),
     ("DELETE", "/subjects/s/versions/1", None),
-    ("POST", "/subjects/s/versions/1/tags", {}),
     ("PUT", "/config", {"compatibility": "NONE"}),
     ("PUT", "/config/s", {"compatibility": "NONE"}),
     ("DELETE", "/config", None),
