@@ -44,7 +44,6 @@ COMMANDS = {
     "log": "eventbus.cli.logs",
     "perf": "eventbus.cli.perf",
     "configs": "eventbus.cli.configs",
-    "log-dirs": "eventbus.cli.log_dirs",
     "mirror": "eventbus.cli.mirror",
     "telemetry": "eventbus.cli.telemetry",
     "connect": "eventbus.cli.connect",

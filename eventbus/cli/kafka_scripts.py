@@ -21,7 +21,6 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "kafka-dump-log": ("log", "dump"),
     "kafka-get-offsets": ("offsets", "--time", "latest"),
     "kafka-groups": ("groups",),
-    "kafka-log-dirs": ("log-dirs",),
     "kafka-producer-perf-test": ("perf", "produce"),
     "kafka-server-start": ("serve",),
     "kafka-topics": ("topics",),
@@ -33,7 +32,6 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
     "acls": ("add", "remove", "list"),
     "configs": ("describe", "alter"),
     "groups": ("list", "describe", "delete", "reset-offsets", "delete-offsets", "validate-regex"),
-    "log-dirs": ("describe",),
     "topics": ("list", "create", "describe", "alter", "delete"),
 }
 """The actions that Kafka's scripts take as flags."""

@@ -24,6 +24,10 @@ class Panel(NamedTuple):
     about: str = ""
 
 
+def _of(how: str, by: str, metric: str) -> str:
+    return f"{how} by ({by}) ({metric}{{{_OF_HANDLER}}})"
+
+
 def _rate(metric: str, by: str, where: str = _OF_HANDLER) -> str:
     return f"sum by ({by}) (rate({metric}{{{where}}}[$__rate_interval]))"
 
@@ -42,130 +46,67 @@ def _mean(metric: str, by: str, where: str) -> str:
     return f"{_rate(f'{metric}_sum', by, where)} / {_rate(f'{metric}_count', by, where)}"
 
 
+_LETTERS = "eventbus_handler_dead_letters_last_minute_records"
+_CIRCUIT = "eventbus_handler_circuit_open_ratio"
+_OLDEST = "eventbus_handler_oldest_unfinished_age_seconds"
+
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
-    (
-        "Handlers",
-        (
-            Panel(
-                "Lag",
-                (
-                    (
-                        f"sum by (handler, topic) (eventbus_handler_lag_records{{{_OF_HANDLER}}})",
-                        "{{handler}} {{topic}}",
-                    ),
-                ),
-                about="Records that are not finished. It grows for longer than a burst: add members, or look below.",
-            ),
-            Panel(
-                "Age of the oldest unfinished record",
-                (
-                    (
-                        f"max by (handler) (eventbus_handler_oldest_unfinished_age_seconds{{{_OF_HANDLER}}})",
-                        "{{handler}}",
-                    ),
-                ),
-                "s",
-                "How late events are. A partition that has stopped shows here, however small its lag is.",
-            ),
-            Panel("Handled", ((_rate("eventbus_handler_handled_records_total", "handler"), "{{handler}}"),), "cps"),
-            Panel("Time of a call", _quantiles("eventbus_handler_call_seconds"), "s"),
-            Panel("At work", ((f"sum by (handler) (eventbus_handler_at_work{{{_OF_HANDLER}}})", "{{handler}}"),)),
-            Panel("Records of a fetch", _quantiles("eventbus_handler_fetch_records")),
-        ),
-    ),
-    (
-        "Failures",
-        (
-            Panel(
-                "Failed",
-                tuple(
-                    (_rate(f"eventbus_handler_{what}_records_total", "handler"), f"{{{{handler}}}} {what}")
-                    for what in ("failed", "timed_out", "skipped", "retried", "dead_lettered")
-                ),
-                "cps",
-            ),
-            Panel(
-                "Waiting for their next try",
-                ((f"sum by (handler) (eventbus_handler_retry_waiting_records{{{_OF_HANDLER}}})", "{{handler}}"),),
-            ),
-            Panel(
-                "Dead letters that are still open",
-                (('sum by (topic) (eventbus_dead_letters{status="open"})', "{{topic}}"),),
-                about="Of services that include dlq.DeadLetterMetrics().",
-            ),
-            Panel(
-                "Dead letters, and circuits",
-                (
-                    (
-                        f"sum by (handler) (eventbus_handler_dead_letters_last_minute_records{{{_OF_HANDLER}}})",
-                        "{{handler}} last minute",
-                    ),
-                    (f"max by (handler) (eventbus_handler_circuit_open_ratio{{{_OF_HANDLER}}})", "{{handler}} circuit"),
-                ),
-                about="A circuit at 1 is open: nothing is tried until it is 0.5 (one try) or 0 (closed).",
-            ),
-        ),
-    ),
-    (
-        "Groups and commits",
-        (
-            Panel(
-                "Rebalances by cause",
-                ((_rate("eventbus_group_rebalances_total", "group, cause", 'group=~"$group"'), "{{group}} {{cause}}"),),
-                "cps",
-            ),
-            Panel(
-                "Partitions that move",
-                ((_rate("eventbus_handler_partition_moves_total", "handler, move"), "{{handler}} {{move}}"),),
-                "cps",
-            ),
-            Panel("Time of a commit", _quantiles("eventbus_handler_commit_seconds"), "s"),
-        ),
-    ),
-    (
-        "Producers and the log",
-        (
-            Panel(
-                "Records of a batch",
-                (
-                    (_mean("eventbus_producer_batch_records", "job", 'job=~".+"'), "{{job}}"),
-                    ("avg by (client_id, topic) (eventbus_client_batch_records)", "{{client_id}} {{topic}}"),
-                ),
-            ),
-            Panel(
-                "Queued by producers",
-                (
-                    ("sum by (job) (eventbus_producer_queued_bytes)", "{{job}}"),
-                    ('sum by (client_id) (eventbus_client_queued_bytes{kind="producer"})', "{{client_id}}"),
-                ),
-                "bytes",
-            ),
-            Panel("Time of a flush to disk", _quantiles("eventbus_log_flush_seconds", "", 'job=~".+"'), "s"),
-            Panel("Size of topics", (("sum by (topic) (eventbus_topic_size_bytes)", "{{topic}}"),), "bytes"),
-            Panel(
-                "Round trips to brokers",
-                (("max by (client_id, broker) (eventbus_broker_round_trip_p99_seconds)", "{{client_id}} {{broker}}"),),
-                "s",
-            ),
-            Panel(
-                "Brokers connected",
-                (("sum by (client_id, kind) (eventbus_broker_up)", "{{client_id}} {{kind}}"),),
-            ),
-        ),
-    ),
-    (
-        "Outbox",
-        (
-            Panel("Backlog", (("max by (outbox) (eventbus_outbox_backlog_events)", "{{outbox}}"),)),
-            Panel(
-                "Age of the oldest event",
-                (("max by (outbox) (eventbus_outbox_oldest_age_seconds)", "{{outbox}}"),),
-                "s",
-            ),
-            Panel("From event to log", _quantiles("eventbus_outbox_lag_seconds", "outbox", 'outbox=~".+"'), "s"),
-        ),
-    ),
-)
+    ("Handlers", (
+        Panel("Lag", ((_of("sum", "handler, topic", "eventbus_handler_lag_records"), "{{handler}} {{topic}}"),),
+              about="Records that are not finished. It grows for longer than a burst: add members, or look below."),
+        Panel("Age of the oldest unfinished record", ((_of("max", "handler", _OLDEST), "{{handler}}"),), "s",
+              "How late events are. A partition that has stopped shows here, however small its lag is."),
+        Panel("Handled", ((_rate("eventbus_handler_handled_records_total", "handler"), "{{handler}}"),), "cps"),
+        Panel("Time of a call", _quantiles("eventbus_handler_call_seconds"), "s"),
+        Panel("At work", ((_of("sum", "handler", "eventbus_handler_at_work"), "{{handler}}"),)),
+        Panel("Records of a fetch", _quantiles("eventbus_handler_fetch_records")),
+    )),
+    ("Failures", (
+        Panel("Failed", tuple(
+            (_rate(f"eventbus_handler_{what}_records_total", "handler"), f"{{{{handler}}}} {what}")
+            for what in ("failed", "timed_out", "skipped", "retried", "dead_lettered")
+        ), "cps"),
+        Panel("Waiting for their next try",
+              ((_of("sum", "handler", "eventbus_handler_retry_waiting_records"), "{{handler}}"),)),
+        Panel("Dead letters that are still open",
+              (('sum by (topic) (eventbus_dead_letters{status="open"})', "{{topic}}"),),
+              about="Of services that include dlq.DeadLetterMetrics()."),
+        Panel("Dead letters, and circuits", (
+            (_of("sum", "handler", _LETTERS), "{{handler}} last minute"),
+            (_of("max", "handler", _CIRCUIT), "{{handler}} circuit"),
+        ), about="A circuit at 1 is open: nothing is tried until it is 0.5 (one try) or 0 (closed)."),
+    )),
+    ("Groups and commits", (
+        Panel("Rebalances by cause", (
+            (_rate("eventbus_group_rebalances_total", "group, cause", 'group=~"$group"'), "{{group}} {{cause}}"),
+        ), "cps"),
+        Panel("Partitions that move",
+              ((_rate("eventbus_handler_partition_moves_total", "handler, move"), "{{handler}} {{move}}"),), "cps"),
+        Panel("Time of a commit", _quantiles("eventbus_handler_commit_seconds"), "s"),
+    )),
+    ("Producers and the log", (
+        Panel("Records of a batch", (
+            (_mean("eventbus_producer_batch_records", "job", 'job=~".+"'), "{{job}}"),
+            ("avg by (client_id, topic) (eventbus_client_batch_records)", "{{client_id}} {{topic}}"),
+        )),
+        Panel("Queued by producers", (
+            ("sum by (job) (eventbus_producer_queued_bytes)", "{{job}}"),
+            ('sum by (client_id) (eventbus_client_queued_bytes{kind="producer"})', "{{client_id}}"),
+        ), "bytes"),
+        Panel("Time of a flush to disk", _quantiles("eventbus_log_flush_seconds", "", 'job=~".+"'), "s"),
+        Panel("Size of topics", (("sum by (topic) (eventbus_topic_size_bytes)", "{{topic}}"),), "bytes"),
+        Panel("Round trips to brokers", (
+            ("max by (client_id, broker) (eventbus_broker_round_trip_p99_seconds)", "{{client_id}} {{broker}}"),
+        ), "s"),
+        Panel("Brokers connected", (("sum by (client_id, kind) (eventbus_broker_up)", "{{client_id}} {{kind}}"),)),
+    )),
+    ("Outbox", (
+        Panel("Backlog", (("max by (outbox) (eventbus_outbox_backlog_events)", "{{outbox}}"),)),
+        Panel("Age of the oldest event",
+              (("max by (outbox) (eventbus_outbox_oldest_age_seconds)", "{{outbox}}"),), "s"),
+        Panel("From event to log", _quantiles("eventbus_outbox_lag_seconds", "outbox", 'outbox=~".+"'), "s"),
+    )),
+)  # fmt: skip
 """The rows and panels of the dashboard."""
 
 

@@ -1,8 +1,7 @@
-"""``eventbus configs``, ``cluster`` and ``log-dirs``: on a log in this process, and through a server."""
+"""``eventbus configs``: on a log in this process, and through a server."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,21 +157,3 @@ def test_a_password_that_cannot_be_read_is_not_shown(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         upsertion("alice", ScramMechanism.SCRAM_SHA_256, text)
     assert "secret" not in str(refused.value)
-
-
-# the disks --------------------------------------------------------------------------------------------
-
-
-def test_sizes_on_the_disk(orders: Cli, tmp_path: Path) -> None:
-    shown = orders("kafka-log-dirs.sh", "--describe", "--topic-list", "orders", "--broker-list", "1")
-    assert shown.lines[:2] == [
-        "Querying brokers for log directories information",
-        "Received log directory information from brokers 1",
-    ]
-    [broker] = json.loads(shown.lines[2])["brokers"]
-    [directory] = broker["logDirs"]
-    assert (broker["broker"], directory["logDir"], directory["error"]) == (1, str(tmp_path / "data"), None)
-    assert [one["partition"] for one in directory["partitions"]] == ["orders-0", "orders-1", "orders-2"]
-    described = orders("topics", "describe", "orders", "--json").json[0]["partitions"]
-    assert [one["size"] for one in directory["partitions"]] == [one["size_bytes"] for one in described]
-    assert orders("log-dirs", "describe", "--broker-list", "7", "--json").json["brokers"] == []

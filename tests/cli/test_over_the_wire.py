@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,9 +90,7 @@ def test_configs_of_topics_brokers_and_users(orders: Cli) -> None:
     assert wrong.code == 1 and "retention.ms" in wrong.err
 
 
-def test_the_disks_and_records_deleted(orders: Cli, tmp_path: Path) -> None:
-    told = json.loads(orders("kafka-log-dirs.sh", "--describe", "--topic-list", "orders").lines[-1])
-    assert len(told["brokers"][0]["logDirs"][0]["partitions"]) == 3
+def test_records_deleted(orders: Cli, tmp_path: Path) -> None:
     file = tmp_path / "offsets.json"
     file.write_text('{"partitions": [{"topic": "orders", "partition": 0, "offset": -1}], "version": 1}')
     assert orders("kafka-delete-records.sh", "--offset-json-file", str(file)).code == 0
