@@ -8,7 +8,7 @@ transaction that commits its record.
 
 - ``policy``, ``decisions``, ``classify``, ``circuit``: the retry policy, pure
 - ``recovery``, ``reporting``, ``events``, ``metrics``: the policy in a running handler
-- ``headers``, ``letters``, ``families``, ``stacks``: dead letters, also those of other systems
+- ``headers``, ``letters``, ``families``: dead letters, also those of other systems
 - ``dead_letters``, ``index``, ``selection``, ``views``, ``state``, ``state_writer``: find them and keep their status
 - ``redrive``, ``targets``, ``redriven_record``, ``editing``: send them back
 """

@@ -87,7 +87,7 @@ class Targets:
         self._allow = None if allow is None else {*allow}
         reason = None if to is None else self._objection(to)
         if reason is not None:
-            raise ConfigError(f"to={to!r}: {_OF_ONE[reason]}")
+            raise ConfigError.about("to", to, *_OF_ONE[reason])
         if to is not None and whole_topic:
             raise ConfigError(
                 f"to={to!r} and whole_topic=True exclude each other. All groups that read {to!r} get its records "
@@ -166,13 +166,16 @@ class Targets:
 
 
 _OF_ONE = {
-    "no-topic": "the topic does not exist; create it first",
-    "not-allowed": "it is not in allow=",
-    "internal": "it is one of the log's own topics",
-    "delicate": "it holds dead letters or retries; name it in allow= too to send them there",
-    "retries": "it is a retry topic, whose handler skips records that are not entries. Leave to= out: each letter goes "
-    "through the retry topic of its group",
+    "no-topic": ("the topic does not exist", "Create it first"),
+    "not-allowed": ("it is not in allow=",),
+    "internal": ("it is one of the log's own topics",),
+    "delicate": ("it holds dead letters or retries", "Name it in allow= too to send them there"),
+    "retries": (
+        "it is a retry topic, whose handler skips records that are not entries",
+        "Leave to= out: each letter goes through the retry topic of its group",
+    ),
 }
+"""Reasons why ``to=`` is refused, with advice."""
 
 
 def id_of(letter: DeadLetter | ConsumerRecord) -> LetterId:

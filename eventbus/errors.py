@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from eventbus.error_codes import KAFKA_ERRORS
 from serdes.errors import SchemaFinding, SchemaRegistryError
@@ -372,9 +372,27 @@ class LogPoisoned(StorageError):
 class LogLocked(EventBusError):
     """Stop the process that writes the directory first. ``eventbus serve`` shares a log between processes."""
 
+    def __init__(self, held: str, advice: str = "") -> None:
+        super().__init__(f"{held}. {advice}" if advice else held)
+        self.held = held
+        """The directory and the process that has it, without advice."""
+
 
 class ConfigError(EventBusError):
     """Correct the argument, option or URL; the message names the right one."""
+
+    option: str = ""
+    """The argument at fault, if the error is about one: a command line spells it in another way."""
+    value: Any = None
+    reason: str = ""
+    """The message without the option, its value and advice that names other options."""
+
+    @classmethod
+    def about(cls, option: str, value: Any, reason: str, advice: str = "") -> Self:
+        """Return the error of one argument: ``option=value: reason. Advice``."""
+        error = cls(f"{option}={value!r}: {reason}{advice and '. '}{advice}")
+        error.option, error.value, error.reason = option, value, reason
+        return error
 
 
 class SerializationError(EventBusError):

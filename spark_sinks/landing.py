@@ -280,9 +280,9 @@ def interval_ms(every: Duration) -> int:
         every = f"{every}s" if re.fullmatch(r"\d+(\.\d+)?", every) else every
     exact = exact_ms(every)
     if exact is None:
-        raise ConfigError(f"every={every!r}: write seconds, or '500ms', '10s', '5m', '1h'")
+        raise ConfigError.about("every", every, "write seconds, or '500ms', '10s', '5m', '1h'")
     if not 0 <= exact < math.inf:
-        raise ConfigError(f"every={every!r}: write seconds from 0 on")
+        raise ConfigError.about("every", every, "write seconds from 0 on")
     return round(exact)
 
 

@@ -90,7 +90,7 @@ async def edit(args: argparse.Namespace) -> int:
                 str(id), value=value, key=key, headers=headers, **target, by=who(args), note=args.note
             )
         except ConfigError as error:
-            raise ConfigError(_without_allow(error)) from None
+            raise _in_our_words(error) from None
         where = f"{sent.topic}/{sent.partition}/{sent.offset}"
         out.answer({"letter": str(id), "sent": where}, f"sent as {where}; {id} is edited")
         return 0
@@ -108,12 +108,13 @@ async def _plan(letters: DeadLetters, id: str, target: TargetOptions) -> Redrive
     try:
         return await letters.redrive(Selection(ids={id}, status=UNDONE), dry_run=True, max_hops=None, **target)
     except ConfigError as error:
-        raise ConfigError(_without_allow(error)) from None
+        raise _in_our_words(error) from None
 
 
-def _without_allow(error: ConfigError) -> str:
-    """Return the message without the advice to use --allow, which this command does not have."""
-    return as_options(str(error).partition("; name it in allow=")[0])
+def _in_our_words(error: ConfigError) -> ConfigError:
+    """Return the error of ``--to``, without the advice to use --allow, which this command does not have."""
+    is_about_to = error.option == "to"
+    return ConfigError(as_options(f"--to {error.value!r}: {error.reason}" if is_about_to else str(error)))
 
 
 async def _changes(

@@ -80,7 +80,7 @@ def _locked_by(directory: Path) -> str:
     try:
         storage.lock()
     except LogLocked as error:
-        return str(error).partition(". ")[0]
+        return error.held
     storage.unlock()
     return ""
 

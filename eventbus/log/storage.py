@@ -426,9 +426,10 @@ class FileStorage:
         except OSError:
             holder = ""
         return LogLocked(
-            f"{self.root} is in use by {_describe_holder(holder)}. Stop it first; or, for several to write, have "
-            f"one hold it, `eventbus serve {self.root}`, and be its clients: kafka://HOST:PORT as the URL, "
-            "--bootstrap-server HOST:PORT at the command line. Others may read the directory meanwhile"
+            f"{self.root} is in use by {_describe_holder(holder)}",
+            f"Stop it first; or, for several to write, have one hold it, `eventbus serve {self.root}`, and be its "
+            "clients: kafka://HOST:PORT as the URL, --bootstrap-server HOST:PORT at the command line. Others may read "
+            "the directory meanwhile",
         )
 
     def unlock(self) -> None:

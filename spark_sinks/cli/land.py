@@ -93,7 +93,7 @@ def _interval(text: str) -> str:
     try:
         interval_ms(text)
     except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error).replace("every=", "")) from None
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.reason}") from None
     return text
 
 
