@@ -71,7 +71,7 @@ class Avro:
     A schema with rules that are to be executed (ENCRYPT, CEL, migration) is refused before anything is written or read,
     because Avro executes none. ``ignore_rules``: skip them.
 
-    ``engine``: "compiled", or "fastavro" for plain data where that gives the same values, see docs/schemas.md.
+    ``engine``: "compiled", or "fastavro" for plain data where that gives the same values, see docs/how-to/schemas.md.
     """
 
     def __init__(

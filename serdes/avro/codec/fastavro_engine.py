@@ -1,8 +1,8 @@
 """Encode and decode plain data with fastavro, for `Avro(engine="fastavro")`.
 
-fastavro takes the place of the generated functions only where it gives the same values: for plain data, read with the
-schema that it was written with. A recursive message ends the process in fastavro, and some logical types are unknown to
-it, so schemas with these are compiled.
+fastavro takes the place of the generated functions where it gives the same values and bytes, and where hostile bytes
+cannot make it build more than they pay for. What it refuses is left to the generated functions, so errors name the
+field. So are messages of more bytes than a message may have items, so the limits of `guards` hold.
 """
 
 # fastavro's type hints leave schemas open.
@@ -11,18 +11,27 @@ it, so schemas with these are compiled.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from contextlib import suppress
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 from serdes.avro.checks import same_schema
-from serdes.avro.codec.errors import AvroDataError
+from serdes.avro.codec.guards import MAX_ITEMS, least_bytes
 from serdes.avro.codec.reader import Decoder
-from serdes.avro.codec.shapes import Entries, Shape, shape_of
-from serdes.avro.codec.values import wrong_end
+from serdes.avro.codec.shapes import Entries, Shape, check_of, shape_of
 from serdes.avro.codec.writer import Encoder
 from serdes.avro.limits import inner
-from serdes.avro.schema import Fixed, Map, Record, Schema
+from serdes.avro.schema import Map, Record, Schema, Union
 from serdes.avro.text import to_text
+
+_LOGICAL_TYPES: Final = defaultdict(
+    lambda: (None,),
+    int=(None, "date"),
+    long=(None, *(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in ("millis", "micros"))),
+    string=(None, "uuid"),
+)
+"""The logical types that fastavro reads as the generated functions do. A decimal such as 1E+2000000 hangs it."""
 
 
 def fastavro() -> Any:
@@ -46,76 +55,88 @@ def parsed(schema: Schema) -> Any:
 def new_decoder(engine: str, writer: Schema, reader: Schema, annotation: Any) -> Decoder:
     """Return the decoder of an engine. Raises AvroTypeError as `Decoder` does."""
     if engine == "fastavro" and _is_plain(writer, annotation) and same_schema(writer, reader) and _is_served(writer):
-        return _LibraryDecoder(writer)
+        return _LibraryDecoder(writer, reader, annotation)
     return Decoder(writer, reader, annotation)
 
 
 def new_encoder(engine: str, schema: Schema, annotation: Any) -> Encoder:
     """Return the encoder of an engine. Raises AvroTypeError as `Encoder` does."""
-    if engine == "fastavro" and _is_plain(schema, annotation) and _is_served(schema):
-        return _LibraryEncoder(schema)
+    if engine == "fastavro" and _is_plain(schema, annotation) and _is_served(schema, written=True):
+        return _LibraryEncoder(schema, annotation)
     return Encoder(schema, annotation)
 
 
 class _LibraryDecoder(Decoder):
-    def __init__(self, schema: Schema) -> None:
-        read, known = fastavro().schemaless_reader, parsed(schema)
+    def __init__(self, writer: Schema, reader: Schema, annotation: Any) -> None:
+        super().__init__(writer, reader, annotation)
+        read, known, generated = fastavro().schemaless_reader, parsed(writer), self.decode
 
         def decode(data: bytes, at: int) -> Any:
-            buffer = BytesIO(data)
-            buffer.seek(at)
-            value = read(buffer, known, None)
-            if buffer.tell() != len(data):
-                wrong_end(buffer.tell(), len(data))
-            return value
+            if len(data) <= MAX_ITEMS:
+                buffer = BytesIO(data)
+                buffer.seek(at)
+                with suppress(Exception):
+                    value = read(buffer, known, None)
+                    if buffer.tell() == len(data):
+                        return value
+            return generated(data, at)
 
         self.decode = decode
 
-    def explain(self, error: Exception) -> AvroDataError:
-        """Return the same error in words. fastavro does not report the field."""
-        if isinstance(error, (EOFError, IndexError)):
-            return AvroDataError("the message ends before the value does")
-        return _in_words(error)
-
 
 class _LibraryEncoder(Encoder):
-    def __init__(self, schema: Schema) -> None:
-        write, known = fastavro().schemaless_writer, parsed(schema)
+    """Reads back what fastavro has written, because fastavro writes None as false and 2**31 as an int."""
+
+    def __init__(self, schema: Schema, annotation: Any) -> None:
+        super().__init__(schema, annotation)
+        write, known, generated = fastavro().schemaless_writer, parsed(schema), self.encode
+        read = Decoder(schema, schema, Any).decode
 
         def encode(value: Any, prefix: bytes) -> bytes:
             buffer = BytesIO()
             buffer.write(prefix)
-            write(buffer, known, value, strict_allow_default=True)
-            return buffer.getvalue()
+            with suppress(Exception):
+                write(buffer, known, value)
+                data = buffer.getvalue()
+                if read(data, len(prefix)) == value:
+                    return data
+            return generated(value, prefix)
 
         self.encode = encode
-
-    def explain(self, error: Exception) -> AvroDataError:
-        """Return the same error in words."""
-        return _in_words(error)
-
-
-def _in_words(error: Exception) -> AvroDataError:
-    return error if isinstance(error, AvroDataError) else AvroDataError(str(error) or type(error).__name__)
 
 
 def _is_plain(schema: Schema, annotation: Any) -> bool:
     """True for ``Any``, and for a ``dict`` of anything where that is what the schema describes."""
     shape = shape_of(annotation)
+    if check_of(annotation) is not None:
+        return False
     if isinstance(shape, Entries):
         return isinstance(schema, (Record, Map)) and type(shape_of(shape.value)) is Shape
     return type(shape) is Shape
 
 
-def _is_served(schema: Schema, inside: frozenset[int] = frozenset(), done: set[int] | None = None) -> bool:
-    """True if fastavro has the schema's logical types, and no record is inside itself. ``done``: found to be served."""
-    done = set() if done is None else done
-    if id(schema) in done:
+def _is_served(schema: Schema, *, written: bool = False) -> bool:
+    """True if fastavro has the types, and each field and item takes a byte, which bounds what bytes can describe.
+
+    It chooses the branch of a union that is written differently, unless the only choice is null.
+    """
+    done: set[int] = set()
+    least: dict[int, int] = {}
+
+    def served(schema: Schema, inside: frozenset[int] = frozenset()) -> bool:
+        if id(schema) in done:
+            return True
+        if id(schema) in inside or schema.props.get("logicalType") not in _LOGICAL_TYPES[schema.type]:
+            return False  # a recursive message ends the process in fastavro
+        children = inner(schema)
+        if isinstance(schema, Union):
+            if written and sum(branch.type != "null" for branch in children) > 1:
+                return False
+        elif any(least_bytes(child, least) == 0 for child in children):
+            return False
+        if not all(served(child, inside | {id(schema)}) for child in children):
+            return False
+        done.add(id(schema))
         return True
-    logical = schema.logical_type
-    if id(schema) in inside or logical in ("duration", "big-decimal") or (logical == "uuid" and type(schema) is Fixed):
-        return False
-    if not all(_is_served(child, inside | {id(schema)}, done) for child in inner(schema)):
-        return False
-    done.add(id(schema))
-    return True
+
+    return served(schema)
