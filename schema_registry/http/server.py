@@ -91,7 +91,7 @@ class HttpServer:
         serving, self._serving = self._serving, None
         if serving is not None:
             self._server.should_exit = True
-            await serving
+            await asyncio.shield(serving)  # a cancelled program closes the port, too
 
 
 class _Server(uvicorn.Server):

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -164,6 +165,23 @@ async def test_it_stops_while_a_request_is_answered() -> None:
         await closing
         with pytest.raises(ConnectionError):
             await connect()
+
+
+async def test_a_cancelled_program_closes_the_port() -> None:
+    server = HttpServer(Echo(), port=0)
+    with anyio.CancelScope() as scope:  # it also cancels what is awaited on the way out
+        async with server:
+            peer = Peer(*await asyncio.open_connection("127.0.0.1", server.port))
+            await peer.send(GET)
+            assert (await peer.response())[0] == 200
+            peer.writer.close()
+            scope.cancel()
+            await anyio.sleep_forever()
+    with anyio.fail_after(10), pytest.raises(ConnectionError):
+        while True:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.close()
+            await asyncio.sleep(0.05)
 
 
 async def test_signals_belong_to_the_program() -> None:
