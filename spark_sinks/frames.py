@@ -117,7 +117,7 @@ class Frames:
                     f"it another name, or land into a new table"
                 )
             if both != field.type and not pa.types.is_nested(both):
-                frame = frame.withColumn(field.name, col(f"`{field.name}`").cast(from_arrow_type(both)))
+                frame = frame.withColumn(field.name, col(quoted(field.name)).cast(from_arrow_type(both)))
         return frame
 
     @staticmethod
@@ -163,3 +163,8 @@ class Frames:
             raise ConfigError(f"partition_by={list(self.layout.partition_by)} leaves no column for the files")
         if DATE in columns and self.event_time is not None:
             raise ConfigError(f"event_time={self.event_time!r} makes a column {DATE!r}, and there is one already")
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column in Spark's language."""
+    return f"`{name.replace('`', '``')}`"

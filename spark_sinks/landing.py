@@ -202,9 +202,11 @@ def _land(
         for topic in topics_of(url, topics):
             origin = open_origin(url, topic, fail_on_data_loss=fail_on_data_loss)
             lacks = _lacks_of(to) if frames.are_direct else SPARK_LACKS
-            settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys), lacks)
-            values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
+            settings = ValueSettings(
+                topic, value, schema, registry, key, on_incompatible, bool(keys), lacks, target.names
+            )
+            values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
             own_frames = frames.of(target, keys)
             # Spark reads a schema in its own language, and it has not been started.
             planned = None if isinstance(schema, str) else values.plan(None).columns

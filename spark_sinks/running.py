@@ -33,6 +33,7 @@ from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
 from spark_sinks.errors import is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
+from spark_sinks.names import check_names
 from spark_sinks.partitions import check_partition_columns
 from spark_sinks.refusals import Place
 from spark_sinks.shape import DATE, TOMBSTONE
@@ -370,6 +371,8 @@ class Running:
         if layout.makes_date(names):
             fields.append(pa.field(DATE, pa.date32()))
         before = self.state.columns()
+        if before is None or not {*names} <= {*before.names}:
+            check_names(pa.schema(fields), self._target.names)
         if before is not None:  # what a transformation leaves out stays a column of the table
             known = {field.name for field in fields}
             fields += [field for field in before if field.name not in known]

@@ -14,7 +14,7 @@ import msgspec
 
 from eventbus.errors import ConfigError, SerializationError
 from serdes.framing import ID_SIZE, prefix_size
-from spark_sinks.decoding.framing import Frame, Refusals, put_together
+from spark_sinks.decoding.framing import RESERVED, Frame, Refusals, put_together
 from spark_sinks.decoding.schema import Convert, arrow_schema, converters, pack_type, struct_type, unpack_type
 from spark_sinks.decoding.unite import Columns, Conflict, conform
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
@@ -172,6 +172,7 @@ class JsonValues:
     def __init__(self, settings: ValueSettings) -> None:
         self._frame = Frame(settings.key, settings.tombstones)
         self._lacks = settings.lacks
+        self._names = settings.names
         self._new_column = settings.on_incompatible == "new_column"
         self._type: tuple[bytes, pa.Schema] | None = None
         self._ddl = settings.schema if isinstance(settings.schema, str) else None
@@ -199,7 +200,7 @@ class JsonValues:
             assert self._ddl is not None
             self._type = self._packed(_from_ddl(self._ddl))
         struct, fields = self._type
-        columns = Columns(self._frame.payload(table, fields.names), self._lacks, taken=frozenset())
+        columns = Columns(self._frame.payload(table, fields.names), self._lacks, RESERVED, self._names)
         names = columns.add([(field.name, field.type) for field in fields], new_column=self._new_column)
         if isinstance(names, Conflict):
             raise SerializationError(

@@ -203,7 +203,13 @@ def _defstruct(fields: list[tuple[str, pa.Field]], name: str) -> type[msgspec.St
             declared.append((f"f{number}", kind | None, msgspec.field(name=column, default=None)))
         else:
             declared.append((f"f{number}", kind, msgspec.field(name=column)))
-    return msgspec.defstruct(name, declared, kw_only=True, gc=False)
+    try:
+        return msgspec.defstruct(name, declared, kw_only=True, gc=False)
+    except ValueError as error:
+        raise ConfigError(
+            f"A field of schema= cannot be read from JSON. {error}. Leave it out of schema=, or read the values as "
+            f"text."
+        ) from error
 
 
 def _python_type(kind: pa.DataType, where: str) -> Any:

@@ -17,6 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_sinks.decoding.framing import RESERVED
 from spark_sinks.decoding.values import Lack
+from spark_sinks.names import (
+    IN_FILES,
+    NameRule,
+    column_of,
+    distinct,
+    field_of,
+    fold,
+    matches,
+    retyped,
+)
 from spark_sinks.shape import DATE
 
 if TYPE_CHECKING:
@@ -39,23 +49,28 @@ class Conflict(NamedTuple):
 
 
 class Columns:
-    """The columns of a table, to which schemas are added. Names are compared case-insensitively."""
+    """The columns of a table, to which schemas are added. A field has the column that was made for it, or for one whose
+    name differs by case only.
+    """
 
     def __init__(
-        self, fields: Iterable[pa.Field], lacks: AbstractSet[Lack] = frozenset(), taken: AbstractSet[str] = TAKEN
+        self,
+        fields: Iterable[pa.Field],
+        lacks: AbstractSet[Lack] = frozenset(),
+        taken: AbstractSet[str] = TAKEN,
+        rule: NameRule = IN_FILES,
     ) -> None:
         """``taken`` are reserved names."""
         self._lacks = lacks
         self._taken = taken
-        self._fields: dict[str, tuple[str, Any]] = {field.name.lower(): (field.name, field.type) for field in fields}
+        self._rule = rule
+        self._columns: dict[str, pa.Field] = {field.name: field for field in fields}
 
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._fields
+        return fold(name) in {fold(field_of(column)) for column in self._columns.values()}
 
     def fields(self) -> list[pa.Field]:
-        import pyarrow as pa
-
-        return [pa.field(name, kind) for name, kind in self._fields.values()]
+        return [column.with_nullable(True) for column in self._columns.values()]
 
     def add(self, fields: Sequence[tuple[str, pa.DataType]], *, new_column: bool) -> tuple[str, ...] | Conflict:
         """Add or widen columns for fields of these types, and return the columns' names. A conflict changes nothing.
@@ -63,36 +78,37 @@ class Columns:
         A field whose name is reserved gets the suffix ``__value``. With ``new_column`` a field that does not fit its
         column gets another column, so conflicts do not occur.
         """
-        changed = dict(self._fields)
+        changed = dict(self._columns)
         names: list[str] = []
-        for name, kind in fields:
-            wanted = f"{name}__value" if name.lower() in self._taken else name
-            kind = _without(kind, self._lacks) if self._lacks else kind
-            found = _place(changed, name, wanted, kind, {each.lower() for each in names}, new_column)
-            if isinstance(found, Conflict):
-                return found
-            names.append(found)
-        self._fields = changed
+        for (name, kind), column in zip(
+            fields, matches([*changed.values()], [name for name, _ in fields]), strict=True
+        ):
+            kind = _as_held(kind, self._lacks)
+            if column is None:
+                names.append(self._new(changed, name, name, kind))
+            elif (both := united(column.type, kind)) is not None:
+                changed[column.name] = retyped(column, both)
+                names.append(column.name)
+            elif new_column:
+                names.append(self._own(changed, name, kind))
+            else:
+                return Conflict(name, column.name, str(column.type), str(kind))
+        self._columns = changed
         return tuple(names)
 
+    def _new(self, columns: dict[str, pa.Field], field: str, name: str, kind: pa.DataType) -> str:
+        wanted = f"{name}__value" if fold(name) in self._taken else name
+        found = self._rule.free(wanted, {fold(each) for each in columns})
+        columns[found] = column_of(field, found, kind)
+        return found
 
-def _place(
-    columns: dict[str, tuple[str, Any]], name: str, wanted: str, kind: pa.DataType, used: set[str], new_column: bool
-) -> str | Conflict:
-    """Create or widen the column of one field."""
-    typed = f"{name}__{type_word(kind)}"
-    for column in (wanted, typed, *(f"{typed}__{number}" for number in range(2, len(columns) + len(used) + 3))):
-        key = column.lower()
-        if key in used:  # two fields of one schema that differ by case
-            continue
-        known, old = columns.setdefault(key, (column, kind))
-        both = united(old, kind)
-        if both is not None:
-            columns[key] = (known, both)
-            return known
-        if not new_column:
-            return Conflict(name, known, str(old), str(kind))
-    raise AssertionError("there are more names than columns")
+    def _own(self, columns: dict[str, pa.Field], field: str, kind: pa.DataType) -> str:
+        """Return the column of a field's values that do not fit its first column, for instance ``a__string``."""
+        for column in columns.values():
+            if field_of(column) == field and (both := united(column.type, kind)) is not None:
+                columns[column.name] = retyped(column, both)
+                return column.name
+        return self._new(columns, field, f"{field}__{type_word(kind)}", kind)
 
 
 def united(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
@@ -103,9 +119,10 @@ def united(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
     """
     import pyarrow.types as pt
 
-    plain = _plain(column)
-    both = plain if plain == _plain(kind) else _wider(plain, _plain(kind))
-    return column if both == plain and not pt.is_fixed_size_binary(column) else both
+    plain, other = _plain(column), _plain(kind)
+    both = plain if plain.equals(other, check_metadata=True) else _wider(plain, other)
+    same = both is not None and both.equals(plain, check_metadata=True)
+    return column if same and not pt.is_fixed_size_binary(column) else both
 
 
 def _wider(column: Any, kind: Any) -> pa.DataType | None:
@@ -141,18 +158,18 @@ def _wider(column: Any, kind: Any) -> pa.DataType | None:
 def _united_structs(column: Any, kind: Any) -> pa.DataType | None:
     import pyarrow as pa
 
-    fields: dict[str, Any] = {field.name: field.type for field in column}
-    folded = {name.lower() for name in fields}
-    for field in kind:
-        both = field.type
-        if field.name in fields:
-            both = united(fields[field.name], field.type)
-        elif field.name.lower() in folded:  # most tables do not distinguish names by case
-            both = None
+    fields: dict[str, pa.Field] = {field.name: field for field in column}
+    known = matches([*column], [field_of(field) for field in kind])
+    for field, there in zip(kind, known, strict=True):
+        if there is None:
+            name = IN_FILES.free(field_of(field), {fold(each) for each in fields})
+            fields[name] = column_of(field_of(field), name, field.type)
+            continue
+        both = united(there.type, field.type)
         if both is None:
             return None
-        fields[field.name] = both
-    return pa.struct([pa.field(name, each) for name, each in fields.items()])
+        fields[there.name] = retyped(there, both)
+    return pa.struct([*fields.values()])
 
 
 def _plain(kind: Any) -> pa.DataType:
@@ -167,7 +184,7 @@ def _plain(kind: Any) -> pa.DataType:
     if pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
         return pa.binary()
     if pt.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+        return pa.struct([retyped(field, _plain(field.type)) for field in kind])
     if pt.is_list(kind) or pt.is_large_list(kind):
         return pa.list_(pa.field("element", _plain(kind.value_type)))
     if pt.is_map(kind):
@@ -175,8 +192,8 @@ def _plain(kind: Any) -> pa.DataType:
     return kind
 
 
-def _without(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
-    """Replace types that the table lacks."""
+def _as_held(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
+    """Replace types that the table lacks, and names within them that it cannot have."""
     import pyarrow as pa
     import pyarrow.types as pt
 
@@ -189,11 +206,15 @@ def _without(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
     if "nanos" in lacks and pt.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pt.is_struct(kind):
-        return pa.struct([pa.field(field.name, _without(field.type, lacks)) for field in kind])
+        fields = [*kind]
+        names = distinct(field.name for field in fields)
+        return pa.struct(
+            [column_of(each.name, name, _as_held(each.type, lacks)) for each, name in zip(fields, names, strict=True)]
+        )
     if pt.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, _without(kind.value_type, lacks)))
+        return pa.list_(pa.field(kind.value_field.name, _as_held(kind.value_type, lacks)))
     if pt.is_map(kind):
-        return pa.map_(kind.key_type, _without(kind.item_type, lacks))
+        return pa.map_(kind.key_type, _as_held(kind.item_type, lacks))
     return kind
 
 
@@ -225,10 +246,11 @@ def conform(array: Any, kind: Any) -> Any:
     import pyarrow as pa
     import pyarrow.types as pt
 
-    if array.type == kind:
+    if array.type.equals(kind, check_metadata=True):
         return array
     if pt.is_struct(kind):
-        own = {field.name: number for number, field in enumerate(array.type)}
+        known = matches([*kind], [field_of(field) for field in array.type])
+        own = {column.name: number for number, column in enumerate(known) if column is not None}
         columns = [
             conform(array.field(own[field.name]), field.type) if field.name in own else pa.nulls(len(array), field.type)
             for field in kind

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from spark_sinks.names import IN_FILES, NameRule
+
 if TYPE_CHECKING:
     import msgspec
     import pyarrow as pa
@@ -34,6 +36,7 @@ class ValueSettings(NamedTuple):
     - ``tombstones``: adds the column `shape.TOMBSTONE` (for tables that are upserted).
     - ``lacks``: types that the table lacks: times become microseconds since midnight (int64), nanoseconds are cut to
       microseconds, int and float become long and double.
+    - ``names``: the names that columns may have.
     """
 
     topic: str
@@ -44,6 +47,7 @@ class ValueSettings(NamedTuple):
     on_incompatible: Change = "fail"
     tombstones: bool = False
     lacks: frozenset[Lack] = frozenset()
+    names: NameRule = IN_FILES
 
 
 class Decoded(NamedTuple):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from eventbus.errors import ConfigError
+from spark_sinks.names import IN_FILES
 from spark_sinks.shape import TOMBSTONE
 from spark_sinks.targets.founding import found, new_id, take_over
 from spark_sinks.targets.stages import Stage
@@ -40,6 +41,7 @@ class ConsoleTarget:
     is_partitioned = False
     keeps_partition_columns = False
     keeps_nan = True
+    names = IN_FILES
 
     def __init__(self, *, stage: str | None = None, out: TextIO | None = None) -> None:
         self._stage = Stage(stage)

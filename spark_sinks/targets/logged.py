@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from eventbus.errors import ConfigError, EventBusError, StorageError
+from spark_sinks.names import IN_FILES
 from spark_sinks.shape import quarantine_schema
 from spark_sinks.targets.beside import (
     META,
@@ -116,6 +117,7 @@ class LoggedTarget:
 
     is_partitioned = True
     keeps_nan = True
+    names = IN_FILES
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from eventbus.errors import CorruptRecord
+from spark_sinks.names import NameRule
 from spark_sinks.shape import COORDINATES, DATE, KEY
 
 if TYPE_CHECKING:
@@ -160,6 +161,11 @@ class Target(Protocol):
     @property
     def keeps_nan(self) -> bool:
         """False if NaN may become null: SQLite and MySQL have no NaN, and JSON, in any database, has none."""
+        ...
+
+    @property
+    def names(self) -> NameRule:
+        """The names that columns may have."""
         ...
 
     def limits(self, upsert: tuple[str, ...]) -> RowLimits | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.decoding.values import Change, Decoded, KeyKind, ValueKind, ValueSettings
+from spark_sinks.names import IN_FILES, NameRule, fields_of
 from spark_sinks.stage import Layout
 from spark_sinks.targets.target import SinkState
 from spark_sinks.tasks import Decoding
@@ -48,6 +49,7 @@ class RowMaker:
         arguments: ValueArguments,
         session: Callable[[], object] | None = None,
         layout: Layout | None = None,
+        names: NameRule = IN_FILES,
     ) -> None:
         from spark_sinks.decoding.choose import open_values
         from spark_sinks.decoding.raw import RawValues
@@ -60,13 +62,13 @@ class RowMaker:
         columns = state.value_columns()
         if isinstance(arguments.schema, str) and session is not None:
             session()
-        settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert))
+        settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert), names=names)
         is_decoded = columns is not None and not {"key", "value"} >= set(columns.names)
         if is_decoded and settings.schema is None and settings.value == "json":
-            settings = settings._replace(schema=columns)
+            settings = settings._replace(schema=fields_of(columns))
         self._values = open_values(settings, url=url)
         if is_decoded and settings.value == "auto" and isinstance(self._values, RawValues):
-            self._values = open_values(settings._replace(schema=columns), url=url)
+            self._values = open_values(settings._replace(schema=fields_of(columns)), url=url)
         self._state = state
         self._layout = layout
         self._plan = self._values.plan(columns)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_sinks.decoding.avro import build
 from spark_sinks.decoding.avro.cursor import ENDS_EARLY, NEGATIVE, Cursor, Mask
 from spark_sinks.decoding.avro.nodes import BadValue, Node, Reading, one_raw, one_small, raw, small
+from spark_sinks.names import distinct
 
 _FEW = 48
 """Up to this number of records left in an array or map are read separately, which is faster."""
@@ -37,8 +38,7 @@ class Record(Node):
         self.children = children
         self.shown = [(name, child) for name, child in children if not child.is_empty]
         self.is_empty = not self.shown
-        names = distinct([name for name, _ in self.shown])
-        self.fields = [pa.field(name, child.type) for name, (_, child) in zip(names, self.shown, strict=True)]
+        self.fields = [pa.field(name, child.type) for name, child in self.shown]
         self.type = pa.struct(self.fields) if self.shown else pa.string()
         self.in_step = all(child.in_step for _, child in children)
         self.nodes = 1 + sum(child.nodes for _, child in children)
@@ -64,7 +64,7 @@ class Record(Node):
             return found
         if self.is_empty:
             return None
-        return {field.name: found[name] for field, (name, _) in zip(self.fields, self.shown, strict=True)}
+        return {name: found[name] for name, _ in self.shown}
 
 
 class Marker(Node):
@@ -297,20 +297,6 @@ class Repeated(Node):
         if size > len(reading.data) - reading.at:
             raise BadValue(self.path, ENDS_EARLY)
         return -count
-
-
-def distinct(names: list[str]) -> list[str]:
-    """Return names that differ by more than case, as the columns of most tables must: a later one gets a number."""
-    used: set[str] = set()
-    found: list[str] = []
-    for name in names:
-        number, wanted = 1, name
-        while wanted.lower() in used:
-            number += 1
-            wanted = f"{name}__{number}"
-        used.add(wanted.lower())
-        found.append(wanted)
-    return found
 
 
 def _key(reading: Reading, path: str) -> str:

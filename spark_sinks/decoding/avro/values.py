@@ -72,6 +72,7 @@ class AvroValues:
         self._change: Change = settings.on_incompatible
         self._frame = Frame(settings.key, settings.tombstones)
         self._lacks = settings.lacks
+        self._names = settings.names
         self._client = client
         self._catalog = Catalog(client)
         self._asked = 0
@@ -91,7 +92,7 @@ class AvroValues:
         # A task may have found a schema before it was registered as a version.
         everything = {**self._learned, **self._versions}
         own = {name for met in everything.values() if isinstance(met, _Met) for name, _ in met.fields}
-        columns = Columns(self._frame.payload(table, [*own]), self._lacks)
+        columns = Columns(self._frame.payload(table, [*own]), self._lacks, rule=self._names)
         schemas: dict[int, Known | str] = {}
         for id, met in everything.items():
             if isinstance(met, str):

@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from eventbus.errors import ConfigError
+from spark_sinks.names import retyped
 from spark_sinks.partitions import partition_values
 from spark_sinks.targets.logged import Placed
 from spark_sinks.targets.place import Place
@@ -40,18 +40,13 @@ def delta_columns(columns: pa.Schema) -> pa.Schema:
     import pyarrow as pa
     from deltalake import Schema
 
-    if clash := _clash(list(columns)):
-        raise ConfigError(
-            f"columns {clash[0]!r} and {clash[1]!r} differ in case only. Delta cannot hold both. Rename one with "
-            f"transform=."
-        )
     fields: list[pa.Field] = []
     for field in columns:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         kind = pa.string() if pa.types.is_large_string(kind) else kind
         kind = pa.binary() if pa.types.is_large_binary(kind) else kind
         try:
-            has = pa.schema(Schema.from_arrow(pa.schema([pa.field(field.name, kind)])).to_arrow()).field(0)
+            has = pa.schema(Schema.from_arrow(pa.schema([retyped(field, kind)])).to_arrow()).field(0)
         except Exception as error:  # deltalake raises a bare Exception here
             raise ConfigError(
                 f"column {field.name!r}: Delta has no type for {kind}; make another with transform="
@@ -62,22 +57,6 @@ def delta_columns(columns: pa.Schema) -> pa.Schema:
             )
         fields.append(has)
     return pa.schema(fields)
-
-
-def _clash(fields: Sequence[Any], above: str = "") -> tuple[str, str] | None:
-    """Return two fields at any depth whose names differ in case only."""
-    import pyarrow.types as pt
-
-    seen: dict[str, str] = {}
-    for field in fields:
-        name = f"{above}{field.name}"
-        if (other := seen.setdefault(field.name.lower(), name)) != name:
-            return other, name
-        kind = field.type
-        children = [kind.field(number) for number in range(kind.num_fields)] if pt.is_nested(kind) else []
-        if clash := _clash(children, f"{name}."):
-            return clash
-    return None
 
 
 def _stats(metadata: Any) -> dict[str, Any]:

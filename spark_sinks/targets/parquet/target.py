@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError
+from spark_sinks.names import IN_FILES
 from spark_sinks.targets.beside import (
     META,
     Quarantine,
@@ -54,6 +55,7 @@ class ParquetTarget:
     is_partitioned = True
     keeps_partition_columns = False
     keeps_nan = True
+    names = IN_FILES
 
     def __init__(
         self, directory: Place, options: TargetOptions, *, make_files: MakeFiles = files_at, rewrite: Rewrite = rewrite

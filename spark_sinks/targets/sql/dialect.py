@@ -55,8 +55,6 @@ class Dialect(ABC):
     folds_case: ClassVar[bool] = False
     """Columns ``a`` and ``A`` are one."""
     types: ClassVar[Mapping[Kind, str]]
-    reserved: ClassVar[frozenset[str]] = frozenset()
-    """Columns that every table has already."""
     rows_at_once: ClassVar[int] = 10_000
     table_options: ClassVar[str] = ""
     limited: ClassVar[frozenset[Kind]] = frozenset({"date", "timestamp", "instant"})
@@ -77,17 +75,11 @@ class Dialect(ABC):
         return len(name), 64
 
     def check(self, layout: Layout) -> None:
-        """Raise `ConfigError` for names that cannot be, instead of what databases make of them: shorter ones."""
-        for name in (layout.table, layout.schema, *layout.names):
+        """Raise `ConfigError` for a table whose name cannot be, instead of what databases make of it: a shorter one."""
+        for name in (layout.table, layout.schema):
             length, longest = self.length(name) if name is not None else (1, 1)
             if not 1 <= length <= longest or (name and "\0" in name):
                 raise ConfigError(f"{name!r} cannot be a name in {self.title}: 1 to {longest} long; choose another")
-        names = [name.casefold() if self.folds_case else name for name in layout.names]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"column {twice!r} would be there twice: {self.title} does not tell a from A; rename one")
-        if taken := self.reserved & set(names):
-            raise ConfigError(f"column {min(taken)!r} is {self.title}'s own: rename it with transform=")
 
     # tables ----------------------------------------------------------------------------------------------------------
 

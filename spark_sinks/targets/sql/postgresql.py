@@ -45,7 +45,6 @@ class PostgresDialect(Dialect):
         "instant": "timestamptz",
         "json": "jsonb",
     }
-    reserved = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
     rows_at_once = 16_384
     limited = frozenset({"text", "json"})
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from eventbus.errors import ConfigError, CorruptRecord
+from spark_sinks.names import IN_DATABASES
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.sql.account import Account
 from spark_sinks.targets.sql.address import Address, file_is_missing, parse_address, table_of
@@ -58,6 +59,7 @@ class SqlTarget:
     is_partitioned = False
     keeps_partition_columns = False
     keeps_nan = False
+    names = IN_DATABASES
 
     def __init__(
         self,

@@ -235,16 +235,6 @@ def test_a_record_that_gets_fields_keeps_its_column() -> None:
     assert united(before, after) == pa.struct([("present", pa.bool_()), ("from", pa.string())])
 
 
-def test_a_field_that_differs_by_case_from_an_earlier_version_does_not_fit() -> None:
-    assert united(pa.struct([("id", pa.int32())]), pa.struct([("ID", pa.int32())])) is None
-
-
-def test_fields_that_differ_by_case_have_names_of_their_own_at_any_depth() -> None:
-    inner = named("Inner", {"name": "id", "type": "int"}, {"name": "ID", "type": "int"})
-    rows = decoder_of({1: named("R", {"name": "inner", "type": inner})}).rows(source_batch(framed(1, [b"\2\4"]))).rows
-    assert rows.column("inner").to_pylist() == [{"id": 1, "ID__2": 2}]
-
-
 def test_branches_of_one_name_have_their_namespaces() -> None:
     union = [{**named("Sent"), "namespace": "mail"}, {**named("Sent"), "namespace": "post"}]
     rows = decoder_of({1: named("R", {"name": "e", "type": union})}).rows(source_batch(framed(1, [b"\2"]))).rows

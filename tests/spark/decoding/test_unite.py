@@ -140,7 +140,7 @@ def test_names_that_the_table_needs_itself_are_moved_aside() -> None:
     names = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_tombstone", "dt", "DT", "value", "key")
     assert columns.add([(name, INT) for name in names], new_column=False) == (
         "_topic__value", "_partition__value", "_offset__value", "_timestamp__value", "_key__value",
-        "_tombstone__value", "dt__value", "DT__int", "value", "key",
+        "_tombstone__value", "dt__value", "DT__value__2", "value", "key",
     )  # fmt: skip
 
 
@@ -148,4 +148,4 @@ def test_names_that_differ_by_case_alone_are_one_column_in_two_schemas_and_two_i
     columns = Columns([])
     assert columns.add([("Id", INT)], new_column=False) == ("Id",)
     assert columns.add([("id", INT)], new_column=False) == ("Id",)
-    assert columns.add([("id", INT), ("ID", TEXT)], new_column=False) == ("Id", "ID__string")
+    assert columns.add([("id", INT), ("ID", TEXT)], new_column=False) == ("Id", "ID__2")

@@ -8,10 +8,11 @@ before any of them.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -21,11 +22,15 @@ import pyarrow as pa
 import pytest
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked, ProducerFenced, StorageError, StorageFull
+from spark_sinks.decoding.choose import open_values
+from spark_sinks.decoding.values import ValueSettings
+from spark_sinks.names import check_names, field_of
 from spark_sinks.shape import DATE, KEY, TOMBSTONE, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.place import place_of
 from spark_sinks.targets.rewrite import write_file
 from spark_sinks.targets.target import Batch, Founding, SinkState, StagedFile, Target
+from tests.spark.decoding.batches import source_batch
 
 NOW_MS = 1_709_251_199_000
 FIRST_DAY = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
@@ -113,6 +118,10 @@ class Rig:
     def outside(self) -> list[Record] | None:
         """The records that a reader which knows nothing of us sees; None where the kind has no such readers."""
         return None
+
+    def readers(self) -> Mapping[str, Callable[[], pa.Table]]:
+        """The whole table, as readers see it that know nothing of us."""
+        return {}
 
     def state(self) -> SinkState | None:
         return self.target().state()
@@ -238,6 +247,47 @@ def land_values(
 def values_of(target: Target) -> list[str]:
     """Return what the partition column ``p`` holds, as a reader of its kind of table sees it."""
     return sorted(repr(value) for batch in target.read(["p"]) for value in batch.column("p").to_pylist())
+
+
+NAMES = (
+    *("id", "ID", "Id", "ID__2", "a b", "a.b", "a`b", "a'b", "a/b", "select", "ORDER", "1", "?", "%s"),
+    *("x:y", "{a}", "a,b;", "xmin", "_row", "ß", "SS", "İ", "i", "é", "😀", "😁", "end ", "", "é" * 100, "É" * 99),
+    *("n" * 255, "N" * 255, "n" * 254 + "o", "_OFFSET", "_Topic"),
+)
+"""Names of fields that some table or reader has trouble with."""
+
+
+def land_names(target: Target, offset: int, names: Sequence[str]) -> dict[str, Any]:
+    """Land a JSON value with fields of these names, also in a struct, a list and a map. Return the value."""
+    state = target.open(founding(target, partition_by=()), NOW_MS)
+    fields = [(name, pa.int64()) for name in names]
+    inner = pa.struct([(name, pa.string()) for name in names])
+    outer = pa.struct([("s", inner), ("S", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
+    settings = ValueSettings("t", schema=pa.schema([*fields, ("outer", outer)]), names=target.names)
+    plan = open_values(settings, url="file:///nowhere").plan(state.value_columns())
+    texts = {name: f"{offset} {name}" for name in names}
+    numbers = {name: offset + number for number, name in enumerate(names)}
+    value = {**numbers, "outer": {"s": texts, "S": [texts, texts], "m": {"k": texts}}}
+    rows = plan.decoder().rows(source_batch([json.dumps(value).encode()], first=offset)).rows
+    check_names(rows.schema, target.names)
+    file = _write(target, pa.Table.from_batches([rows]), "0.staged", "")
+    target.commit(Batch({0: offset + 1}, [file], [], rows.schema), NOW_MS)
+    target.close()
+    return value
+
+
+def of_fields(value: Any, kind: Any, names: Collection[str]) -> Any:
+    """A value by the names of its fields in place of the columns'. Fields that it had no names of are left out."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        fields = {field_of(field): (value[field.name], field.type) for field in kind}
+        return {name: of_fields(*field, names) for name, field in fields.items() if name in names}
+    if pa.types.is_list(kind):
+        return [of_fields(each, kind.value_type, names) for each in value]
+    if pa.types.is_map(kind):
+        return {key: of_fields(each, kind.item_type, names) for key, each in dict(value).items()}
+    return value
 
 
 def records(target: Target) -> list[Record]:
@@ -543,6 +593,22 @@ class Conformance:
         read = pa.Table.from_batches(target.read(["note", "_offset"])).to_pylist()
         target.close()
         assert {row["_offset"]: row["note"] for row in read} == {0: None, 1: "late"}
+
+    def test_each_field_has_a_column_whatever_its_name(self, rig: Rig) -> None:
+        """A later value has its fields in another order, and some more."""
+        most, every = NAMES[::2], NAMES[::-1]
+        values = [land_names(rig.target(), number, names) for number, names in enumerate((most, every, most))]
+        state = rig.state()
+        columns = None if state is None else state.value_columns()
+        assert columns is not None
+        assert sorted(map(field_of, columns)) == sorted([*NAMES, "outer"])
+        wanted = [*columns.names, "_offset"]
+        readers = {"ours": lambda: pa.Table.from_batches(rig.target().read(wanted)), **rig.readers()}
+        for reader, read in readers.items():
+            rows = sorted(read().to_pylist(), key=lambda row: row["_offset"])
+            for row, value, names in zip(rows, values, (most, every, most), strict=True):
+                known = {*names, "outer", "s", "S", "m"}
+                assert of_fields(row, pa.struct([*columns]), known) == value, reader
 
     def test_columns_widen(self, rig: Rig) -> None:
         story = Story(rig)

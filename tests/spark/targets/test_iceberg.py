@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,6 +54,13 @@ class IcebergRig(Rig):
             table = catalog.load_table(f"default.{self.directory.name}")
             with table.transaction() as transaction:
                 transaction.set_properties({"eventbus.account": change(table.properties["eventbus.account"])})
+
+    def readers(self) -> Mapping[str, Callable[[], pa.Table]]:
+        def scan() -> pa.Table:
+            with lake(self.directory.parent) as catalog:
+                return catalog.load_table(f"default.{self.directory.name}").scan().to_arrow()
+
+        return {"pyiceberg": scan}
 
     def outside(self) -> list[Record]:
         with lake(self.directory.parent) as catalog:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import duckdb
 import pandas
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from spark_sinks.shape import coordinate_fields
@@ -35,6 +36,20 @@ class ParquetRig(Rig):
 
     def outside(self) -> list[Record]:
         return plain_records(self.directory)
+
+    def readers(self) -> Mapping[str, Callable[[], pa.Table]]:
+        files = f"read_parquet('{self.directory}/**/*.parquet', union_by_name = true)"
+        return {
+            "duckdb": lambda: duckdb.sql(f"SELECT * FROM {files}").to_arrow_table(),
+            "pyarrow": lambda: ds.dataset(self.directory, max(map(pq.read_schema, self._parts()), key=len)).to_table(),
+            "pandas": lambda: pa.concat_tables(
+                [pa.Table.from_pandas(pandas.read_parquet(each, dtype_backend="pyarrow")) for each in self._parts()],
+                promote_options="permissive",
+            ),
+        }
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.directory.glob("*.parquet"))
 
 
 def plain_records(directory: Path) -> list[Record]:

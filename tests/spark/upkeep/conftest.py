@@ -15,6 +15,7 @@ from eventbus import EventBus
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
+from spark_sinks.names import IN_FILES
 from spark_sinks.shape import TOMBSTONE, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.choose import open_target
@@ -99,6 +100,7 @@ class Table:
     is_partitioned = True
     keeps_partition_columns = False
     keeps_nan = True
+    names = IN_FILES
 
     def __init__(self, **account: Any) -> None:
         self.account = {"id": "0a1b2c3d", "topic": "orders", "sequence": 1, **account}

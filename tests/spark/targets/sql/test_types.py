@@ -264,19 +264,6 @@ def test_names_are_quoted(database: Database) -> None:
     same(found, table)
 
 
-@pytest.mark.parametrize("name", ["x" * 64, "ü" * 32])
-def test_names_that_are_too_long(database: Database, name: str) -> None:
-    """PostgreSQL would cut them at 63 bytes, and MySQL refuses 65 characters."""
-    table = table_of(schema_of(**{name: pa.int64()}), [{name: 1}])
-    if database.kind == "psycopg":
-        with pytest.raises(ConfigError, match="cannot be a name in PostgreSQL: 1 to 63 long"):
-            landed(database, table)
-        return
-    target, found = landed(database, table)
-    target.close()
-    same(found, table)
-
-
 def test_tables_whose_quarantine_has_no_name(database: Database) -> None:
     if database.kind == "sqlite":
         return
@@ -284,18 +271,6 @@ def test_tables_whose_quarantine_has_no_name(database: Database) -> None:
     with pytest.raises(ConfigError, match="x__quarantine' cannot be a name"):
         target.open(Founding("orders"), NOW_MS)
     target.close()
-
-
-@pytest.mark.parametrize(("one", "other"), [("a", "A"), ("ctid", "xmin")])
-def test_names_that_databases_take_for_others(database: Database, one: str, other: str) -> None:
-    table = table_of(schema_of(**{one: pa.int64(), other: pa.int64()}), [{one: 1, other: 2}])
-    if (database.kind == "psycopg") == (one == "ctid"):
-        with pytest.raises(ConfigError, match=r"is PostgreSQL's own|does not tell a from A"):
-            landed(database, table)
-        return
-    target, found = landed(database, table)
-    target.close()
-    same(found, table)
 
 
 WIDER: list[tuple[Any, Any, Any, Any]] = [
