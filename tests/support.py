@@ -1,15 +1,17 @@
-"""Wait for a condition or for other tasks, and choose how long to search for a counterexample."""
+"""Wait for a condition or for other tasks, read a topic, and choose how long to search for a counterexample."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from hypothesis import settings
 
+from eventbus import ConsumerRecord, EventBus
 from eventbus.testing.clock import FakeClock
 
 PATIENCE_SECONDS = 60
@@ -49,6 +51,16 @@ async def others_wait() -> None:
     As `anyio.wait_all_tasks_blocked`, which sleeps for 0.1 s on asyncio when it has to look twice.
     """
     await FakeClock().settle()
+
+
+async def records_of(bus: EventBus, *topics: str, **options: Any) -> list[ConsumerRecord]:
+    """Return the records that a new reader of topics, or of ``partitions=``, sees up to their ends."""
+    async with bus.new_consumer(*topics, start="earliest", **options) as consumer:
+        return [record async for record in consumer.until_end()]
+
+
+async def values_of(bus: EventBus, *topics: str, **options: Any) -> list[Any]:
+    return [record.value for record in await records_of(bus, *topics, **options)]
 
 
 @contextmanager

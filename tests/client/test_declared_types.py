@@ -14,6 +14,7 @@ from eventbus.errors import ConfigError, SerializationError
 from outbox.serializing import Packer
 from serdes import Str
 from serdes.choose import Serdes, encoder_for
+from tests.support import values_of
 
 
 class Order(msgspec.Struct):
@@ -55,8 +56,7 @@ async def test_every_sender_writes_the_declared_type(declared: Any, values: list
         await bus.send_many("t", values)
         async with bus.transaction("tx") as tx:
             await tx.send("t", values[0])
-        async with bus.new_consumer("t", start="earliest") as consumer:
-            records = [record.value async for record in consumer.until_end()]
+        records = await values_of(bus, "t")
     assert records == [stored[0], stored[0], *stored, stored[0]]
 
 

@@ -44,6 +44,21 @@ def doubling(bad: set[int], **options: Any) -> Handler[..., Any]:
     return handle
 
 
+def waiting(**options: Any) -> tuple[Handler[..., Any], anyio.Event, anyio.Event]:
+    """Return a handler, an event that it sets in record 1, and the one that it waits for there."""
+    at, go = anyio.Event(), anyio.Event()
+
+    @consumer("t", group="g", exactly_once=True, **options)
+    @producer("out")
+    async def handle(value: bytes) -> bytes:
+        if value == b"1":
+            at.set()
+            await go.wait()
+        return value
+
+    return handle, at, go
+
+
 def both(*offsets: int) -> list[str]:
     return [f"{offset}{half}" for offset in offsets for half in "ab"]
 
@@ -404,16 +419,7 @@ async def test_a_fenced_lane_whose_partition_moved_never_takes_the_id_back() -> 
 
 
 async def test_a_lane_lost_in_the_middle_commits_nothing() -> None:
-    at, go = anyio.Event(), anyio.Event()
-
-    @consumer("t", group="g", exactly_once=True)
-    @producer("out")
-    async def handle(value: bytes) -> bytes:
-        if value == b"1":
-            at.set()
-            await go.wait()
-        return value
-
+    handle, at, go = waiting()
     async with running(handle) as run:
         run.consumer.deliver(records(T0, range(3)))
         await at.wait()
@@ -425,16 +431,7 @@ async def test_a_lane_lost_in_the_middle_commits_nothing() -> None:
 
 
 async def test_a_lane_that_moves_commits_what_is_handled() -> None:
-    at, go = anyio.Event(), anyio.Event()
-
-    @consumer("t", group="g", exactly_once=True)
-    @producer("out")
-    async def handle(value: bytes) -> bytes:
-        if value == b"1":
-            at.set()
-            await go.wait()
-        return value
-
+    handle, at, go = waiting()
     async with running(handle) as run:
         run.consumer.deliver(records(T0, range(3)))
         await at.wait()
@@ -448,16 +445,7 @@ async def test_a_lane_that_moves_commits_what_is_handled() -> None:
 
 
 async def test_a_handler_cancelled_as_its_lane_moves_aborts() -> None:
-    at = anyio.Event()
-
-    @consumer("t", group="g", exactly_once=True, drain_timeout_ms=1)
-    @producer("out")
-    async def handle(value: bytes) -> bytes:
-        if value == b"1":
-            at.set()
-            await anyio.sleep_forever()
-        return value
-
+    handle, at, _ = waiting(drain_timeout_ms=1)
     async with running(handle) as run:
         run.consumer.deliver(records(T0, range(3)))
         await at.wait()
@@ -474,16 +462,7 @@ async def test_a_new_lane_begins_at_the_committed_offset_whatever_was_fetched() 
 
 
 async def test_a_long_slice_is_cut_before_its_transaction_times_out() -> None:
-    at, go = anyio.Event(), anyio.Event()
-
-    @consumer("t", group="g", exactly_once=True, transaction_timeout_ms=40)
-    @producer("out")
-    async def handle(value: bytes) -> bytes:
-        if value == b"1":
-            at.set()
-            await go.wait()
-        return value
-
+    handle, at, go = waiting(transaction_timeout_ms=40)
     async with running(handle) as run:
         run.consumer.deliver(records(T0, range(4)))
         await at.wait()

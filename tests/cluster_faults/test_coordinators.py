@@ -14,6 +14,7 @@ from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.cluster_faults.cluster import Cluster
 from tests.cluster_faults.load import load, until
 from tests.kafka.frames import ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, TXN_OFFSET_COMMIT
+from tests.support import values_of
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
 
@@ -100,8 +101,7 @@ async def test_what_commit_says_is_so(parted: Cluster, when: When) -> None:
                         given_up.append(error)
                         assert trap.victim and len(given_up) <= MOST_GIVEN_UP, given_up
         assert trap.victim
-        async with bus.new_consumer(topic) as consumer:
-            found = [record.value async for record in consumer.until_end()]
+        found = await values_of(bus, topic)
         assert found == [b"%d/%d" % (number, part) for number in range(1, 12) for part in range(3)]
         assert (await bus.admin.group_offsets(topic))[where].offset == 11
 

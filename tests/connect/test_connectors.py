@@ -30,7 +30,7 @@ from eventbus.errors import ConfigError, ProducerFenced, SerializationError
 from eventbus.testing import FakeClock, TestBus
 from eventbus.types import TopicPartition
 from tests.connect.conftest import Notes, all_values
-from tests.support import until
+from tests.support import records_of, until
 
 pytestmark = pytest.mark.system
 
@@ -118,8 +118,7 @@ async def test_records_and_offsets_are_one_transaction(make_bus: Callable[[], Ev
         assert await all_values(bus, "numbers") == ["0", "1", "2"]
         [stored] = (await OffsetTopic("connect-offsets").read(bus)).values()
         assert stored == ("numbers", {"of": "numbers"}, {"next": 3})
-        async with bus.new_consumer("connect-offsets", start="earliest") as consumer:
-            [first, *_] = [record async for record in consumer.until_end()]
+        [first, *_] = await records_of(bus, "connect-offsets")
         assert (first.key, first.value) == (b'["numbers",{"of":"numbers"}]', b'{"next":1}'), "as Kafka Connect has it"
 
 
@@ -248,8 +247,7 @@ async def test_bad_records_of_a_sink_become_dead_letters(make_bus: Callable[[], 
         for value in (b'"good"', b"no json", b'"bad"'):
             await bus.send("numbers", value, key=b"k", headers={"h": b"1"})
         await bus.drain()
-        async with bus.new_consumer("dead", start="earliest") as consumer:
-            dead = [record async for record in consumer.until_end()]
+        dead = await records_of(bus, "dead")
     assert Shelf.kept == ["good"] and part.runs[0].errors == 2
     assert [(one.key, one.value, one.header("h")) for one in dead] == [(b"k", b"no json", b"1"), (b"k", b'"bad"', b"1")]
     stages = [(one.header("__connect.errors.stage"), one.header("__connect.errors.offset")) for one in dead]
@@ -344,8 +342,7 @@ async def test_headers_keys_partitions_and_times_go_along(notes: Notes) -> None:
     bus.include(part := Connectors(settings, note=notes.append))
     async with bus:
         await bus.drain()
-        async with bus.new_consumer("t", start="earliest") as consumer:
-            [record] = [record async for record in consumer.until_end()]
+        [record] = await records_of(bus, "t")
     assert (record.key, record.value, record.headers) == (b"k", None, (("a", b"1"),))
     assert (record.partition, record.timestamp_ms) == (1, 5)
     assert isinstance(part.runs[0], SourceRun) and msgspec.json.encode(part.runs[0].transactions) == b"1"

@@ -22,17 +22,9 @@ from eventbus.errors import (
 )
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full, io_error
+from tests.support import values_of
 
 T0 = TopicPartition("t", 0)
-
-
-async def read_all(bus: EventBus, topic: str = "t") -> list[bytes]:
-    async with bus.new_consumer(topic) as reader:
-        end = sum(at.offset for at in (await bus.admin.list_offsets(dict.fromkeys(reader.assignment(), -1))).values())
-        values: list[bytes] = []
-        while len(values) < end:
-            values += [record.value for record in await reader.poll(timeout_ms=0, max_records=10_000)]
-        return values
 
 
 async def test_a_full_disk_is_said_and_heals_without_a_restart() -> None:
@@ -48,10 +40,10 @@ async def test_a_full_disk_is_said_and_heals_without_a_restart() -> None:
             await batch
         with pytest.raises(StorageFull):
             await bus.send_many("t", [b"lost 3"] * 10)
-        assert await read_all(bus) == [b"before"]  # reading goes on meanwhile
+        assert await values_of(bus, "t") == [b"before"]  # reading goes on meanwhile
         storage.heal()
         assert (await bus.send("t", b"after")).offset == 1
-        assert await read_all(bus) == [b"before", b"after"]
+        assert await values_of(bus, "t") == [b"before", b"after"]
 
 
 async def test_a_failed_flush_is_never_acknowledged_nor_tried_again() -> None:
@@ -68,10 +60,10 @@ async def test_a_failed_flush_is_never_acknowledged_nor_tried_again() -> None:
         for _ in range(3):
             with pytest.raises(LogPoisoned, match="open it again"):
                 await bus.send("t", b"refused")
-        assert await read_all(bus) == [b"safe"]
+        assert await values_of(bus, "t") == [b"safe"]
     for seed in range(20):
         async with bus_on(disk.crash(Random(seed))) as reopened:
-            assert (await read_all(reopened))[:1] == [b"safe"]
+            assert (await values_of(reopened, "t"))[:1] == [b"safe"]
             await reopened.send("t", b"goes on")
 
 
@@ -101,7 +93,7 @@ async def test_every_call_of_a_session_fails_once(name: str) -> None:
         storage.heal()
         async with bus_on(disk.crash(Random(fail_at))) as reopened:
             if acknowledged:
-                found = await read_all(reopened)
+                found = await values_of(reopened, "t")
                 missing = [value for value in acknowledged if found.count(value) != 1]
                 assert not missing, (name, fail_at, missing)
         if not failed:
@@ -155,7 +147,7 @@ async def test_a_flipped_byte_below_the_watermark_is_an_error_never_silence(tmp_
         segment.write_bytes(damaged)
         try:
             async with EventBus(url) as bus:
-                values = await read_all(bus)
+                values = await values_of(bus, "t")
         except (CorruptRecord, PartitionOffline) as error:
             assert "t-0" in str(error)
             continue
@@ -163,7 +155,7 @@ async def test_a_flipped_byte_below_the_watermark_is_an_error_never_silence(tmp_
         assert 12 <= position - size < 16 and values == [b"value %d" % n for n in range(5)]
     segment.write_bytes(whole)
     async with EventBus(url) as bus:
-        assert len(await read_all(bus)) == 5
+        assert len(await values_of(bus, "t")) == 5
 
 
 async def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,7 +170,7 @@ async def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCap
     segment = root / "t-0" / f"{0:020d}.log"
     segment.write_bytes(segment.read_bytes() + segment.read_bytes()[:40])
     async with EventBus(url) as bus:
-        assert await read_all(bus) == [b"whole"]
+        assert await values_of(bus, "t") == [b"whole"]
         assert (await bus.send("t", b"next")).offset == 1
     assert "t-0" in caplog.text and "cut" in caplog.text
 
@@ -194,7 +186,7 @@ async def test_lost_indexes_are_rebuilt(tmp_path: Path) -> None:
     async with EventBus(url) as bus:
         found = await bus.admin.list_offsets({T0: 1033})
         assert found[T0] == (33, 1033)
-        assert len(await read_all(bus)) == 50
+        assert len(await values_of(bus, "t")) == 50
 
 
 async def test_a_damaged_partition_makes_health_degraded_and_stops_nobody_else(tmp_path: Path) -> None:
@@ -213,7 +205,7 @@ async def test_a_damaged_partition_makes_health_degraded_and_stops_nobody_else(t
         with pytest.raises(PartitionOffline):
             await bus.send("t", b"y")
         with pytest.raises(PartitionOffline):
-            await read_all(bus)
+            await values_of(bus, "t")
         await bus.send("u", b"y")
         async with bus.new_consumer("u") as consumer:
             assert [record.value async for record in consumer.until_end()] == [b"x", b"y"]

@@ -12,6 +12,7 @@ import pytest
 
 from eventbus import EventBus
 from tests.kafka.targets import Node, bus_url
+from tests.support import values_of
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
@@ -40,11 +41,6 @@ async def service(url: str, name: str) -> AsyncGenerator[EventBus]:
         yield bus
 
 
-async def read(bus: EventBus, topic: str) -> list[bytes]:
-    async with bus.new_consumer(topic) as consumer:
-        return [record.value async for record in consumer.until_end()]
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("server", "seconds"), OUTAGES)
 async def test_an_outage_is_outlasted_in_silence(
@@ -62,7 +58,7 @@ async def test_an_outage_is_outlasted_in_silence(
         await anyio.to_thread.run_sync(node.start)
         with anyio.fail_after(120):
             assert [(await delivery).offset for delivery in sent] == list(range(TRANSFERS))
-            while len(copied := await read(bus, f"{name}-out")) < TRANSFERS:  # noqa: ASYNC110 - only the log can say
+            while len(copied := await values_of(bus, f"{name}-out")) < TRANSFERS:  # noqa: ASYNC110 - only the log can say
                 await anyio.sleep(0.2)
         assert copied == values
         said = [one.getMessage() for one in caplog.records if one.name == "eventbus.kafka"]

@@ -17,8 +17,8 @@ from eventbus.backends.kafka.lane import Lane
 from eventbus.backends.kafka.producer import KafkaProducer
 from eventbus.backends.kafka.producer_client import ProducerClient
 from eventbus.errors import ProducerClosed, RecordTooLarge, SerializationError, TransactionAborted
-from eventbus.types import TopicPartition
 from tests.kafka.targets import Node, bus_url
+from tests.support import values_of
 
 pytestmark = pytest.mark.system
 
@@ -29,18 +29,6 @@ PATIENCE_SECONDS = 20
 def topic(request: pytest.FixtureRequest) -> str:
     """A name of its own: the server is shared."""
     return f"parked-{request.node.name}"
-
-
-async def values(bus: EventBus, topic: str, partition: int = 0) -> list[bytes | None]:
-    """What readers see of a partition."""
-    where = TopicPartition(topic, partition)
-    end = (await bus.admin.list_offsets({where: -1}))[where].offset
-    found: list[bytes | None] = []
-    async with bus.new_consumer() as consumer:
-        await consumer.assign([where])
-        while await consumer.position(where) < end:
-            found += [record.value for record in await consumer.poll(timeout_ms=100)]
-    return found
 
 
 class Door:
@@ -71,7 +59,7 @@ async def test_what_waits_for_a_look_up_is_not_overtaken(
         bus.send_nowait(topic, b"2")
         door.is_open.set()
         await bus.flush()
-        assert await values(bus, topic) == [b"1", b"2"]
+        assert await values_of(bus, topic) == [b"1", b"2"]
 
 
 async def test_what_waits_for_a_look_up_is_what_it_was_when_it_was_sent(
@@ -89,7 +77,7 @@ async def test_what_waits_for_a_look_up_is_what_it_was_when_it_was_sent(
         bus.send_nowait(topic, value, headers=iter(headers))
         door.is_open.set()
         await bus.flush()
-        assert await values(bus, topic) == [b'{"number":1}', b'{"number":2}']
+        assert await values_of(bus, topic) == [b'{"number":1}', b'{"number":2}']
 
 
 async def test_one_look_up_has_an_outcome_for_all_that_waits(
@@ -156,7 +144,7 @@ async def test_what_was_held_in_an_aborted_transaction_is_not_in_the_next(
                 await producer.send(topic, b"committed", partition=1)
                 await producer.commit()
             assert aborted.exception() is not None
-        assert await values(bus, topic, 1) == [b"committed"]
+        assert await values_of(bus, partitions=[(topic, 1)]) == [b"committed"]
 
 
 async def test_a_commit_does_not_leave_out_what_is_held(
@@ -173,7 +161,7 @@ async def test_a_commit_does_not_leave_out_what_is_held(
                 await producer.commit()
             assert left_out.exception() is not None
             door.is_open.set()
-        assert await values(bus, topic) == [b"x"] and await values(bus, topic, 1) == []
+        assert await values_of(bus, topic) == [b"x"]
 
 
 async def test_a_lane_whose_producer_has_gone_is_left_in_peace(

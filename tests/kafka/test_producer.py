@@ -22,8 +22,8 @@ from eventbus.backends.kafka.backend import KafkaBackend
 from eventbus.backends.urls import open_backend
 from eventbus.client.producing import look_ups
 from eventbus.errors import BufferExhausted, KafkaError, RequestTimedOut, UnknownTopicOrPartition
-from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
+from tests.support import values_of
 
 pytestmark = pytest.mark.system
 
@@ -34,18 +34,6 @@ PATIENCE_SECONDS = 20
 def topic(request: pytest.FixtureRequest) -> str:
     """A name of its own: the server is shared."""
     return f"producer-{request.node.name}"
-
-
-async def values(bus: EventBus, topic: str, partition: int = 0) -> list[bytes | None]:
-    """What readers see of a partition."""
-    where = TopicPartition(topic, partition)
-    end = (await bus.admin.list_offsets({where: -1}))[where].offset
-    found: list[bytes | None] = []
-    async with bus.new_consumer() as consumer:
-        await consumer.assign([where])
-        while await consumer.position(where) < end:
-            found += [record.value for record in await consumer.poll(timeout_ms=100)]
-    return found
 
 
 class Door:
@@ -91,7 +79,7 @@ async def test_records_for_a_topic_never_heard_of_wait_for_the_look_up_and_not_t
         assert (metadata.topic, metadata.partition, metadata.offset) == (topic, 0, 0)
         assert [(await other).offset for other in others] == [1, 2, 3]
         assert told == [0] and door.look_ups == 1
-        assert await values(bus, topic) == [b"%d" % number for number in range(7)]
+        assert await values_of(bus, topic) == [b"%d" % number for number in range(7)]
 
 
 async def test_a_flush_waits_for_what_waits_for_a_look_up(served: Node, topic: str) -> None:
@@ -137,7 +125,7 @@ async def test_a_transaction_waits_for_what_waits_for_a_look_up(
         tx.send_nowait(topic, b"in it")
         door.is_open.set()
     async with EventBus(bus_url(served.bootstrap)) as bus:
-        assert await values(bus, topic) == [b"in it"]
+        assert await values_of(bus, topic) == [b"in it"]
 
 
 async def test_a_partition_librdkafka_has_not_heard_of_is_looked_up_beside_the_loop(served: Node, topic: str) -> None:
@@ -151,7 +139,7 @@ async def test_a_partition_librdkafka_has_not_heard_of_is_looked_up_beside_the_l
         deliveries.append(bus.send_nowait(topic, b"5", partition=1))
         await bus.flush()
         assert [delivery.result().offset for delivery in deliveries] == list(range(6))
-        assert await values(bus, topic, 1) == [b"%d" % number for number in range(6)]
+        assert await values_of(bus, partitions=[(topic, 1)]) == [b"%d" % number for number in range(6)]
 
 
 async def test_a_first_send_creates_a_topic_where_that_was_asked_for(served: Node, topic: str) -> None:
@@ -160,7 +148,7 @@ async def test_a_first_send_creates_a_topic_where_that_was_asked_for(served: Nod
         delivery = bus.send_nowait(f"{topic}-b", b"y")
         await bus.flush()
         assert delivery.result().offset == 0
-        assert await values(bus, f"{topic}-b") == [b"y"]
+        assert await values_of(bus, f"{topic}-b") == [b"y"]
 
 
 async def test_an_awaited_send_waits_for_room(served: Node, topic: str) -> None:
@@ -172,7 +160,7 @@ async def test_an_awaited_send_waits_for_room(served: Node, topic: str) -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(50):
                 tasks.start_soon(producer.send, topic, bytes(2_000))
-        assert len(await values(bus, topic)) == 50
+        assert len(await values_of(bus, topic)) == 50
 
 
 async def test_every_record_has_its_own_outcome(served: Node, topic: str) -> None:
@@ -236,7 +224,7 @@ async def test_a_producer_whose_place_was_lost_is_replaced(tmp_path: Path, caplo
                     assert error is None or (isinstance(error, RequestTimedOut) and "has taken over" in str(error))
                 for number in range(3):
                     await producer.send("topic", b"after %d" % number)
-            stored = await values(bus, "topic")
+            stored = await values_of(bus, "topic")
             assert stored[:3] == [b"kept 0", b"kept 1", b"kept 2"]
             assert stored[3:] == [*acknowledged, b"after 0", b"after 1", b"after 2"]
             said = [one for one in caplog.records if one.name == "eventbus.producer" and one.levelno >= logging.WARNING]

@@ -10,11 +10,12 @@ import anyio
 import pytest
 
 from dlq import Retry
-from eventbus import ConsumerRecord, EventBus
+from eventbus import EventBus
 from eventbus.backends.kafka.backend import KafkaBackend
 from eventbus.backends.kafka.limits import UNKNOWN
 from eventbus.errors import EventBusError, InvalidRecord, InvalidTimestamp, RecordTooLarge
 from eventbus.testing import RealKafka
+from tests.support import records_of
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
@@ -35,13 +36,8 @@ async def opened(real: RealKafka, topic: str, configs: dict[str, str]) -> AsyncG
         yield bus
 
 
-async def stored(bus: EventBus, topic: str) -> list[ConsumerRecord]:
-    async with bus.new_consumer(topic) as consumer:
-        return [record async for record in consumer.until_end()]
-
-
 async def numbers(bus: EventBus, topic: str) -> list[int]:
-    return [int(record.value.split()[0]) for record in await stored(bus, topic) if record.value]
+    return [int(record.value.split()[0]) for record in await records_of(bus, topic) if record.value]
 
 
 def numbered(count: int, size: int = 300) -> list[bytes]:
@@ -113,7 +109,7 @@ async def test_an_old_record_among_new_ones(
         assert [number for number, one in enumerate(deliveries) if one.exception() is not None] == [50]
         assert isinstance(deliveries[50].exception(), InvalidTimestamp)
         assert "message.timestamp.before.max.ms" in str(deliveries[50].exception())
-        found = await stored(bus, topic)
+        found = await records_of(bus, topic)
         if not known:
             found.sort(key=lambda record: int(record.key or b""))
         assert [

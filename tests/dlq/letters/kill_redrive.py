@@ -15,8 +15,9 @@ from random import Random
 from dlq import redrive
 from dlq.dead_letters import DeadLetters, Selection
 from eventbus import EventBus
-from tests.dlq.letters.making import TOPIC, letter, put, records_of, topics
+from tests.dlq.letters.making import TOPIC, letter, put, topics
 from tests.killed import told_by_killed
+from tests.support import records_of
 
 PARTITIONS = 4
 

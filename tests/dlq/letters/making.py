@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dlq.headers import Cause, dead_letter_record
 from eventbus import ConsumerRecord, EventBus, Record, TimestampType, TopicPartition
+from tests.support import records_of
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "dlq.billing"
@@ -45,12 +46,6 @@ async def put(bus: EventBus, *letters: Record, topic: str = TOPIC, partition: in
 async def topics(bus: EventBus, *names: str, partitions: int = 1) -> None:
     for name in names:
         await bus.admin.create_topic(name, partitions)
-
-
-async def records_of(bus: EventBus, topic: str) -> list[ConsumerRecord]:
-    """Return the committed records of a topic."""
-    async with bus.new_consumer(topic, start="earliest") as consumer:
-        return [record async for record in consumer.until_end()]
 
 
 async def linked(bus: EventBus, topic: str = "orders") -> list[bytes | None]:

@@ -12,7 +12,8 @@ from dlq.state import Step
 from eventbus import TopicPartition
 from eventbus.errors import ConfigError, PayloadGone, UnknownTopicOrPartition
 from eventbus.testing import FakeClock, TestBus
-from tests.dlq.letters.making import NOW_MS, TOPIC, letter, put, records_of, topics
+from tests.dlq.letters.making import NOW_MS, TOPIC, letter, put, topics
+from tests.support import records_of
 
 
 def letters_of(bus: TestBus, *names: str) -> DeadLetters:

@@ -11,7 +11,8 @@ from eventbus import TopicPartition
 from eventbus.errors import ConfigError, PayloadGone, SerializationError
 from eventbus.testing import FakeClock, TestBus
 from serdes import Avro
-from tests.dlq.letters.making import TOPIC, letter, put, records_of, topics
+from tests.dlq.letters.making import TOPIC, letter, put, topics
+from tests.support import records_of
 
 
 @dataclass

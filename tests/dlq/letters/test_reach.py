@@ -13,7 +13,8 @@ from eventbus import ConsumerRecord, EventBus, TopicPartition
 from eventbus.delays.retry_records import ATTEMPT, DUE, OWNER, ROOT
 from eventbus.errors import ConfigError
 from eventbus.testing import FakeClock, TestBus
-from tests.dlq.letters.making import TOPIC, letter, put, records_of, topics
+from tests.dlq.letters.making import TOPIC, letter, put, topics
+from tests.support import records_of
 
 _NUMBERS = itertools.count()
 ALONE = Retry(immediate=0, delays=None)

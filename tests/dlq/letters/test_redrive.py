@@ -19,8 +19,8 @@ from eventbus.client.admin import Admin
 from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, RequestTimedOut, StorageFull, TransactionOutcomeUnknown
 from eventbus.testing import FakeClock, TestBus
-from tests.dlq.letters.making import ORDERS, TOPIC, letter, linked, put, records_of, topics
-from tests.support import others_wait
+from tests.dlq.letters.making import ORDERS, TOPIC, letter, linked, put, topics
+from tests.support import others_wait, records_of
 
 CONNECT = tuple(
     (f"__connect.errors.{name}", value)

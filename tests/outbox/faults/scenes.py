@@ -15,6 +15,7 @@ from outbox import Outbox
 from outbox.relay.relay import Relay
 from tests.databases import Database
 from tests.outbox.kill.shop import LARGEST_BYTES, PARTITIONS, Account, Shop, account, wrong
+from tests.support import records_of
 
 TOPIC = "orders"
 
@@ -49,8 +50,7 @@ class Scene:
             return len(connection.execute(select(self.outbox.tables.events.c.id)).all())
 
     async def read(self) -> list[ConsumerRecord]:
-        async with self.bus.new_consumer(TOPIC) as consumer:
-            return [record async for record in consumer.until_end()]
+        return await records_of(self.bus, TOPIC)
 
     async def account(self) -> Account:
         return account(self.engine, self.outbox, await self.read())

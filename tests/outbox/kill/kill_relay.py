@@ -33,6 +33,7 @@ from outbox.quarantine import Choice, Quarantine
 from outbox.relay.relay import Relay
 from tests.databases import Database
 from tests.outbox.kill.shop import LARGEST_BYTES, PARTITIONS, Account, Shop, account, wrong
+from tests.support import records_of
 
 STEPS_ONCE = ("entered", "fenced", "renewed", "settled", "looked")
 STEPS = (*STEPS_ONCE, "taken", "begun", "sent", "receipt", "committed", "deleted")
@@ -179,8 +180,7 @@ def disguise(place: Place, *, expired: bool) -> None:
 
 
 async def read(place: Place, bus: EventBus) -> list[ConsumerRecord]:
-    async with bus.new_consumer(place.topic) as consumer:
-        return [record async for record in consumer.until_end()]
+    return await records_of(bus, place.topic)
 
 
 async def look(place: Place) -> Account:
