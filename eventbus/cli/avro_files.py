@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -55,8 +56,8 @@ class ToFile(AsJson):
             self.tombstones += 1
             return
         file = self._file or self._opened()
-        value = self._avro.deserialize(record.topic, record.value, record.headers)
         data = with_prefix(record.value, record.headers, VALUE_HEADER)
+        value = self._reader.read(data)
         if schema_named(data) in self._names:
             file.write(data[prefix_size(data) :])
         else:
@@ -65,15 +66,18 @@ class ToFile(AsJson):
     def _opened(self) -> FileWriter:
         from serdes import Avro
         from serdes.avro.catalog import Catalog
+        from serdes.avro.codec.reader import Decoder
         from serdes.avro.codec.writer import Encoder
         from serdes.avro.files import FileWriter
-        from serdes.avro.text import to_text
+        from serdes.avro.messages import MessageReader
 
-        subject = Avro(self._registry).subject(self._topic) or ""
-        latest = self._registry.latest(subject)
-        schema = Catalog(self._registry).parsed(latest)
+        subject, catalog = Avro(self._registry).subject(self._topic), Catalog(self._registry)
+        latest = self._registry.latest(subject or "")
+        schema = catalog.parsed(latest)
+        catalog.check_rules(latest, "MIGRATION")  # older values are converted to this schema
+        catalog.decoder = partial(Decoder, names_branches=True)  # so that they keep their branches of unions
         self._names = {latest.id, latest.guid}
-        self._avro = Avro(self._registry, schema=to_text(schema))
+        self._reader = MessageReader(catalog, subject, schema, Any)
         self._encoder = Encoder(schema, Any)
         self._file = FileWriter(Path(self._path).open("xb"), schema)  # noqa: SIM115 - see close
         return self._file

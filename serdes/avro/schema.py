@@ -87,6 +87,11 @@ class Union(Schema):
         super().__init__("union")
         self.branches = branches
 
+    @property
+    def is_optional(self) -> bool:
+        """True for null and one other branch: a value has only one branch to be written as."""
+        return len(self.branches) == 2 and any(branch.type == "null" for branch in self.branches)
+
 
 class Named(Schema):
     """A record, an enum or a fixed."""

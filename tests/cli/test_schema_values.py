@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import fastavro
 import msgspec
 import pytest
@@ -125,6 +126,25 @@ def test_values_go_to_an_avro_file_and_come_from_one(flights: Cli) -> None:
     assert copies.lines[1] == '{"carrier":"BA","number":4,"gate":"B7"}'
     again = read(flights, "--schema", "log", "--output", "flights.avro")
     assert (again.code, "the file exists" in again.err) == (2, True)
+
+
+def test_a_value_of_an_older_schema_keeps_its_branch_of_a_union_in_a_file(cli: Cli) -> None:
+    """Its fields alone do not tell A from B."""
+    records = [{"type": "record", "name": name, "fields": [{"name": "x", "type": "int"}]} for name in "AB"]
+    event: dict[str, Any] = {"type": "record", "name": "Event", "fields": [{"name": "of", "type": ["null", *records]}]}
+    later = {**event, "fields": [*event["fields"], {"name": "n", "type": "int", "default": 7}]}
+    assert cli("topics", "create", "events").code == 0
+
+    async def send(schema: dict[str, Any]) -> None:
+        async with EventBus("file://./data", serde=Avro("log", schema=schema)) as bus:
+            await bus.send("events", {"of": ("B", {"x": 1}), "n": 7})
+
+    for schema in (event, later):
+        anyio.run(send, schema)
+    options = ("--from-beginning", "--timeout-ms", "50", "--schema", "log", "--output", "e.avro")
+    assert cli("consume", "events", *options).code == 0
+    with Path("e.avro").open("rb") as file:
+        assert [*fastavro.reader(file, return_record_name=True)] == [{"of": ("B", {"x": 1}), "n": 7}] * 2
 
 
 @pytest.mark.parametrize(

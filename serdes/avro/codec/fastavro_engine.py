@@ -130,7 +130,7 @@ def _is_served(schema: Schema, *, written: bool = False) -> bool:
             return False  # a recursive message ends the process in fastavro
         children = inner(schema)
         if isinstance(schema, Union):
-            if written and sum(branch.type != "null" for branch in children) > 1:
+            if written and not schema.is_optional:
                 return False
         elif any(least_bytes(child, least) == 0 for child in children):
             return False

@@ -54,9 +54,12 @@ _PARAMETERS = "data, p, size, budget, depth"
 class Decoder:
     """``decode(data, at)`` reads one value that ends where the data end. It may raise anything: see `explain`."""
 
-    def __init__(self, writer: Schema, reader: Schema, annotation: Any) -> None:
-        """Raises AvroTypeError where ``annotation`` cannot hold what ``reader`` describes."""
-        code = _Reader(writer, reader, annotation)
+    def __init__(self, writer: Schema, reader: Schema, annotation: Any, *, names_branches: bool = False) -> None:
+        """Raises AvroTypeError where ``annotation`` cannot hold what ``reader`` describes.
+
+        ``names_branches``: plain data of a reader's union is a pair of branch name and value, which `Encoder` takes.
+        """
+        code = _Reader(writer, reader, annotation, names_branches)
         self._source = code.source
         self.decode: Callable[[bytes, int], Any] = code.source.build()["decode"]
 
@@ -81,8 +84,9 @@ class Decoder:
 class _Reader:
     """Writes the functions. ``value`` and what it calls return an expression that is used once."""
 
-    def __init__(self, writer: Schema, reader: Schema, annotation: Any) -> None:
+    def __init__(self, writer: Schema, reader: Schema, annotation: Any, names_branches: bool) -> None:
         self.source = source = Source(reader.fullname)
+        self._names_branches = names_branches
         self._functions: dict[Any, str] = {}
         self._apart = kept_apart(writer)
         self._has_budget = needs_budget(writer)
@@ -111,7 +115,9 @@ class _Reader:
         if isinstance(reader, Union):
             index = branch_for(writer, reader)
             if index is not None:
-                return self._value(writer, reader.branches[index], annotation)
+                branch = reader.branches[index]
+                value = self._value(writer, branch, annotation)
+                return f"({branch.fullname!r}, {value})" if self._names_branches and not reader.is_optional else value
         reason = mismatch(writer, reader)
         if reason is not None:
             self.source.line(f"raise AvroDataError({reason!r})")
@@ -400,7 +406,7 @@ class _Reader:
         """Return the value of a reader's field that the writer did not write."""
         with self._placed():
             data = default_bytes(field.schema, field.default)
-            decode = Decoder(field.schema, field.schema, annotation).decode
+            decode = Decoder(field.schema, field.schema, annotation, names_branches=self._names_branches).decode
         value = decode(data, 0)
         if is_constant(value):
             return self.source.bind(value, self.source.fresh("default_"))

@@ -247,10 +247,9 @@ class _Writer:
             variable = source.fresh("x")
             source.line(f"{variable} = {name}")
             name = variable
-        kinds = [branch.type for branch in schema.branches]
         arms = self._branch_annotations(schema, annotation, shape)
-        if len(kinds) == 2 and "null" in kinds and len(arms) == 2:
-            null = kinds.index("null")
+        if schema.is_optional and len(arms) == 2:
+            null = [branch.type for branch in schema.branches].index("null")
             with source.block(f"if {name} is None:"):
                 source.line(f"{result} = {long_bytes(null)!r}")
             with source.block("else:"):
