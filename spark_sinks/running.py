@@ -75,9 +75,12 @@ _MAX_ROUNDS = 20
 
 
 class LandProgress(NamedTuple):
-    """How far a landing is, after each batch. ``total`` counts offsets, so it may exceed the rows there are.
+    """How far a landing is, after each batch: ``offsets`` of a ``total``.
 
-    ``lag``: offsets that are not landed yet.
+    Both count offsets, also those without a row: of aborted records, of the markers of transactions, and of what
+    compaction removed. ``lag``: offsets that are not landed yet; ``behind``: the same for each partition. Spark's
+    ``avgOffsetsBehindLatest``, ``minOffsetsBehindLatest`` and ``maxOffsetsBehindLatest`` are of these: its Python data
+    sources have no metrics.
     """
 
     topic: str
@@ -87,6 +90,8 @@ class LandProgress(NamedTuple):
     batches: int
     rejected: int
     lag: int
+    offsets: int
+    behind: dict[int, int]
 
 
 class Limits(NamedTuple):
@@ -130,7 +135,8 @@ class Running:
         self._error: BaseException | None = None
         self.rows = self.rejected = self.files = self.batches = 0
         self._restarts = self._batches_before = 0
-        self.total = 0
+        self.total = self.offsets = 0
+        self.behind: dict[int, int] = {}
         self.lag = 0
 
     @property
@@ -143,7 +149,9 @@ class Running:
     def look(self) -> int:
         """How many offsets there are to land now."""
         bounds = self._origin.bounds()
-        self.lag = sum(max(0, end - self.state.offsets.get(each, first)) for each, (first, end) in bounds.items())
+        landed = self.state.offsets
+        self.behind = {each: max(0, end - landed.get(each, first)) for each, (first, end) in sorted(bounds.items())}
+        self.lag = sum(self.behind.values())
         return self.lag
 
     def exists(self) -> bool:
@@ -163,7 +171,7 @@ class Running:
         self._spark = spark
         self._error = None
         self._remove_checkpoint()
-        self.total = self.look()
+        self.total = self.offsets + self.look()
         with disk_errors(Path(tempfile.gettempdir()), "make a directory in"):
             self._checkpoint = Path(tempfile.mkdtemp(prefix="eventbus-land-"))
         trigger: dict[str, Any] = (
@@ -279,14 +287,14 @@ class Running:
         self.files += len(batch.files)
         self.batches += 1
         if self._progress is not None:
-            done = self.rows + self.rejected
-            self.look()
-            self.total = max(self.total, done)
-            self._progress(
-                LandProgress(
-                    self._origin.topic, self.rows, self.total, self.files, self.batches, self.rejected, self.lag
-                )
+            bounds = self._origin.bounds()
+            self.offsets += sum(
+                offset - landed.get(each, bounds.get(each, (0, 0))[0]) for each, offset in ahead.items()
             )
+            self.look()
+            self.total = max(self.total, self.offsets)
+            counts = self.rows, self.total, self.files, self.batches, self.rejected, self.lag, self.offsets, self.behind
+            self._progress(LandProgress(self._origin.topic, *counts))
 
     def _written(self, frame: DataFrame, end: Mapping[int, int]) -> _Written:
         """The batch in staged files, once all its schemas are known, and all records that a transform makes unfit."""

@@ -205,8 +205,7 @@ class _Progress:
         remark = f"{now.lag:,} behind" if now.lag else "caught up"
         if now.rejected:
             remark += f", {now.rejected:,} refused"
-        done = now.rows + now.rejected
-        self._report(now.topic, done, done + now.lag if self._follows else now.total, remark)
+        self._report(now.topic, now.offsets, now.offsets + now.lag if self._follows else now.total, remark)
 
 
 @contextmanager

@@ -171,7 +171,7 @@ def test_a_summary_at_the_end(spark_command: Any, engine: Any) -> None:
 def test_json_is_one_list_and_a_line_for_each_batch_that_follows(spark_command: Any, engine: Any) -> None:
     [document] = spark_command("land", "orders", "./w", "--json").out.splitlines()
     assert json.loads(document)[0]["rows"] == 10
-    engine.during = lambda options: options["progress"](LandProgress("orders", 5, 10, 1, 1, 0, 5))
+    engine.during = lambda options: options["progress"](LandProgress("orders", 4, 10, 1, 1, 0, 5, 5, {0: 5}))
     batch, document = spark_command("land", "orders", "./w", "--json", "--follow").out.splitlines()
     assert json.loads(batch)["lag"] == 5
     assert json.loads(document)[0]["topic"] == "orders"

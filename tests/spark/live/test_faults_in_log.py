@@ -60,7 +60,9 @@ def test_transactions_compaction_damage_and_midnight(shop: Shop, table: str, lan
 
 def test_batches_without_a_record_move_the_table_on(shop: Shop, table: str, landed: Land) -> None:
     shop.give_up(60)
-    report = landed(max_offsets_per_trigger=20)
+    seen: list[LandProgress] = []
+    report = landed(max_offsets_per_trigger=20, progress=seen.append)
+    assert (seen[-1].offsets, seen[-1].total, seen[-1].lag) == (61, 61, 0)
     assert (report.rows, report.lag, report.files) == (0, 0, 0)
     assert sum(report.offsets.values()) == 61  # with the end of the transaction
     shop.sell(20)
