@@ -1,4 +1,4 @@
-"""Ready-made middleware: logging, timing, deduplication, a rate limit, and a claim check for large values.
+"""Ready-made middleware: logging, deduplication, a rate limit, and a claim check for large values.
 
 Each is used like any middleware: ``EventBus(middleware=[...])``, a `Router`, or one handler. `ClaimCheck` also acts on
 sends, and is included: ``bus.include(ClaimCheck(...))``.
@@ -9,6 +9,5 @@ from eventbus.middleware.claim_check import ClaimCheck, Directory, Store
 from eventbus.middleware.deduplication import Deduplication
 from eventbus.middleware.logging import Logging
 from eventbus.middleware.rate_limit import RateLimit
-from eventbus.middleware.timing import Timing
 
-__all__ = ["ClaimCheck", "ClaimError", "Deduplication", "Directory", "Logging", "RateLimit", "Store", "Timing"]
+__all__ = ["ClaimCheck", "ClaimError", "Deduplication", "Directory", "Logging", "RateLimit", "Store"]

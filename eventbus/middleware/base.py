@@ -37,7 +37,7 @@ def place_of(records: list[ConsumerRecord]) -> str:
 
 
 def positive(where: str, value: Any) -> float:
-    """Return a number above 0, or raise ConfigError. ``where``: the argument, as in "Timing(slow_ms"."""
+    """Return a number above 0, or raise ConfigError. ``where``: the argument, as in "RateLimit(per_second"."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigError(f"{where}={value!r}): a number above 0")
     return float(value)

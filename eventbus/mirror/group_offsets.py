@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from eventbus.backends.base import EARLIEST, Backend
 from eventbus.errors import KafkaError, RebalanceInProgress, UnknownMemberId
 from eventbus.mirror.journal import Journal
-from eventbus.mirror.options import Options
+from eventbus.mirror.plan import Options
 from eventbus.mirror.progress import GroupProgress, GroupState, Progress
 from eventbus.mirror.refusals import may_pass
 from eventbus.mirror.writer import Writer

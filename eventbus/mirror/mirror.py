@@ -27,8 +27,7 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.mirror.journal import Journal
-from eventbus.mirror.options import Options
-from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_plans, plan_topic
+from eventbus.mirror.plan import Options, Selection, TopicPlan, by_name, check_plans, plan_topic
 from eventbus.mirror.progress import Progress
 from eventbus.mirror.refusals import Refusals, may_pass
 from eventbus.mirror.session import Session, Superseded

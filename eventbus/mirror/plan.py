@@ -1,4 +1,4 @@
-"""Plan which topics a mirror copies, and what must be done at the destination before. Nothing is changed here."""
+"""Plan what a mirror copies, and what must be done at the destination before. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.mirror.journal import Journal, TopicState
 from eventbus.suggest import nearest
 from eventbus.topic_patterns import check_pattern, matches
-from eventbus.types import TopicPartition
+from eventbus.types import Compression, TopicPartition
 
 _TIMES = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 """Configs that would change, or refuse, the timestamps of copied records."""
@@ -62,6 +62,24 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         if self.names:
             return name in self.names
         return self.pattern is None or matches(self.pattern, name)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `eventbus.mirror.Mirror`."""
+
+    name: str
+    selection: Selection
+    groups: str | None = ".*"
+    """A pattern of whole names; None selects no group."""
+    overwrite_groups: bool = False
+    replication_factor: int = -1
+    compression: Compression = Compression.NONE
+    again: tuple[str, ...] = ()
+    refresh_seconds: float = 2.0
+
+    @property
+    def transactional_id(self) -> str:
+        return f"eventbus-mirror.{self.name}"
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):

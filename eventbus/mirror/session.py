@@ -24,8 +24,7 @@ from eventbus.errors import (
 from eventbus.ledger import ends_of
 from eventbus.mirror.group_offsets import GroupOffsets
 from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal
-from eventbus.mirror.options import Options
-from eventbus.mirror.plan import TopicPlan, by_name, own_configs, plan_topic
+from eventbus.mirror.plan import Options, TopicPlan, by_name, own_configs, plan_topic
 from eventbus.mirror.progress import Progress
 from eventbus.mirror.refusals import Refusals, may_pass
 from eventbus.mirror.writer import Refusal, Writer, refusal_of

@@ -27,7 +27,7 @@ from eventbus.errors import (
 from eventbus.ledger import ends_of
 from eventbus.mirror.journal import Entry, Journal
 from eventbus.mirror.offset_map import Run
-from eventbus.mirror.options import Options
+from eventbus.mirror.plan import Options
 from eventbus.mirror.progress import Progress
 from eventbus.mirror.refusals import is_of_producer, may_pass
 from eventbus.types import FetchedRecords, Headers, TopicPartition

@@ -63,16 +63,6 @@ class RangesBuilder:
             self._ranges[-1] = self._ranges[-1][0], pairs.pop(0)[1]
         self._ranges += pairs[: _MOST_RANGES - len(self._ranges)]
 
-    def add_range(self, start: int, end: int) -> None:
-        """Add all offsets from ``start`` to before ``end``."""
-        if start >= end:
-            return
-        self._count += end - start
-        if self._ranges and self._ranges[-1][1] + 1 == start:
-            self._ranges[-1] = self._ranges[-1][0], end - 1
-        elif len(self._ranges) < _MOST_RANGES:
-            self._ranges.append((start, end - 1))
-
     def build(self) -> Ranges:
         return Ranges(self._count, self._ranges)
 

@@ -15,7 +15,7 @@ from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.client.handling.middleware import CallNext
 from eventbus.errors import ConfigError, HandlerError
-from eventbus.middleware import ClaimCheck, ClaimError, Deduplication, Directory, Logging, RateLimit, Timing
+from eventbus.middleware import ClaimCheck, ClaimError, Deduplication, Directory, Logging, RateLimit
 from eventbus.testing import TestBus
 from tests.client.fakes import on_both
 
@@ -61,27 +61,6 @@ async def test_logging_takes_samples_and_batches(caplog: pytest.LogCaptureFixtur
     names = [record.name for record in caplog.records if record.name.startswith("eventbus.handled")]
     assert names.count("eventbus.handled.some") == 2
     assert "t-0 offset 0 to 4 (5 records) in" in caplog.text
-
-
-async def test_timing_warns_of_slow_calls_and_counts_all(caplog: pytest.LogCaptureFixture) -> None:
-    bus = TestBus(auto_create_topics=True, middleware=[Timing(slow_ms=500, buckets=(0.1, 1))])
-
-    @bus.consumer("t", group="g")
-    async def handle(seconds: float) -> None:
-        await bus.clock.sleep(seconds)
-
-    async with bus:
-        for seconds in (0.0, 0.5, 2.0):
-            await bus.send("t", seconds)
-        await bus.clock.advance(seconds=5)
-        await bus.log.drain()
-        found = {(one.name, one.labels.get("le")): one.value for one in bus.metrics().parts}
-    assert [record.getMessage() for record in caplog.records if record.name == "eventbus.timing"] == [
-        "t-0 offset 1 took 500 ms", "t-0 offset 2 took 2000 ms",
-    ]  # fmt: skip
-    bucket = "eventbus_timing_seconds_bucket"
-    assert (found[bucket, "0.1"], found[bucket, "1"], found[bucket, "+Inf"]) == (1, 2, 3)
-    assert found["eventbus_timing_seconds_sum", None] == 2.5
 
 
 @on_both
@@ -371,8 +350,6 @@ wrong: Any = "claims"
     [
         (lambda: Logging(every=0), r"Logging\(every=0\): a whole number"),
         (lambda: Logging(level=7), "level=7"),
-        (lambda: Timing(slow_ms=0), r"Timing\(slow_ms=0\): a number above 0"),
-        (lambda: Timing(buckets=(1, 0.5)), "ascending"),
         (lambda: Deduplication(""), "name of a header"),
         (lambda: Deduplication("id", count=0), "count=0"),
         (lambda: Deduplication("id", window="-1s"), "window='-1s'"),
