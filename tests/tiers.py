@@ -4,7 +4,7 @@ core    Base dependencies only: no child process, no JVM, no database server, no
         runs it in a minute. A test without a mark belongs to it.
 system  One real proof of each promise that needs a process, a JVM, a database, a foreign client or an extra library.
         ``make test`` runs core and system.
-slow    All seeds, targets, drivers and kills. ``make test-full`` runs everything.
+slow    All targets, drivers and kills, and a tenth of the seeds, see `of_today`. ``make test-full`` runs everything.
 
 A module sets its tier with ``pytestmark = pytest.mark.system``, a test with a decorator, a parameter with ``marks=``.
 Of several that a test inherits, the slowest is its tier.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import sys
 import threading
@@ -32,6 +33,7 @@ _CHILD_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn",
 SLOW_TIMEOUT_SECONDS = 600
 """For a slow test without a timeout of its own. Two JVMs that start one after the other exceed the default on a loaded
 machine."""
+SECONDS_PER_DAY = 86_400
 LONGEST_SLEEP_SECONDS = 0.02
 """Threads of a test may hand over to one another; they may not wait for time to pass."""
 
@@ -47,6 +49,16 @@ def quick(values: Iterable[Any], chosen: int | Collection[Any]) -> list[Any]:
     assert all(value in every for value in kept), f"{kept} contains values that are not in {every}"
     rows = [(value, value if type(value) is tuple else (value,)) for value in every]  # a named tuple is one value
     return [pytest.param(*row, marks=() if value in kept else pytest.mark.slow) for value, row in rows]
+
+
+def of_today(seeds: range) -> range:
+    """Return the tenth of a long range of seeds that today's slow tier tries: each seed is tried once in ten days.
+
+    With ``EVENTBUS_TEST_SEEDS=all`` these are all seeds, which repeats a failure of another day.
+    """
+    if os.environ.get("EVENTBUS_TEST_SEEDS") == "all":
+        return seeds
+    return seeds[int(time.time() / SECONDS_PER_DAY) % 10 :: 10]
 
 
 def tier_of(item: pytest.Item) -> str:

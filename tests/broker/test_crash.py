@@ -18,7 +18,7 @@ from eventbus.broker.logs import Logs
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import OffsetAndMetadata, TopicPartition
-from tests.tiers import quick
+from tests.tiers import of_today, quick
 
 NOW_MS = 1_700_000_000_000
 NAMES = ("a", "b")
@@ -236,9 +236,8 @@ def test_power_cuts(block: int) -> None:
 
 @pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(4))
-def test_many_power_cuts(block: int) -> None:
-    for seed in range(10_000 + block * 400, 10_000 + (block + 1) * 400):
+def test_many_power_cuts() -> None:
+    for seed in of_today(range(10_000, 11_600)):
         run(seed)
 
 

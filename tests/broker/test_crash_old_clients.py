@@ -20,7 +20,7 @@ from eventbus.coordinator.requests import TransactionEnd
 from eventbus.errors import ConcurrentTransactions, InvalidProducerIdMapping, InvalidTxnState, ProducerFenced
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.broker.test_crash_transactions import CONFIG, GROUP, KEYED, TIMEOUT_MS, Client, Machine, Transaction, run
-from tests.tiers import quick
+from tests.tiers import of_today, quick
 
 pytestmark = pytest.mark.system
 
@@ -189,9 +189,8 @@ def test_power_cuts(block: int) -> None:
 @pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", range(4))
-def test_many_power_cuts(block: int) -> None:
-    run_seeds(range(10_000 + block * 2_000, 10_000 + (block + 1) * 2_000))
+def test_many_power_cuts() -> None:
+    run_seeds(of_today(range(10_000, 18_000)))
 
 
 @pytest.mark.slow

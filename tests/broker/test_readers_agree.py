@@ -21,6 +21,7 @@ from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import FaultyStorage, disk_full, io_error
 from eventbus.types import IsolationLevel, ProducerIdAndEpoch, TopicPartition
+from tests.tiers import of_today
 
 pytestmark = pytest.mark.system
 
@@ -264,8 +265,7 @@ def test_readers_agree(tmp_path: Path, policy: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("block", range(3))
 @pytest.mark.parametrize("policy", POLICIES)
-def test_readers_agree_for_long(tmp_path: Path, policy: str, block: int) -> None:
-    for seed in range(1_000 + block * 100, 1_000 + (block + 1) * 100):
+def test_readers_agree_for_long(tmp_path: Path, policy: str) -> None:
+    for seed in of_today(range(1_000, 1_300)):
         live(tmp_path / str(seed), policy, seed)

@@ -16,7 +16,7 @@ from eventbus.testing.faulty import Step, Wait
 from tests.dlq.faults.failing import Breaking, letters, retry
 from tests.dlq.kill.account import Account, account, disordered, unsettled, wrong
 from tests.dlq.kill.service import Call, Names, send_some, service
-from tests.tiers import quick
+from tests.tiers import of_today, quick
 
 pytestmark = pytest.mark.system
 
@@ -160,5 +160,5 @@ async def test_members_come_and_go(seed: int, exactly_once: bool) -> None:
 @pytest.mark.timeout(1_800)
 @PROMISES
 async def test_members_come_and_go_often(exactly_once: bool) -> None:
-    for seed in range(100, 300):
+    for seed in of_today(range(100, 300)):
         assert await Storm(seed, exactly_once=exactly_once).run() == [], seed
