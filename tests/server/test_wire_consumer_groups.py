@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from eventbus.testing.server import KafkaServer
-from tests.server.test_wire_groups import PARTITIONS, PATIENCE_S, Reader, Watched, produce
+from tests.server.test_wire_groups import (
+    PARTITIONS,
+    PATIENCE_S,
+    Reader,
+    Watched,
+    come_and_go,
+    produce,
+    restart_a_static_member,
+)
 
 pytestmark = pytest.mark.system
 
@@ -35,24 +42,7 @@ def create(server: KafkaServer, name: str) -> None:
 class NewReader(Reader):
     """As its base, but of the consumer protocol."""
 
-    def __init__(self, server: KafkaServer, name: str, watched: Watched, *, pattern: str = "t", **options: Any) -> None:
-        threading.Thread.__init__(self, name=name, daemon=True)
-        self.watched = watched
-        self.pattern = pattern
-        self.stopping = threading.Event()
-        self.error: BaseException | None = None
-        self.owned = watched.owned[name] = set()
-        self.consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": server.bootstrap,
-                "group.id": "g",
-                "group.protocol": "consumer",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                **options,
-            }
-        )
-        self.start()
+    protocol: ClassVar[dict[str, Any]] = {"group.protocol": "consumer"}
 
 
 def listing(server: KafkaServer) -> tuple[str, str]:
@@ -63,47 +53,12 @@ def listing(server: KafkaServer) -> tuple[str, str]:
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_members_come_and_go_and_each_record_is_read_once(server: KafkaServer, assignor: str) -> None:
-    watched = Watched()
-    option = {"group.remote.assignor": assignor}
-    with contextlib.ExitStack() as stack:
-        first = NewReader(server, "first", watched, **option)
-        stack.callback(first.stop)
-        produce(server, range(100))
-        watched.wait(lambda: len(watched.counts) == 100)
-        assert first.owned == set(range(PARTITIONS))
-        second = NewReader(server, "second", watched, **option)
-        stack.callback(second.stop)
-        watched.wait(lambda: len(first.owned) == len(second.owned) == 2)
-        assert first.owned | second.owned == set(range(PARTITIONS))
-        assert listing(server)[0] == "consumer"
-        produce(server, range(100, 200))
-        watched.wait(lambda: len(watched.counts) == 200)
-        first.stop()
-        watched.wait(lambda: len(second.owned) == PARTITIONS)
-        produce(server, range(200, 300))
-        watched.wait(lambda: len(watched.counts) == 300)
-    assert watched.counts == Counter(str(number) for number in range(300))
+    come_and_go(server, NewReader, **{"group.remote.assignor": assignor})
     assert listing(server) == ("consumer", "Empty")
 
 
 def test_a_static_member_keeps_its_partitions_over_a_restart(server: KafkaServer) -> None:
-    watched = Watched()
-    with contextlib.ExitStack() as stack:
-        steady = NewReader(server, "steady", watched, **{"group.instance.id": "a"})
-        stack.callback(steady.stop)
-        restarted = NewReader(server, "restarted", watched, **{"group.instance.id": "b"})
-        stack.callback(restarted.stop)
-        watched.wait(lambda: len(steady.owned) == len(restarted.owned) == 2)
-        kept = set(restarted.owned)
-        epoch = server.node.broker.groups.describe_consumers("g").group_epoch
-        restarted.stop()
-        again = NewReader(server, "again", watched, **{"group.instance.id": "b"})
-        stack.callback(again.stop)
-        watched.wait(lambda: again.owned == kept)
-        produce(server, range(40))
-        watched.wait(lambda: len(watched.counts) == 40)
-        assert server.node.broker.groups.describe_consumers("g").group_epoch == epoch
-    assert watched.counts == Counter(str(number) for number in range(40))
+    restart_a_static_member(server, NewReader, lambda: server.node.broker.groups.describe_consumers("g").group_epoch)
 
 
 def test_a_group_goes_over_to_the_consumer_protocol_and_back_while_it_reads(server: KafkaServer) -> None:

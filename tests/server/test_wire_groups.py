@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import aiokafka
 import confluent_kafka
@@ -64,6 +64,8 @@ Partitions = list[confluent_kafka.TopicPartition]
 class Reader(threading.Thread):
     """A librdkafka consumer that commits each record before it reads the next."""
 
+    protocol: ClassVar[dict[str, Any]] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 100}
+
     def __init__(self, server: KafkaServer, name: str, watched: Watched, **options: Any) -> None:
         super().__init__(name=name, daemon=True)
         self.watched = watched
@@ -76,8 +78,7 @@ class Reader(threading.Thread):
                 "group.id": "g",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 6_000,
-                "heartbeat.interval.ms": 100,
+                **self.protocol,
                 **options,
             }
         )
@@ -113,17 +114,16 @@ class Reader(threading.Thread):
             raise self.error
 
 
-@pytest.mark.parametrize("assignor", quick(["range", "roundrobin", "cooperative-sticky"], ["cooperative-sticky"]))
-def test_librdkafka_members_come_and_go_and_each_record_is_read_once(server: KafkaServer, assignor: str) -> None:
+def come_and_go(server: KafkaServer, reader: type[Reader], **option: str) -> None:
+    """Each record is read once by members that come and go."""
     watched = Watched()
-    option = {"partition.assignment.strategy": assignor}
     with contextlib.ExitStack() as stack:
-        first = Reader(server, "first", watched, **option)
+        first = reader(server, "first", watched, **option)
         stack.callback(first.stop)
         produce(server, range(100))
         watched.wait(lambda: len(watched.counts) == 100)
         assert first.owned == set(range(PARTITIONS))
-        second = Reader(server, "second", watched, **option)
+        second = reader(server, "second", watched, **option)
         stack.callback(second.stop)
         watched.wait(lambda: len(first.owned) == len(second.owned) == 2)
         assert first.owned | second.owned == set(range(PARTITIONS))
@@ -136,24 +136,33 @@ def test_librdkafka_members_come_and_go_and_each_record_is_read_once(server: Kaf
     assert watched.counts == Counter(str(number) for number in range(300))
 
 
-def test_a_static_librdkafka_member_keeps_its_partitions_over_a_restart(server: KafkaServer) -> None:
+def restart_a_static_member(server: KafkaServer, reader: type[Reader], generation: Callable[[], int]) -> None:
+    """It keeps its partitions, and the group its generation."""
     watched = Watched()
     with contextlib.ExitStack() as stack:
-        steady = Reader(server, "steady", watched, **{"group.instance.id": "a"})
+        steady = reader(server, "steady", watched, **{"group.instance.id": "a"})
         stack.callback(steady.stop)
-        restarted = Reader(server, "restarted", watched, **{"group.instance.id": "b"})
+        restarted = reader(server, "restarted", watched, **{"group.instance.id": "b"})
         stack.callback(restarted.stop)
         watched.wait(lambda: len(steady.owned) == len(restarted.owned) == 2)
-        kept = set(restarted.owned)
-        generation_id = server.node.broker.groups.describe(["g"])[0].generation_id
+        kept, before = set(restarted.owned), generation()
         restarted.stop()
-        again = Reader(server, "again", watched, **{"group.instance.id": "b"})
+        again = reader(server, "again", watched, **{"group.instance.id": "b"})
         stack.callback(again.stop)
         watched.wait(lambda: again.owned == kept)
         produce(server, range(40))
         watched.wait(lambda: len(watched.counts) == 40)
-        assert server.node.broker.groups.describe(["g"])[0].generation_id == generation_id
+        assert generation() == before
     assert watched.counts == Counter(str(number) for number in range(40))
+
+
+@pytest.mark.parametrize("assignor", quick(["range", "roundrobin", "cooperative-sticky"], ["cooperative-sticky"]))
+def test_librdkafka_members_come_and_go_and_each_record_is_read_once(server: KafkaServer, assignor: str) -> None:
+    come_and_go(server, Reader, **{"partition.assignment.strategy": assignor})
+
+
+def test_a_static_librdkafka_member_keeps_its_partitions_over_a_restart(server: KafkaServer) -> None:
+    restart_a_static_member(server, Reader, lambda: server.node.broker.groups.describe(["g"])[0].generation_id)
 
 
 class Owned(aiokafka.ConsumerRebalanceListener):
