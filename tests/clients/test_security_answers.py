@@ -18,11 +18,9 @@ from eventbus.protocol import messages as m
 from eventbus.server import Listener, ServerConfig
 from eventbus.server.security.config import SecurityConfig
 from eventbus.testing import KafkaServer, RealKafka
-from tests.clients.conftest import or_skip
 from tests.clients.sockets import PATIENCE_SECONDS, Socket
-from tests.kafka_fixtures import java_options
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 ANYTHING: dict[str, Any] = {
     "resource_type_filter": 1,
@@ -36,22 +34,32 @@ ANYTHING: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Socket, Socket]]:
-    """A real Kafka, and this server."""
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
+def brokers(real: RealKafka) -> Iterator[tuple[Socket, Socket]]:
+    """A real Kafka, which other tests share, and this server."""
     security = SecurityConfig(acls=True, super_users=("User:ANONYMOUS",))
     config = ServerConfig(listeners=(Listener(port=0),), security=security)
-    folder = tmp_path_factory.mktemp("kafka")
     with (
-        or_skip(lambda: RealKafka(folder, properties=properties, java_options=java_options())) as kafka,
         KafkaServer(config=config) as server,
-        Socket(kafka.bootstrap) as theirs,
+        Socket(real.bootstrap) as theirs,
         Socket(server.bootstrap) as ours,
     ):
+        forget_all(theirs)
         yield theirs, ours
+        forget_all(theirs)
+
+
+def forget_all(kafka: Socket) -> None:
+    """Delete its ACLs, users and quotas, and wait until the broker has heard of that from its controller."""
+    kafka.call(delete())
+    for user in kafka.call(describe_users()).results:
+        kafka.call(users(*(("-", user.user, one.mechanism, 0) for one in user.credential_infos)))
+    for entry in kafka.call(quotas()).entries or ():
+        entity = {part.entity_type: part.entity_name for part in entry.entity}
+        kafka.call(quota(entity, **{value.key: None for value in entry.values}))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    looks = ((describe(), "resources"), (describe_users(), "results"), (quotas(), "entries"))
+    while any(getattr(kafka.call(look), found) for look, found in looks):
+        assert time.monotonic() < deadline
 
 
 def acl(**fields: Any) -> m.CreateAclsRequest:
