@@ -2,6 +2,9 @@
 
 python benchmarks/bench.py [--wire | --kafka | --registry | --failures | --outbox | --spark]
                                   [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown PAGE]
+                                  [--against [COMMIT]] [--history FILE]
+
+Each run appends a JSON line with its figures to the history, `benchmarks/history.jsonl`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import core
 import groups
 import growth
 import handlers
+import history
 import kafka_consume
 import kafka_mirror
 import kafka_produce
@@ -41,6 +45,7 @@ from outbox_inbox import INBOX_FIGURES
 from outbox_latency import LATENCY_FIGURES
 from outbox_relay import RELAY_FIGURES
 from outbox_writing import WRITING_FIGURES
+from programs import PROGRAM_FIGURES
 from scheduling import SCHEDULING_FIGURES
 from spark_databases import DATABASE_FIGURES
 from spark_decoding import DECODING_FIGURES
@@ -49,6 +54,7 @@ from spark_landing import LANDING_FIGURES
 from telemetry import TELEMETRY_FIGURES
 
 OWN_FIGURES = FIGURES + TELEMETRY_FIGURES + SCHEDULING_FIGURES
+CLUSTER_FIGURES = KAFKA_FIGURES + PROGRAM_FIGURES
 SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
 LOOP_FIGURES = sorted(FAILURE_FIGURES + RETRY_FIGURES + DEAD_LETTER_FIGURES, key=lambda figure: figure.id)
 OUTBOX_FIGURES = sorted(WRITING_FIGURES + RELAY_FIGURES + LATENCY_FIGURES + INBOX_FIGURES, key=lambda figure: figure.id)
@@ -79,12 +85,20 @@ def options() -> argparse.Namespace:
     parser.add_argument("--failures", action="store_true", help="the figures of retries and dead letters")
     parser.add_argument("--outbox", action="store_true", help="the figures of outbox and inbox, on three databases")
     parser.add_argument("--spark", action="store_true", help="the figures of Spark's source and sinks")
-    parser.add_argument("--kafka", action="store_true", help="the figures of kafka://, beside confluent-kafka itself")
+    parser.add_argument(
+        "--kafka", action="store_true", help="the figures of kafka:// and of whole programs, beside clients of a Kafka"
+    )
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(
         "--dir", help="folder to write in; name a disk, not a memory file system (default: the system's)"
     )
     parser.add_argument("--markdown", type=Path, help="write the table between the marks of this page")
+    parser.add_argument(
+        "--against", nargs="?", const="", metavar="COMMIT",
+        help="print the figures that moved by more than 10 %% relative to their peer since they were last measured, or "
+        "since they were measured at a commit",
+    )  # fmt: skip
+    parser.add_argument("--history", type=Path, default=history.HISTORY, help="the file of former runs (%(default)s)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--n", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -107,7 +121,7 @@ def main() -> None:
         run_here(chosen.child, chosen.n)
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
-    known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else OWN_FIGURES
+    known = CLUSTER_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else OWN_FIGURES
     known = SCHEMA_FIGURES if chosen.registry else LOOP_FIGURES if chosen.failures else known
     known = OUTBOX_FIGURES if chosen.outbox else SPARK_FIGURES if chosen.spark else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
@@ -139,6 +153,11 @@ def main() -> None:
         f"load of the machine at the end {os.getloadavg()[0]:.1f}."
     )
     print(f"{head}\n\n{plain_table(rows)}")
+    if chosen.against is not None:
+        changes = list(history.moved(chosen.history, rows, chosen.against, chosen.quick))
+        print("\nmoved by more than 10 % relative to the peer:", *(changes or ["nothing"]), sep="\n  ")
+    run = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": machine(), "load": round(os.getloadavg()[0], 1)}
+    history.append(chosen.history, history.line_of(rows, **run, rounds=rounds, quick=chosen.quick))
     if chosen.markdown:
         write_page(chosen.markdown, rows, head)
         print(f"\nwritten to {chosen.markdown}")

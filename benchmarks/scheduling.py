@@ -19,12 +19,12 @@ _SENDERS = 200
 _PROBES = 2_000
 
 SCHEDULING_FIGURES = [
-    Figure("L1", "scheduled records: put by, memory", "scheduled pending:memory put by", None, None, 5_000),
-    Figure("L2", "scheduled records: put by, file", "scheduled pending:file put by", None, None, 3_000),
-    Figure("L3", "lateness p99, memory", "scheduled pending:memory late", None, None, 50, True, "ms"),
-    Figure("L4", "lateness p99, file", "scheduled pending:file late", None, None, 200, True, "ms"),
-    Figure("L5", "due at once, memory", "scheduled backlog:memory", None, None, 10_000),
-    Figure("L6", "due at once, file", "scheduled backlog:file", None, None, 5_000),
+    Figure("D1", "scheduled records: put by, memory", "scheduled pending:memory put by", None, None, 5_000),
+    Figure("D2", "scheduled records: put by, file", "scheduled pending:file put by", None, None, 3_000),
+    Figure("D3", "lateness p99, memory", "scheduled pending:memory late", None, None, 50, True, "ms"),
+    Figure("D4", "lateness p99, file", "scheduled pending:file late", None, None, 200, True, "ms"),
+    Figure("D5", "due at once, memory", "scheduled backlog:memory", None, None, 10_000),
+    Figure("D6", "due at once, file", "scheduled backlog:file", None, None, 5_000),
 ]
 
 

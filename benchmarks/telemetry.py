@@ -19,14 +19,14 @@ from harness import Figure, Numbers, case
 ROUNDS = 9
 
 TELEMETRY_FIGURES = [
-    Figure("M1", "metrics on / off, payload alone", "metrics of a handler:payload", None, None, 1.03, True, "x"),
-    Figure("M2", "metrics on / off, with its record", "metrics of a handler:record", None, None, 1.03, True, "x"),
-    Figure("M3", "metrics on / off, slow calls", "metrics of a handler:slow", None, None, 1.03, True, "x"),
-    Figure("M4", "without Tracing / the same once more", "tracing:off", None, None, 1.03, True, "x"),
-    Figure("M5a", "a handler's call, Tracing without a provider", "tracing:api us", None, None, 10, True, "us"),
-    Figure("M5b", "a handler's call, Tracing with the SDK", "tracing:sdk us", None, None, 60, True, "us"),
+    Figure("I1", "metrics on / off, payload alone", "metrics of a handler:payload", None, None, 1.03, True, "x"),
+    Figure("I2", "metrics on / off, with its record", "metrics of a handler:record", None, None, 1.03, True, "x"),
+    Figure("I3", "metrics on / off, slow calls", "metrics of a handler:slow", None, None, 1.03, True, "x"),
+    Figure("I4", "without Tracing / the same once more", "tracing:off", None, None, 1.03, True, "x"),
+    Figure("I5a", "a handler's call, Tracing without a provider", "tracing:api us", None, None, 10, True, "us"),
+    Figure("I5b", "a handler's call, Tracing with the SDK", "tracing:sdk us", None, None, 60, True, "us"),
     Figure(
-        "M7",
+        "I7",
         "metrics and log lines' record / a record's way, fetches of one",
         "metrics of single records:share",
         None,
@@ -35,7 +35,7 @@ TELEMETRY_FIGURES = [
         True,
         "x",
     ),
-    Figure("M6", "/metrics of 20 handlers, 100 partitions", "page of metrics:ms", None, None, 25, True, "ms"),
+    Figure("I6", "/metrics of 20 handlers, 100 partitions", "page of metrics:ms", None, None, 25, True, "ms"),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -32,8 +34,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
     from harness import CASES
 
-    figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES + bench.SCHEMA_FIGURES + bench.LOOP_FIGURES
-    figures = figures + bench.OUTBOX_FIGURES + bench.SPARK_FIGURES
+    figures = bench.OWN_FIGURES + bench.WIRE_FIGURES + bench.CLUSTER_FIGURES + bench.SCHEMA_FIGURES
+    figures = figures + bench.LOOP_FIGURES + bench.OUTBOX_FIGURES + bench.SPARK_FIGURES
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
     assert [place for place in places if place.rpartition(":")[0] not in CASES] == []
     assert len({figure.id for figure in figures}) == len(figures)
@@ -43,7 +45,7 @@ def test_the_pages_explain_every_figure(bench: ModuleType) -> None:
     for page, figures in (
         (PAGE, bench.FIGURES),
         (find_page("benchmarks-serve.md"), bench.WIRE_FIGURES),
-        (find_page("benchmarks-kafka.md"), bench.KAFKA_FIGURES),
+        (find_page("benchmarks-kafka.md"), bench.CLUSTER_FIGURES),
         (find_page("benchmarks-registry.md"), bench.SCHEMA_FIGURES),
         (find_page("benchmarks-failures.md"), bench.LOOP_FIGURES),
         (find_page("benchmarks-outbox.md"), bench.OUTBOX_FIGURES),
@@ -108,9 +110,42 @@ def test_a_page_keeps_what_was_written_by_hand(bench: ModuleType, tmp_path: Path
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text and "today" in text
 
 
+def test_the_history_shows_what_moved_relative_to_its_peer(bench: ModuleType, tmp_path: Path) -> None:
+    import history
+    from harness import Figure, Outcome
+
+    def rows(ours: float, seconds: float) -> list[object]:
+        figures = [Figure("X1", "rate", "a:n", "b:n", None, 2), Figure("X2", "time", "a:s", "b:n", None, 2, True, "s")]
+        figures.append(Figure("X3", "no peer", "a:n", None, None, 2))
+        outcomes = {"a": Outcome([{"n": ours, "s": seconds}], None), "b": Outcome([{"n": 100.0}], None)}
+        return [bench.judge(figure, outcomes) for figure in figures]
+
+    path = tmp_path / "history.jsonl"
+    assert list(history.moved(path, rows(300, 300), "", False)) == []
+    for ours, quick in ((300.0, False), (900.0, True)):
+        line = history.line_of(rows(ours, ours), at="today", quick=quick, rounds=1)
+        history.append(path, {**line, "commit": "abc"})
+    assert list(history.moved(path, rows(310, 310), "", False)) == []
+    assert [" ".join(text.split()) for text in history.moved(path, rows(240, 360), "ab", False)] == [
+        "X1 rate: 3 x at abc, now 2.4 x (-20%, WORSE)",
+        "X2 time: 3 x at abc, now 3.6 x (+20%, WORSE)",
+    ]
+    assert [text[-8:] for text in history.moved(path, rows(400, 200), "", False)] == [" better)", " better)"]
+    assert list(history.moved(path, rows(100, 100), "fff", False)) == []  # no run of that commit
+
+
 @pytest.mark.slow  # it measures for 18 s; the other figures are tried in the quick tier
 def test_the_failure_loop_is_measured() -> None:
-    command = [sys.executable, str(HERE / "bench.py"), "--failures", "--quick", "--only", "F2b,F3a,F5d"]
+    command = [
+        sys.executable,
+        str(HERE / "bench.py"),
+        "--failures",
+        "--quick",
+        "--only",
+        "F2b,F3a,F5d",
+        "--history",
+        os.devnull,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "not measured" not in done.stdout, done.stdout + done.stderr
@@ -118,16 +153,27 @@ def test_the_failure_loop_is_measured() -> None:
 
 @pytest.mark.slow
 def test_the_outbox_is_measured() -> None:
-    command = [sys.executable, str(HERE / "bench.py"), "--outbox", "--quick", "--only", "O1a,O2e,O6a"]
+    command = [
+        sys.executable,
+        str(HERE / "bench.py"),
+        "--outbox",
+        "--quick",
+        "--only",
+        "O1a,O2e,O6a",
+        "--history",
+        os.devnull,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "not measured" not in done.stdout, done.stdout + done.stderr
 
 
-def test_one_case_runs_in_a_process_of_its_own() -> None:
-    command = [sys.executable, str(HERE / "bench.py"), "--quick", "--only", "E5"]
+def test_one_case_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    command = [sys.executable, str(HERE / "bench.py"), "--quick", "--only", "E5", "--history", str(history)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+    assert list(json.loads(history.read_text("utf-8"))["figures"]) == ["E5"]
     assert "plain file 1 KB" in done.stdout and "not measured" not in done.stdout, done.stdout
 
 
@@ -136,7 +182,10 @@ def test_one_case_runs_in_a_process_of_its_own() -> None:
 @pytest.mark.parametrize("group", [[], ["--failures"], ["--outbox"]])
 def test_the_whole_table_prints(group: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, str(HERE / "bench.py"), "--quick", *group], capture_output=True, text=True, check=False
+        [sys.executable, str(HERE / "bench.py"), "--quick", "--history", os.devnull, *group],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "not measured: failed" not in done.stdout, done.stdout + done.stderr
