@@ -24,6 +24,18 @@ def bus() -> TestBus:
     return TestBus()
 
 
+def waiting(bus: TestBus) -> anyio.Event:
+    """Declare a handler of topic t whose calls wait for the event."""
+    gate = anyio.Event()
+    bus.topic("t")
+
+    @bus.consumer("t", group="g")
+    async def handle(text: str) -> None:
+        await gate.wait()
+
+    return gate
+
+
 async def one(bus: TestBus) -> HandlerHealth:
     [health] = (await bus.health()).handlers
     return health
@@ -144,13 +156,7 @@ async def test_a_record_that_never_ends_is_told_once_and_so_is_its_end(
 
 
 async def test_the_only_record_may_take_its_time(bus: TestBus, caplog: pytest.LogCaptureFixture) -> None:
-    gate = anyio.Event()
-
-    @bus.consumer("t", group="g")
-    async def handle(text: str) -> None:
-        await gate.wait()
-
-    bus.topic("t")
+    gate = waiting(bus)
     async with bus:
         await bus.send("t", "x")
         await bus.clock.advance(seconds=600)
@@ -160,13 +166,7 @@ async def test_the_only_record_may_take_its_time(bus: TestBus, caplog: pytest.Lo
 
 async def test_wedged_after_ms_is_the_buss(caplog: pytest.LogCaptureFixture) -> None:
     bus = TestBus(wedged_after_ms=2_000)
-    bus.topic("t")
-    gate = anyio.Event()
-
-    @bus.consumer("t", group="g")
-    async def handle(text: str) -> None:
-        await gate.wait()
-
+    gate = waiting(bus)
     async with bus:
         await bus.send_many("t", ["x", "y"])
         await bus.clock.advance(seconds=5)
@@ -220,11 +220,7 @@ async def test_acks_that_never_come_are_told(bus: TestBus, caplog: pytest.LogCap
 
 
 async def test_commits_that_fail_are_degraded_then_wedged_then_well(bus: TestBus) -> None:
-    bus.topic("t")
-
-    @bus.consumer("t", group="g")
-    async def handle(text: str) -> None: ...
-
+    waiting(bus).set()
     async with bus:
         await bus.clock.settle()
         with bus.log.faults.outage("commit"):
@@ -240,11 +236,7 @@ async def test_commits_that_fail_are_degraded_then_wedged_then_well(bus: TestBus
 
 
 async def test_a_commit_that_is_never_answered_is_told_while_records_go_on(bus: TestBus) -> None:
-    bus.topic("t")
-
-    @bus.consumer("t", group="g")
-    async def handle(text: str) -> None: ...
-
+    waiting(bus).set()
     answered = anyio.Event()
     backend = bus.log._memory.backend  # pyright: ignore[reportPrivateUsage] - a fault no method of faults has
 
@@ -266,11 +258,7 @@ async def test_a_commit_that_is_never_answered_is_told_while_records_go_on(bus: 
 
 
 async def test_polls_that_fail_are_degraded_then_wedged_then_well(bus: TestBus) -> None:
-    bus.topic("t")
-
-    @bus.consumer("t", group="g")
-    async def handle(text: str) -> None: ...
-
+    waiting(bus).set()
     async with bus:
         await bus.clock.settle()
         with bus.log.faults.outage("fetch"):
@@ -308,13 +296,7 @@ async def test_a_group_that_does_not_come_to_rest_is_told(bus: TestBus, caplog: 
 
 
 async def test_the_trend_of_the_lag_has_a_sign(bus: TestBus) -> None:
-    bus.topic("t")
-    gate = anyio.Event()
-
-    @bus.consumer("t", group="g")
-    async def handle(text: str) -> None:
-        await gate.wait()
-
+    gate = waiting(bus)
     async with bus:
         for _ in range(30):  # 10 records a second, none of which is handled
             await bus.send_many("t", ["x"] * 10)
@@ -358,13 +340,7 @@ async def test_it_can_be_asked_inside_a_handler_and_when_the_log_does_not_answer
 def test_under_trio_too(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         bus = TestBus()
-        bus.topic("t")
-        gate = anyio.Event()
-
-        @bus.consumer("t", group="g")
-        async def handle(text: str) -> None:
-            await gate.wait()
-
+        gate = waiting(bus)
         async with bus:
             await bus.send_many("t", ["x", "y"])
             await bus.clock.advance(seconds=70)

@@ -79,7 +79,7 @@ async def test_a_leader_that_only_its_clients_still_reach(parted: Cluster) -> No
 
 
 async def test_a_leader_is_killed(parted: Cluster) -> None:
-    """Senders go on with the next leader; what a service has in hand is done once. It is last: nothing starts it again.
+    """Senders go on with the next leader; what a service has in hand is done once.
 
     tests/failover kills sixty leaders, which come back.
     """
