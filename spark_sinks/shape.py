@@ -22,6 +22,8 @@ TOMBSTONE = "_tombstone"
 """Only in staged files of a table that is upserted: True if the record had no value, so that rows of its key are
 deleted.
 """
+LEFT_IN_LOG = "; its bytes are in the log alone"
+"""The end of the reason against a record whose bytes the quarantine cannot hold either."""
 SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 """The columns that a landing reads from a source, in this order."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.values import Change, KeyKind, ValueKind
-from spark_sinks.shape import DATE, SOURCE_COLUMNS, TOMBSTONE
+from spark_sinks.shape import DATE, LEFT_IN_LOG, SOURCE_COLUMNS, TOMBSTONE
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.target import Batch, SinkState, Target
 from spark_sinks.upkeep.deletions import Deletions
@@ -157,12 +157,17 @@ class _Replay:
                 good.write(rows)
             if rejected is not None:
                 bad.write(rejected)
+        for rejected in self._quarantined(left_in_log=True):
+            bad.write(rejected)
         return Batch({}, good.finish(), bad.finish(), self._columns(), replaces_quarantine=True)
 
     def _decoded(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
         """Decode the waiting records, and count them again."""
         self.waiting = self.landed = 0
         self.reasons.clear()
+        for rejected in self._quarantined(left_in_log=True):
+            self.waiting += rejected.num_rows
+            self._note(rejected)
         for batch in self._waiting():
             rows, rejected, _ = self._rows(batch)
             self.waiting += batch.num_rows
@@ -181,12 +186,21 @@ class _Replay:
         import pyarrow as pa
 
         names = dict(zip(("_topic", "_partition", "_offset", "_timestamp"), SOURCE_COLUMNS[2:], strict=True))
-        for batch in self._target.read_quarantine():
+        for batch in self._quarantined(left_in_log=False):
             table = pa.Table.from_batches([batch]).sort_by([("_partition", "ascending"), ("_offset", "ascending")])
             table = table.rename_columns([names.get(name, name) for name in table.column_names])
             for part in table.select(SOURCE_COLUMNS).combine_chunks().to_batches(max_chunksize=_AT_ONCE):
                 if part.num_rows:
                     yield part
+
+    def _quarantined(self, *, left_in_log: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the records whose bytes the quarantine has, or those that stay because it does not."""
+        import pyarrow.compute as pc
+
+        compute: Any = pc
+        for batch in self._target.read_quarantine():
+            found = compute.fill_null(compute.ends_with(batch.column("error"), LEFT_IN_LOG), False)
+            yield batch.filter(found if left_in_log else compute.invert(found))
 
     def _note(self, rejected: pa.RecordBatch | None) -> None:
         if rejected is None:

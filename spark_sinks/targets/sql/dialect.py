@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect as SqlDialect
 
 
+LONGEST_ROW_BYTES = 500_000_000
+"""SQLite's limit is a billion bytes, and PostgreSQL's about that, of a text in which each byte takes two."""
+
+
 class Layout(NamedTuple):
     """A table: where it is, its columns in order, and those that tell its rows apart (none: every record is a row)."""
 
@@ -59,6 +63,8 @@ class Dialect(ABC):
     table_options: ClassVar[str] = ""
     limited: ClassVar[frozenset[Kind]] = frozenset({"date", "timestamp", "instant"})
     """The kinds of columns that the database does not hold every value of."""
+    longest_packet: ClassVar[str | None] = None
+    """The query for the bytes of the longest statement; None: `LONGEST_ROW_BYTES` limits a row."""
     counts_characters: ClassVar[bool] = False
     """True if `longest_key` of a text counts characters, not bytes."""
 
@@ -66,6 +72,16 @@ class Dialect(ABC):
         self.sqlalchemy = dialect
         self.quote = dialect.identifier_preparer.quote_identifier
         self.mark = "?" if dialect.paramstyle == "qmark" else "%s"
+
+    def longest_row_bytes(self, connection: Connection) -> int:
+        """Return how long the texts and bytes of a row may be.
+
+        A row must fit in a statement, in which each byte may be escaped, with the names of the columns.
+        """
+        if self.longest_packet is None:
+            return LONGEST_ROW_BYTES
+        packet = int(connection.exec_driver_sql(self.longest_packet).scalar_one())
+        return max(packet // 2 - (64 << 10), packet // 4)
 
     def prepare(self, engine: Engine) -> None:  # noqa: B027 - most need nothing
         """Set up its connections."""

@@ -48,6 +48,7 @@ class MySqlDialect(Dialect):
         "json": "JSON",
     }
     rows_at_once = 5_000
+    longest_packet = "SELECT @@max_allowed_packet"
     table_options = " ENGINE=InnoDB"
     limited = frozenset({"date", "timestamp", "instant", "float32", "float64"})
     counts_characters = True

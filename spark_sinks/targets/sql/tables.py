@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError
-from spark_sinks.shape import COORDINATES, KEY, quarantine_schema
+from spark_sinks.shape import COORDINATES, KEY, LEFT_IN_LOG, quarantine_schema
 from spark_sinks.targets.sql.account import TABLE
 from spark_sinks.targets.sql.dialect import Dialect, Layout
 from spark_sinks.targets.sql.kinds import Column, columns_of
@@ -149,7 +149,9 @@ class Tables:
         if batch.replaces_quarantine:
             self._dialect.run(connection, f"DELETE FROM {self._dialect.qualified(self.quarantine)}")
         if batch.rejected:
-            self._dialect.append(connection, self.quarantine, _batches(batch.rejected, self.quarantine))
+            longest = self._dialect.longest_row_bytes(connection)
+            rejected = (_that_fit(each, longest) for each in _batches(batch.rejected, self.quarantine))
+            self._dialect.append(connection, self.quarantine, rejected)
         if gone is not None and state.rejected:
             self._settle(connection, gone)
 
@@ -192,6 +194,28 @@ def _batches(files: Sequence[StagedFile], layout: Layout, masks: Sequence[Any] =
             mask = masks[number][start : start + batch.num_rows] if masks else None
             start += batch.num_rows
             yield rows if mask is None or mask.all() else rows.filter(pa.array(mask))
+
+
+def _that_fit(rejected: pa.RecordBatch, longest_bytes: int) -> pa.RecordBatch:
+    """Return refused records without the bytes of those that are too long for a statement. The log has them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    compute: Any = pc
+    if rejected.nbytes <= longest_bytes:
+        return rejected
+    sizes = [compute.fill_null(compute.binary_length(rejected.column(name)), 0) for name in ("key", "value", "error")]
+    long = compute.greater(compute.add(compute.add(sizes[0], sizes[1]), sizes[2]), longest_bytes)
+    for name, size in zip(("key", "value"), sizes[:2], strict=True):
+        number = rejected.schema.get_field_index(name)
+        is_long = compute.and_(long, compute.greater(size, longest_bytes // 4))
+        kept = compute.if_else(is_long, pa.scalar(b"", pa.binary()), rejected.column(name))
+        rejected = rejected.set_column(number, rejected.schema.field(number), kept)
+    number = rejected.schema.get_field_index("error")
+    marked = compute.binary_join_element_wise(rejected.column("error"), LEFT_IN_LOG, "")
+    return rejected.set_column(
+        number, rejected.schema.field(number), compute.if_else(long, marked, rejected.column("error"))
+    )
 
 
 def _conformed(batch: pa.RecordBatch, column: Column) -> pa.Array:

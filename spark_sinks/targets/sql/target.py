@@ -84,7 +84,11 @@ class SqlTarget:
         return self._address.name
 
     def limits(self, upsert: tuple[str, ...]) -> SqlLimits:
-        return SqlLimits(type(self._dialect), upsert)
+        limits = SqlLimits(type(self._dialect), upsert)
+        if self._dialect.longest_packet is None:
+            return limits
+        longest = self._run(self._dialect.longest_row_bytes, may_wait=False, looks=True)
+        return limits._replace(longest_bytes=longest)
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if self._address.table is None:

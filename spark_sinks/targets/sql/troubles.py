@@ -25,9 +25,9 @@ _NUMBERS: dict[Trouble, frozenset[int]] = {
     "away": frozenset(
         {0, 1040, 1047, 1053, 1077, 1079, 1080, 1129, 1152, 1184, 1290, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
     ),
-    "full": frozenset({3, 1021, 1114, 1041, 1153}),
+    "full": frozenset({3, 1021, 1114, 1041}),
     "refused": frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1698, 1118, 1071, 1170, 1425, 1426}),
-    "value": frozenset({1048, 1264, 1292, 1300, 1366, 1406, 1690, 3140, 4025}),
+    "value": frozenset({1048, 1153, 1264, 1292, 1300, 1366, 1406, 1690, 3140, 4025}),
 }
 """Error numbers of MySQL and MariaDB."""
 _SQLITE: tuple[tuple[str, Trouble], ...] = (

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked
+from spark_sinks.shape import LEFT_IN_LOG
 from spark_sinks.targets.choose import open_target
+from spark_sinks.targets.parquet.target import ParquetTarget
 from spark_sinks.targets.target import Founding
 from spark_sinks.upkeep.compact import compact
 from spark_sinks.upkeep.replay import replay_quarantine
@@ -275,3 +277,28 @@ def test_closed_days_are_made_one_file_and_nothing_is_lost(directory: Path, to: 
     assert verify(log.path, None, to).ok
     with pytest.raises(ConfigError, match="write 2 or more"):
         compact(to, min_files=1)
+
+
+def test_a_record_whose_bytes_are_in_the_log_alone_stays_as_it_is(
+    log: GappyLog, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its empty bytes would be a row of text, or another reason."""
+    import pyarrow as pa
+
+    read = ParquetTarget.read_quarantine
+
+    def left(self: ParquetTarget) -> Any:
+        for batch in read(self):
+            reasons = [
+                f"{reason.removesuffix(LEFT_IN_LOG)}{LEFT_IN_LOG}" for reason in batch.column("error").to_pylist()
+            ]
+            yield batch.set_column(batch.schema.get_field_index("error"), "error", pa.array(reasons))
+
+    land_here(log.path, to, schema=pa.schema([("id", pa.int8())]))
+    log.send(b'{"id": 300}')
+    land_here(log.path, to, schema=pa.schema([("id", pa.int8())]))
+    monkeypatch.setattr(ParquetTarget, "read_quarantine", left)
+    report = replay_quarantine(log.path, None, to, schema=Wider)
+    assert (report.landed, report.committed) == (0, False)
+    assert report.waiting == report.left > 0
+    assert all(reason.endswith(LEFT_IN_LOG) for reason in report.reasons)

@@ -1,4 +1,4 @@
-"""Rows that a database cannot hold are found in the task, so that they reach the quarantine. No database."""
+"""Rows that a database cannot hold are found in the task, so that they reach the quarantine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_sinks.shape import LEFT_IN_LOG, coordinate_fields, quarantine_schema
 from spark_sinks.targets.sql.dialect import Dialect
 from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.mysql import MySqlDialect
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.targets.sql.sqlite import SqliteDialect
+from spark_sinks.targets.target import Batch, Founding
+from tests.databases import Database
+from tests.spark.targets.kit import NOW_MS
+from tests.spark.targets.sql.conftest import make_target, write
 
 pytestmark = pytest.mark.system
 
@@ -46,3 +51,43 @@ def test_rows_that_a_database_cannot_hold(
     found = [(mask.tolist(), reason) for mask, reason in SqlLimits(dialect, upsert)(rows)]
     assert [mask for mask, _ in found] == ([] if why is None else [[False, True]])
     assert all(why in reason for _, reason in found if why is not None)
+
+
+def test_rows_that_are_too_long_for_a_statement_are_named_by_their_longest_column() -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {"a": ["x" * 40, "x" * 101, "x", None], "b": [b"y" * 60, b"", None, b"y"], "c": [[], [], ["z" * 99], None]}
+    )
+    limits = SqlLimits(MySqlDialect, (), longest_bytes=100)
+    assert [(mask.tolist(), reason[:8]) for mask, reason in limits(rows)] == [
+        ([False, True, False, False], "its 'a' "),
+        ([True, False, False, False], "its 'b' "),
+        ([False, False, True, False], "its 'c' "),
+    ]
+    assert next(limits(rows))[1].endswith("of more than 100 bytes, which MySQL cannot take in one statement")
+    assert list(SqlLimits(MySqlDialect, ())(rows)) == []
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_record_that_is_too_long_for_a_statement_waits_without_its_bytes(database: Database) -> None:
+    """It would break the connection at each try, in the table and in the quarantine."""
+    target = make_target(database.url, "orders", wait=lambda _: None, patience_s=0)
+    longest = target.limits(()).longest_bytes
+    with database.engine.connect() as connection:
+        packet = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+    assert packet // 4 <= longest < packet // 2
+    target.open(Founding("orders"), NOW_MS)
+    columns = pa.schema([("x", pa.string()), *coordinate_fields()])
+    fits = pa.Table.from_pylist([{"x": "\\" * (longest - 100), "_partition": 0, "_offset": 0}], columns)
+    refused = [
+        {"_partition": 0, "_offset": 1, "key": b"k", "value": b"\0" * (packet + 1), "error": "too long"},
+        {"_partition": 0, "_offset": 2, "key": b"l", "value": b"?", "error": "no"},
+    ]
+    rejected = pa.Table.from_pylist(refused, quarantine_schema())
+    target.commit(Batch({0: 3}, [write(target, fits)], [write(target, rejected)], columns), NOW_MS)
+    assert [len(text) for batch in target.read(["x"]) for text in batch.column("x").to_pylist()] == [longest - 100]
+    found = [row for batch in target.read_quarantine() for row in batch.to_pylist()]
+    target.close()
+    assert sorted((row["_offset"], row["key"], row["value"], row["error"]) for row in found) == [
+        (1, b"k", b"", f"too long{LEFT_IN_LOG}"),
+        (2, b"l", b"?", "no"),
+    ]
