@@ -40,7 +40,15 @@ T = TypeVar("T")
 
 
 def segment(text: str) -> str:
-    """Quote a subject, version or context as a single segment of a path, even if it contains a slash."""
+    """Quote a subject, version or context as a single segment of a path, even if it contains a slash.
+
+    Raises SchemaRegistryError for a name that no path can hold.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        reason = f"The subject {text!a} is not UTF-8. Give another name."
+        raise SchemaRegistryError(reason, status=422, error_code=42208) from None
     # Clients and proxies resolve . and .. in a path, so these two subjects are written in full.
     return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
 

@@ -72,8 +72,16 @@ def test_a_subject_with_characters_of_urls_survives_every_tool(subject: str, cli
     client.close()
 
 
-@pytest.mark.parametrize("subject", ["a\nb", "a\0b", "\x7f", "\udc80"])
-def test_a_subject_with_control_characters_is_refused(subject: str, cli: Cli, served: str) -> None:
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        ("a\nb", "is not a valid"),
+        ("a\0b", "is not a valid"),
+        ("\x7f", "is not a valid"),
+        ("\udc80", r"'\udc80' is not UTF-8"),
+    ],
+)
+def test_a_subject_with_control_characters_is_refused(subject: str, why: str, cli: Cli, served: str) -> None:
     Path("a.avsc").write_text('"int"', "utf-8")
     result = cli("schema", "register", subject, "a.avsc", "--registry", served)
-    assert result.code != 0 and "Traceback" not in result.err
+    assert result.code != 0 and why in result.err
