@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 FACADES = ["eventbus", "eventbus.broker", "eventbus.coordinator", "eventbus.log", "eventbus.records", "outbox", "dlq"]
-FACADES += ["serdes", "serdes.avro"]
+FACADES += ["serdes", "serdes.avro", "eventbus.client", "eventbus.client.handling", "eventbus.client.scheduling"]
+FACADES += ["eventbus.client.tables"]
 
 
 @pytest.mark.parametrize("facade", [*FACADES, pytest.param("schema_registry", marks=pytest.mark.system)])
@@ -40,3 +41,9 @@ def test_the_list_of_commands_needs_neither_client_nor_event_loop() -> None:
 def test_a_function_is_no_module_whoever_imports_first() -> None:
     program = "import eventbus.records.murmur2, eventbus.records\nassert eventbus.records.murmur2(b'') >= 0, 1"
     assert "eventbus.records.builder" not in modules_after(program)
+
+
+@pytest.mark.system
+def test_a_program_that_only_imports_the_bus_loads_no_runtime() -> None:
+    loaded = modules_after("from eventbus import EventBus")
+    assert loaded & {"asyncio", "sqlalchemy", "eventbus.client.bus_run", "eventbus.client.handling.handlers"} == set()
