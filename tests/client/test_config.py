@@ -156,7 +156,7 @@ async def test_a_producer_function_may_have_settings_of_its_own() -> None:
     assert (of_all.compression, of_all.kafka, of_all.linger_ms) == (Compression.NONE, {}, 3)
     with pytest.raises(ConfigError, match="did you mean 'compression_type'"):
         bus.producer("own", compresion_type="zstd")
-    with pytest.raises(ConfigError, match="whoever begins and commits"):
+    with pytest.raises(ConfigError, match="does not begin or commit"):
         bus.producer("own", transactional_id="t")
 
 

@@ -315,7 +315,7 @@ def test_contradictions_are_told_at_decoration() -> None:
     ):
         with pytest.raises(ConfigError, match=says):
             bus.consumer("quotes", replies=True, **options)
-    with pytest.raises(ConfigError, match="keep one, and send the other yourself"):
+    with pytest.raises(ConfigError, match="Remove either, and send that record"):
 
         @bus.consumer("quotes", replies=True)
         @bus.producer("out")
