@@ -31,9 +31,7 @@ async def test_topics_of_different_widths_cannot_keep_keys_in_order() -> None:
     bus.topic("orders", partitions=2)
     bus.topic("refunds", partitions=3)
     handler_of(bus, ["orders", "refunds"])
-    with pytest.raises(
-        ConfigError, match=re.escape("'orders' has 2, 'refunds' has 3. Give each topic a separate handler")
-    ):
+    with pytest.raises(ConfigError, match=re.escape("'orders' has 2, 'refunds' has 3. Give each topic a separate")):
         await bus.start()
 
 

@@ -141,8 +141,6 @@ def test_a_stream_whose_records_are_gone_says_so(spark: SparkSession, log: TestL
 
     log.write("orders", plain(10))
     wanted = '{"orders": {"0": 50}}'
-    with pytest.raises(
-        PySparkException, match="the query reads orders-0 from offset 50 to 50, but the log has 0 to 10"
-    ):
+    with pytest.raises(PySparkException, match="query reads orders-0 from offset 50 to 50, but the log has 0 to 10"):
         stream_all(spark, log, tmp_path / "c", startingOffsets=wanted)
     assert stream_all(spark, log, tmp_path / "d", startingOffsets=wanted, failOnDataLoss="false")[0] == []
