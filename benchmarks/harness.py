@@ -255,7 +255,17 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-HEADINGS = ["id", "figure", "measured: median (min..max)", "beside", "ratio", "by CPU", "floor", "target", "verdict"]
+HEADINGS = [
+    "id",
+    "figure",
+    "measured: median (min..max)",
+    "compared with",
+    "ratio",
+    "by CPU",
+    "floor",
+    "target",
+    "verdict",
+]
 
 
 def plain_table(rows: list[Row]) -> str:

@@ -50,7 +50,7 @@ async def test_without_an_order_they_may_be_as_they_are() -> None:
 async def test_an_assignor_that_may_part_them_is_refused(strategy: Any) -> None:
     bus = TestBus(auto_create_topics=True)
     handler_of(bus, ["orders"], partition_assignment_strategy=strategy)
-    with pytest.raises(ConfigError, match=r"say partition_assignment_strategy='range', or Retry\(order='none'\)"):
+    with pytest.raises(ConfigError, match=r"Use partition_assignment_strategy='range', or Retry\(order='none'\)"):
         await bus.start()
 
 
