@@ -1,6 +1,12 @@
 """Bytes to objects and back, in Kafka's byte formats, as JSON, and as Avro with a schema registry.
 
-Usable with any Kafka client; the event bus picks one by annotation.
+Usable with any Kafka client; the event bus chooses a serde by annotation.
+
+- ``choose``, ``base``: the serde of a Python type, and the protocols that a serde implements
+- ``primitives``: Kafka's Bytes, String, Integer and Long
+- ``json``, ``json_engine``, ``json_writing``, ``pydantic_json``, ``nesting``: JSON, through msgspec or pydantic
+- ``avro``: Avro schemas, codec and serde
+- ``framing``, ``registry``, ``rules``, ``errors``: schema ids in messages, and requests to a registry
 """
 
 from __future__ import annotations

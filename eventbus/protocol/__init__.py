@@ -1,6 +1,10 @@
 """Kafka's wire protocol: messages and their encoding in every version, without networking.
 
 Everything is generated on first use from one text table (`schema`): classes (`messages`), readers and writers.
+
+- ``schema``, ``tables``: the table of messages, and its text
+- ``messages``, ``structs``, ``reading``, ``writing``, ``source``: what is generated from it
+- ``headers``, ``uuids``, ``log_records``: request headers, ids, and the records of internal topics
 """
 
 from eventbus.protocol.headers import RequestHeader, read_request_header, request_header, response_header
