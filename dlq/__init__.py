@@ -3,8 +3,8 @@
 ``@consumer("orders", retry=Retry(delays=["5s", "1m"]))`` needs only `Retry`. Handlers may raise `RetryLater`, `Reject`,
 `Park` and `Skip`. `DeadLetters` lists, edits and redrives the letters.
 
-A dead letter is decided in ``recovery``, built in ``headers``, and written by `eventbus.client.handling.moves` in the
-transaction that commits its record.
+A dead letter is decided in ``recovery``, built in ``headers``, and written by `eventbus.client.handling.forwarding` in
+the transaction that commits its record.
 
 - ``policy``, ``decisions``, ``classify``, ``circuit``: the retry policy, pure
 - ``recovery``, ``reporting``, ``events``, ``metrics``: the policy in a running handler

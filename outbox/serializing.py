@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from eventbus.broker.names import check_not_internal, check_topic_name
-from eventbus.client.producing.packing import pack_headers, packer_of, unnamed
+from eventbus.client.producing.serialization import pack_headers, packer_of, unnamed
 from eventbus.client.sending import HeadersLike
 from eventbus.errors import RecordTooLarge, SchemaNotReady, SerializationError
 from eventbus.types import Headers

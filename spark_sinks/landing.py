@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
-from eventbus.backends.outside import readable_outside
+from eventbus.backends.shared_reader import readable_outside
 from eventbus.durations import Duration, exact_ms
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.choose import open_values

@@ -4,6 +4,6 @@
 - ``engine``, ``embedded``, ``flushes``, ``accumulator``, ``delivery``: ``memory://`` and ``file://``
 - ``membership``: a member of a group, its heartbeats, and ``max_poll_interval_ms``
 - ``embedded_consumer``, ``embedded_producer``, ``embedded_transactions``: the clients of an embedded log
-- ``outside``: a log in memory for readers in other processes
+- ``shared_reader``: a log in memory for readers in other processes
 - ``kafka``: ``kafka://``
 """

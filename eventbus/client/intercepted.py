@@ -21,8 +21,8 @@ from eventbus.client.interceptors import (
 )
 from eventbus.client.producer import AddReady, Producer
 from eventbus.client.producing.joining import called_here, joined
-from eventbus.client.producing.look_ups import Unplaced
-from eventbus.client.producing.packing import pack_headers
+from eventbus.client.producing.metadata_waits import Unplaced
+from eventbus.client.producing.serialization import pack_headers
 from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions, check_values

@@ -26,8 +26,8 @@ from eventbus.client.producing.joining import (
     outside_of_calls,
     refuse_transaction,
 )
-from eventbus.client.producing.look_ups import LookUps, Unplaced
-from eventbus.client.producing.packing import pack_headers, packer_of, unnamed
+from eventbus.client.producing.metadata_waits import LookUps, Unplaced
+from eventbus.client.producing.serialization import pack_headers, packer_of, unnamed
 from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendOptions, check_values

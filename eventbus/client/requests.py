@@ -19,7 +19,7 @@ from eventbus.backends.clock import Timers
 from eventbus.client.consumer import Consumer
 from eventbus.client.host import Host
 from eventbus.client.producing.joining import refuse_waiting
-from eventbus.client.producing.packing import pack_headers
+from eventbus.client.producing.serialization import pack_headers
 from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
 from eventbus.client.sending import SendOptions
 from eventbus.errors import (

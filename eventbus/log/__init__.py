@@ -1,10 +1,10 @@
 """The log: batches in segments, in order, on disk or in memory. Synchronous; all I/O goes through one seam.
 
-- ``partition_log``, ``segment``, ``index``, ``walk``: append and read
+- ``partition_log``, ``segment``, ``index``, ``batch_iterator``: append and read
 - ``commit``, ``journal``: flushes, also a failed one (``LogPoisoned``), and the redo journal of wide commits
 - ``storage``, ``memory``: the only modules that do I/O; a full disk and other errors of the system
 - ``recovery``, ``checkpoints``, ``metadata``, ``leftovers``, ``reserve``: opening after a crash, and the small files
-- ``retention``, ``cleaner``, ``newest``, ``swap``: deletion and compaction
+- ``retention``, ``cleaner``, ``offset_map``, ``swap``: deletion and compaction
 - ``producers``, ``producer_state``, ``snapshot``, ``transaction_index``: idempotence and aborted transactions
 - ``reader``, ``inspect``, ``repair``: other processes, ``eventbus log verify`` and ``eventbus log repair``
 """

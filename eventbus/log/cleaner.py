@@ -33,7 +33,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET
-from eventbus.log.newest import MAX_KEYS, NewestOffsets, type_of
+from eventbus.log.offset_map import MAX_KEYS, NewestOffsets, type_of
 from eventbus.log.retention import newest_timestamp_ms
 from eventbus.log.segment import Segment
 from eventbus.log.storage import Buffer, Storage

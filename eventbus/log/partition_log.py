@@ -19,6 +19,7 @@ from typing import NamedTuple, cast
 
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
 from eventbus.log import recovery, retention, swap
+from eventbus.log.batch_iterator import batch_bounds
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import part_place, part_target
 from eventbus.log.leftovers import remove_directory
@@ -27,7 +28,6 @@ from eventbus.log.producer_state import CachedBatch
 from eventbus.log.producers import LogProducers
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Buffer, File, OutOfDescriptors, Storage, storage_error, write_atomic
-from eventbus.log.walk import batch_bounds
 from eventbus.log.wall_time import WallTime
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, WritableBuffer, patch_offsets, stamp_log_append_time
 from eventbus.records.control import EndTransactionMarker

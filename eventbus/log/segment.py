@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from eventbus.log.batch_iterator import batch_bounds, skip_to, walk
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET, IndexFile, OffsetIndex, TimeIndex
 from eventbus.log.storage import Buffer, Storage
-from eventbus.log.walk import batch_bounds, skip_to, walk
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, iter_batches
 from eventbus.records.crc import crc32c
 from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp

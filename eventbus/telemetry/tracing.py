@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from eventbus.client.handling.here import here
 from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
-from eventbus.client.producing.packing import pack_headers
+from eventbus.client.producing.serialization import pack_headers
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, Header, Headers, RecordMetadata
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventbus.backends.outside import readable_outside
+from eventbus.backends.shared_reader import readable_outside
 from eventbus.errors import ConfigError
 from spark_sinks.landing import table_of
 from spark_sinks.source.origin import Origin

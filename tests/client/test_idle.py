@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, GroupMetadata
-from eventbus.client.handling.handovers import Handovers
+from eventbus.client.handling.revocation import Handovers
 from eventbus.coordinator.requests import GroupDescription
 from eventbus.testing import TestBus
 from eventbus.testing.clock import FakeClock

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from eventbus import EventBus
-from eventbus.backends.outside import readable_outside
+from eventbus.backends.shared_reader import readable_outside
 from eventbus.errors import ConfigError, StorageFull
 from eventbus.log.memory import MemoryStorage
 from eventbus.log.reader import LogReader

@@ -20,7 +20,7 @@ from eventbus.backends.base import ProducerConfig
 from eventbus.backends.kafka import producer as producers
 from eventbus.backends.kafka.backend import KafkaBackend
 from eventbus.backends.urls import open_backend
-from eventbus.client.producing import look_ups
+from eventbus.client.producing import metadata_waits
 from eventbus.errors import BufferExhausted, KafkaError, RequestTimedOut, UnknownTopicOrPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
 from tests.support import values_of
@@ -41,11 +41,11 @@ class Door:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = threading.Event()
-        self.look_ups = 0
+        self.metadata_waits = 0
         ask = KafkaBackend.partition_count
 
         def wait_and_ask(backend: KafkaBackend, topic: str) -> int:
-            self.look_ups += 1
+            self.metadata_waits += 1
             assert self.is_open.wait(PATIENCE_SECONDS), "the event loop waits for the look-up"
             return ask(backend, topic)
 
@@ -69,7 +69,7 @@ async def test_records_for_a_topic_never_heard_of_wait_for_the_look_up_and_not_t
     async with bus_and_later(served, topic) as bus:
         first = bus.send_nowait(topic, b"0", on_delivery=lambda at, error: told.append(-1 if at is None else at.offset))
         others = [bus.send_nowait(topic, b"%d" % number) for number in range(1, 4)]
-        assert not first.done() and door.look_ups <= 1
+        assert not first.done() and door.metadata_waits <= 1
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bus.send, topic, b"4")
             tasks.start_soon(bus.send_many, topic, [b"5", b"6"])
@@ -78,7 +78,7 @@ async def test_records_for_a_topic_never_heard_of_wait_for_the_look_up_and_not_t
         metadata = await first
         assert (metadata.topic, metadata.partition, metadata.offset) == (topic, 0, 0)
         assert [(await other).offset for other in others] == [1, 2, 3]
-        assert told == [0] and door.look_ups == 1
+        assert told == [0] and door.metadata_waits == 1
         assert await values_of(bus, topic) == [b"%d" % number for number in range(7)]
 
 
@@ -106,7 +106,7 @@ async def test_what_waits_for_a_look_up_is_bounded_and_given_up_with_the_bus(
     served: Node, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     door = Door(monkeypatch)
-    monkeypatch.setattr(look_ups, "_PARKED", 1_000)
+    monkeypatch.setattr(metadata_waits, "_PARKED", 1_000)
     bus = EventBus(bus_url(served.bootstrap), drain_timeout_ms=100)
     async with bus:
         deliveries = [bus.send_nowait(topic, b"x") for _ in range(1_000)]

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus.errors import CorruptRecord, OutOfOrderSequence, StorageError
+from eventbus.log.batch_iterator import walk
 from eventbus.log.cleaner import Cleaning, LastBatch, Stale, carry_out, cleanable, last_batches
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.segment import Segment
 from eventbus.log.storage import FileStorage, MemoryStorage, Storage
-from eventbus.log.walk import walk
 from eventbus.records import (
     BatchBuilder,
     ControlType,

@@ -8,11 +8,11 @@ import os
 import anyio
 
 from eventbus.backends.process_exit import ContainedTasks
-from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.drivers import Shared
 from eventbus.client.handling.exactly_once import ExactlyOnce
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
 from eventbus.client.handling.partition_work import PartitionWork
+from eventbus.client.handling.poison_pill import CrashMarks
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.work_actions import Commit
 from eventbus.client.transaction import Transaction

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.drivers import Shared, commit_now
 from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
+from eventbus.client.handling.forwarding import TAKEN_OVER, send
 from eventbus.client.handling.handlers import ProducerFunction
-from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.offset_commits import REBALANCED
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.waits import tried

@@ -12,8 +12,8 @@ import anyio
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
 from eventbus.backends.histogram import SECONDS, Histogram
+from eventbus.client.handling.forwarding import Moves, is_final
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.moves import Moves, is_final
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Commit
 from eventbus.errors import (

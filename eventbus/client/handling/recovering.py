@@ -12,12 +12,12 @@ import msgspec
 from eventbus.backends.base import Backend, BackendConsumer, ConsumerConfig
 from eventbus.backends.clock import Clock
 from eventbus.broker import TopicDescription, TopicSpec
-from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.forwarding import Moves
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.moves import Moves
 from eventbus.client.handling.offset_commits import OffsetCommits
 from eventbus.client.handling.partition_driver import PartitionDriver
+from eventbus.client.handling.poison_pill import CrashMarks
 from eventbus.client.handling.retries import Retries
 from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.handling.waits import Wait

@@ -30,18 +30,18 @@ from eventbus.client.handling.delayed import Delayed, DelayedOnce, Retried
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.drivers import ByWorkers, InOrder, Shared
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
+from eventbus.client.handling.external_offsets import places_of
 from eventbus.client.handling.failing import OnEnded
+from eventbus.client.handling.forwarding import Moves
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.handovers import Handovers, transactional_id_of
 from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.missing_topics import MissingTopics
-from eventbus.client.handling.moves import Moves
 from eventbus.client.handling.offset_commits import OffsetCommits
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
 from eventbus.client.handling.recovering import recovering_of, recovery_of
+from eventbus.client.handling.revocation import Handovers, transactional_id_of
 from eventbus.client.handling.schema_wait import SchemaWait
-from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.unfinished import fate_of, log_lost, unfinished_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from eventbus.broker.descriptions import FetchData
 from eventbus.errors import KafkaError, UnknownTopicOrPartition
-from eventbus.log.walk import batch_bounds
+from eventbus.log.batch_iterator import batch_bounds
 from eventbus.protocol import Buffer
 from eventbus.protocol import messages as m
 from eventbus.records.batch import HEADER_BYTES

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from dlq import Reject, Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.backends.urls import broker_config
-from eventbus.client.handling.moves import Moves
+from eventbus.client.handling.forwarding import Moves
 from eventbus.recovery import RetryOrder
 from eventbus.testing import FakeClock
 from eventbus.testing.bus import bus_on
