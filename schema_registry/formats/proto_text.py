@@ -45,7 +45,7 @@ def proto_text(files: FileDescriptorSet, *, in_order: bool = False, extensions: 
     return "\n".join("".join(f"{line}\n" for line in block) for block in blocks)
 
 
-def _with_custom_options(files: FileDescriptorSet) -> FileDescriptorProto:
+def with_custom_options(files: FileDescriptorSet) -> FileDescriptorProto:
     """Read the last file again with the types that it imports, because custom options are unknown fields without."""
     file = files.file[-1]
     if all(one.name != "google/protobuf/descriptor.proto" for one in files.file):
@@ -59,7 +59,7 @@ def _with_custom_options(files: FileDescriptorSet) -> FileDescriptorProto:
 
 class _Printer:
     def __init__(self, files: FileDescriptorSet, in_order: bool, extensions: bool) -> None:
-        self.content = _with_custom_options(files)
+        self.content = with_custom_options(files)
         self.in_order = in_order
         self.extensions = extensions
         self.known = frozenset(name for file in files.file for name in _symbols(file))

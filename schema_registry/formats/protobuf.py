@@ -18,7 +18,7 @@ from schema_registry.compatibility.findings import Finding
 from schema_registry.compatibility.proto_shapes import Shapes
 from schema_registry.compatibility.warehouse import TARGETS, TableFinding
 from schema_registry.formats.errors import InvalidSchema
-from schema_registry.formats.proto_text import proto_text
+from schema_registry.formats.proto_text import proto_text, with_custom_options
 from schema_registry.formats.protoc import FileDescriptorProto, FileDescriptorSet, compiled, descriptor
 from schema_registry.formats.references import Resolve, closure, in_order
 from serdes.registry import Reference, SchemaText
@@ -34,12 +34,20 @@ def parse_protobuf(text: SchemaText, resolve: Resolve, *, is_new: bool) -> Proto
     if sum(map(_types, (*files.file[-1].message_type, *files.file[-1].enum_type))) > MAX_TYPES:
         raise InvalidSchema(f"it has more than {MAX_TYPES:,} messages and enums", "", "PROTOBUF")
     parsed = ProtobufSchema(files, text)
-    if is_new and parsed.canonical != text.schema and files.file[-1] != compiled(parsed.canonical, texts).file[-1]:
+    if is_new and parsed.canonical != text.schema and not _is_same(files, compiled(parsed.canonical, texts)):
         raise InvalidSchema(
             "it has content that a .proto file cannot express: options without a definition, or an order of fields and "
             "messages that no text has. Register the .proto file", "", "PROTOBUF",
         )  # fmt: skip
     return parsed
+
+
+def _is_same(files: FileDescriptorSet, others: FileDescriptorSet) -> bool:
+    # The assignments (meta).tags = "A" and (meta).tags = "B" are two unknown fields, but one field of a known type.
+    if files.file[-1] == others.file[-1]:
+        return True
+    one, other = (with_custom_options(each).SerializeToString(deterministic=True) for each in (files, others))
+    return one == other
 
 
 def _types(one: DescriptorProto | EnumDescriptorProto) -> int:

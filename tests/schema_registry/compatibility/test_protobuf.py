@@ -276,6 +276,16 @@ def test_text_and_descriptor_are_one_schema_and_nothing_is_lost(text: str) -> No
     assert schema.formatted("resolved") == schema.canonical
 
 
+def test_parts_of_an_option_that_are_assigned_one_by_one_are_one_option() -> None:
+    """They are two unknown fields of the compiler's descriptor, and one option of the stored text."""
+    options = '(confluent.field_meta).tags = "PII", (confluent.field_meta).tags = "PRIVATE"'
+    text = f'syntax = "proto3"; import "confluent/meta.proto"; message M {{ string a = 1 [{options}]; }}'
+    schema = parsed(text, "PROTOBUF")
+    assert '(confluent.field_meta) = { tags: "PII" tags: "PRIVATE" }' in schema.canonical
+    for sent in (compiled(text, {}).file[-1].SerializeToString(), base64.b64decode(schema.formatted("serialized"))):
+        assert parsed(base64.b64encode(sent).decode(), "PROTOBUF").canonical == schema.canonical
+
+
 def test_a_descriptor_with_options_that_nothing_defines_is_refused() -> None:
     file = FileDescriptorProto(name="a.proto", message_type=[{"name": "M"}])
     file.message_type[0].options.MergeFromString(b"\x82\xb5\x18\x01x")  # 50000: "x"
