@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 MODULES = {
     "import eventbus": ("import eventbus", 53),
     "import EventBus": ("from eventbus import EventBus", 134),
-    'EventBus("memory://")': ("from eventbus import EventBus; EventBus('memory://')", 376),
+    'EventBus("memory://")': ("from eventbus import EventBus; EventBus('memory://')", 377),
     "eventbus --version": ("import eventbus.cli; eventbus.cli.main(['--version'])", 54),
 }
 """The modules in `sys.modules` after a program. A bare interpreter has about 30."""
@@ -184,12 +184,12 @@ async def wire(url: str, kind: str) -> AsyncGenerator[Operation]:
 
 
 PATHS: dict[str, tuple[Callable[[str], AbstractAsyncContextManager[Operation]], Counts]] = {
-    "publish": (publish, Counts(120, 3.5, 1.2, 110)),
-    "publish and handle": (publish_and_handle, Counts(480, 6.5, 1.4, 110)),
-    "failing record": (partial(publish_and_handle, fails=True), Counts(2_800, 18, 5.5, 3_300)),
+    "publish": (publish, Counts(103, 3.5, 1.2, 110)),
+    "publish and handle": (publish_and_handle, Counts(300, 6.5, 1.4, 110)),
+    "failing record": (partial(publish_and_handle, fails=True), Counts(1_850, 12.5, 4.2, 3_300)),
     "send_many of 1,000": (send_many, Counts(6_500, 5.5, 1.4, 41_000)),
-    "transaction": (transaction, Counts(730, 9, 3.3, 1_150)),
-    "produce request": (partial(wire, kind="Produce"), Counts(180, 3.5, 1.2, 190)),
+    "transaction": (transaction, Counts(700, 9, 3.3, 1_150)),
+    "produce request": (partial(wire, kind="Produce"), Counts(170, 3.5, 1.2, 190)),
     "fetch request": (partial(wire, kind="Fetch"), Counts(80, 0.5, 0, 0)),
 }
 """Each path with the bounds of its counts, a little above the counts themselves, because a timer may fire in a window.

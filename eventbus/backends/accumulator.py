@@ -140,7 +140,7 @@ class Accumulator:
                 producer.unwaited = 0
                 await anyio.lowlevel.checkpoint()
             if producer.flushes:
-                producer.engine.flushes.begin()
+                producer.engine.flushes.begin_soon()
         if not producer.acks:
             offset = -1
         topic, partition = topic_partition

@@ -225,7 +225,10 @@ class BackendConsumer(Protocol):
     def assignment(self) -> list[TopicPartition]: ...
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
-        """Return available records, one entry per partition; wait up to ``max_wait_ms`` for the first record."""
+        """Return available records, one entry per partition; wait up to ``max_wait_ms`` for the first record.
+
+        The event loop turns in each call, so a loop of fetches keeps no other task from running.
+        """
         ...
 
     def passed(self) -> dict[TopicPartition, int]:

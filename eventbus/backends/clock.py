@@ -47,8 +47,7 @@ class Timers(Protocol):
 class RealTimers:
     """The event loop's timers."""
 
-    def current_time(self) -> float:
-        return anyio.current_time()
+    current_time = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
@@ -57,9 +56,9 @@ class RealTimers:
         return anyio.move_on_after(seconds, shield=shield)
 
 
-def stopwatch_of(timers: Timers) -> Callable[[], float]:
-    """Return a cheap function for the timers' seconds, for frequent measurements. Only differences are meaningful."""
-    return time.monotonic if isinstance(timers, RealTimers) else timers.current_time
+def deadline_after(seconds: float) -> float:
+    """Return the real time in ``seconds``, as the deadline of a cancel scope. Its clock is that of the library."""
+    return anyio.current_time() + seconds
 
 
 def timers_of(clock: Clock) -> Timers:

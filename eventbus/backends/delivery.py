@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Generator
 from contextvars import copy_context
@@ -22,6 +24,8 @@ OnDelivery = Callable[[RecordMetadata | None, EventBusError | None], None]
 
 def this_loop() -> Any:
     """Return the event loop of this task; None outside of a task."""
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop()
     try:
         return anyio.lowlevel.current_token().native_token
     except RuntimeError:

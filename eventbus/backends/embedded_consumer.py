@@ -11,6 +11,7 @@ import anyio
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.engine import Engine
 from eventbus.backends.membership import GiveUp, Membership, Sight
+from eventbus.backends.wake import Wake
 from eventbus.errors import (
     ConfigError,
     CorruptRecord,
@@ -69,7 +70,7 @@ class EmbeddedConsumer:
         self._in_hand: list[tuple[FetchedRecords, int]] = []
         """Fetched records that were not returned yet, with their size in bytes; those of revoked partitions are
         removed."""
-        self._event: anyio.Event | None = None
+        self._wake = Wake()
         self._closed = False
 
     # what to read ----------------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class EmbeddedConsumer:
             for topic_partition in list(self._held):
                 self._drop(topic_partition)
         elif self._member is None:
-            self._member = Membership(self._engine, self._config, group, self._wake, self._lost)
+            self._member = Membership(self._engine, self._config, group, self._wake.set, self._lost)
             self._engine.add_member(self._member)
         self._know(self._subscribed())
         self._refresh()
@@ -162,7 +163,7 @@ class EmbeddedConsumer:
 
     def _topics_changed(self) -> None:
         self._stale = True
-        self._wake()
+        self._wake.set()
 
     def _take(self, topic_partition: TopicPartition) -> None:
         if topic_partition in self._held:
@@ -182,7 +183,7 @@ class EmbeddedConsumer:
         self._in_hand = [entry for entry in self._in_hand if (entry[0].topic, entry[0].partition) != topic_partition]
         self._engine.unlisten(topic_partition, self._on_advance)
         self.on_revoked(topic_partition)
-        self._wake()  # a call of `positions` may wait for it
+        self._wake.set()  # a call of `positions` may wait for it
 
     # the group -------------------------------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class EmbeddedConsumer:
             self._engine.unlisten(listened, self._on_offsets)
 
     def _on_offsets(self, topic_partition: TopicPartition) -> None:
-        self._wake()
+        self._wake.set()
 
     def _starting_offset(self, topic_partition: TopicPartition) -> int:
         group = self._config.group
@@ -344,39 +345,20 @@ class EmbeddedConsumer:
     def _on_advance(self, topic_partition: TopicPartition) -> None:
         self._ready[topic_partition] = None
         if topic_partition not in self._paused:
-            self._wake()
-
-    def _wake(self) -> None:
-        event, self._event = self._event, None
-        if event is not None:
-            event.set()
-
-    def _next_wake(self) -> anyio.Event:
-        """Return the event that is set when there may be something to do; several tasks may wait for it."""
-        if self._event is None:
-            self._event = anyio.Event()
-        return self._event
+            self._wake.set()
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
         wait_ms = self._config.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms
         member = self._member
-        if member is None:
-            return await self._fetch(None, wait_ms)
-        self._lost_place = False
-        member.poll_begins()
-        try:
-            return await self._fetch(member, wait_ms)
-        finally:
-            member.poll_ends()
-            self._engine.due_by(member.poll_deadline_ms)
-
-    async def _fetch(self, member: Membership | None, wait_ms: int) -> list[FetchedRecords]:
-        """Fetch once. Returns early, with nothing, if a position has passed offsets without readable records
-        (KAFKA-12980)."""
+        if member is not None:
+            self._lost_place = False
+            member.poll_begins()
         deadline = -1.0
         has_passed = False
         timers = self._engine.timers
         try:
+            if self._ready:  # otherwise the event loop turns while this waits for a record
+                await anyio.lowlevel.checkpoint()
             while True:
                 if self._stale:
                     self._refresh()
@@ -390,20 +372,21 @@ class EmbeddedConsumer:
                     await anyio.lowlevel.checkpoint()
                     continue  # there may already be records after the offsets that were passed
                 if has_passed and not self._in_hand:
-                    break
-                # No await between the check and this line: everything that arrives from here on sets the event.
-                event = self._next_wake()
+                    break  # early, with nothing: a position has passed offsets without readable records (KAFKA-12980)
+                now = timers.current_time()
                 if deadline < 0:
-                    deadline = timers.current_time() + wait_ms / 1000
-                with timers.move_on_after(deadline - timers.current_time()) as scope:
-                    await event.wait()
-                if scope.cancelled_caught:
+                    deadline = now + wait_ms / 1000
+                self._wake.clear()  # no await since the check: nothing that has arrived is missed
+                if not await self._wake.wait(deadline - now, timers):
                     break
         except BaseException:
             for records, _ in reversed(self._in_hand):  # cancelled: the records are fetched again
                 self._positions[TopicPartition(records.topic, records.partition)] = records.offsets[0]
             self._in_hand = []
             raise
+        finally:
+            if member is not None:
+                self._engine.due_by(member.poll_ends())
         in_hand, self._in_hand = self._in_hand, []
         return [records for records, _ in in_hand]
 
@@ -423,7 +406,7 @@ class EmbeddedConsumer:
                 del self._ready[topic_partition]  # it has moved, but its start is not known
                 continue
             try:
-                records, size_bytes = self._fetch_partition(topic_partition, budget_bytes)
+                records, size_bytes, has_more = self._fetch_partition(topic_partition, budget_bytes)
             except EventBusError as error:
                 # Move it to the end of the queue, so that the others are read while it fails.
                 self._ready.pop(topic_partition, None)
@@ -434,9 +417,10 @@ class EmbeddedConsumer:
                 raise
             # Move it to the end of the queue: a busy partition must not starve the others.
             self._ready.pop(topic_partition, None)
+            if has_more:
+                self._ready[topic_partition] = None
             if records is None:
                 continue
-            self._ready[topic_partition] = None
             if records.offsets:
                 self._in_hand.append((records, size_bytes))
             else:
@@ -447,7 +431,10 @@ class EmbeddedConsumer:
                 break
         return has_passed
 
-    def _fetch_partition(self, topic_partition: TopicPartition, max_bytes: int) -> tuple[FetchedRecords | None, int]:
+    def _fetch_partition(
+        self, topic_partition: TopicPartition, max_bytes: int
+    ) -> tuple[FetchedRecords | None, int, bool]:
+        """Return the next records, their size, and whether there are more after them."""
         position = self._positions[topic_partition]
         broker = self._engine.broker
         try:
@@ -457,13 +444,14 @@ class EmbeddedConsumer:
             data = broker.fetch(topic_partition, fresh, max_bytes, self._config.isolation)
             position = fresh
         if not data.records:
-            return None, 0
+            return None, 0, False
         topic, partition = topic_partition
         records = fetched_records(
             data.records, topic, partition, position, check_crcs=self._config.check_crcs, aborted=data.aborted
         )
         self._positions[topic_partition] = records.next_offset
-        return records, len(data.records)
+        end = data.last_stable_offset if self._config.isolation else data.high_watermark
+        return records, len(data.records), records.next_offset < end
 
     def _reset_after(self, topic_partition: TopicPartition, position: int, error: OffsetOutOfRange) -> int:
         """Apply Kafka's ``auto.offset.reset`` to a position that retention passed, and always log it."""
@@ -495,7 +483,8 @@ class EmbeddedConsumer:
         while partition in self._unplaced:
             self._place(partition)
             if partition in self._unplaced:
-                await self._next_wake().wait()
+                self._wake.clear()
+                await self._wake.wait()
 
     def _check_held(self, partition: TopicPartition) -> None:
         if partition not in self._held:
@@ -583,7 +572,7 @@ class EmbeddedConsumer:
             if self._engine.is_open:  # else all members are gone: the next process that opens the log removes them
                 member.leave("the consumer was closed")
                 self._engine.deadline_changed()
-        self._wake()
+        self._wake.set()
 
 
 def _nothing(topic_partition: TopicPartition) -> None:

@@ -18,6 +18,7 @@ from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
 from eventbus.backends.delivery import BatchDelivery, this_loop
 from eventbus.backends.embedded_transactions import ProducerTransactions
 from eventbus.backends.engine import Engine, Queued
+from eventbus.backends.wake import Wake
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -82,8 +83,8 @@ class EmbeddedProducer:
         self.home = this_loop()
         """The event loop in which outcomes are set."""
         self._closed = False
-        self._opened = anyio.Event()
-        self._stored = anyio.Event()
+        self._opened = Wake()
+        self._stored = Wake() if config.linger_ms else self._opened
 
     def partition_count(self, topic: str) -> int:
         return self.engine.partition_count(topic)
@@ -214,7 +215,7 @@ class EmbeddedProducer:
             return
         delivery.resolve(info.base_offset if self.acks else -1, info.timestamp_ms)
         if self.flushes:
-            self.engine.flushes.begin()
+            self.engine.flushes.begin_soon()
 
     def _stored_in(
         self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery
@@ -270,7 +271,7 @@ class EmbeddedProducer:
             # A loop, because records sent during a flush gather in the next batches.
             while True:
                 if not self._open and not self._unsettled:
-                    self._opened = self._stored = anyio.Event()
+                    self._opened.clear()
                     await self._opened.wait()
                 else:
                     # Draining does not yield if nothing waits for the disk. A delivery callback that sends the next
@@ -281,14 +282,14 @@ class EmbeddedProducer:
             tasks.start_soon(self._close_after_linger)
             while True:  # full batches are settled while others linger
                 if not self._unsettled:
-                    self._stored = anyio.Event()
+                    self._stored.clear()
                     await self._stored.wait()
                 await self.settle()
 
     async def _close_after_linger(self) -> None:
         while True:
             if not self._open:
-                self._opened = anyio.Event()
+                self._opened.clear()
                 await self._opened.wait()
             await self.engine.timers.sleep(self.config.linger_ms / 1000)
             self.close_open()

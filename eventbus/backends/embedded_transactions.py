@@ -359,8 +359,9 @@ class ProducerTransactions:
         self._go_on_after(end)
 
     async def _wait_durable(self, topic_partition: TopicPartition, offset: int) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._engine.flushes.wait_durable(topic_partition, offset)
+        if not self._engine.broker.is_durable(topic_partition, offset):
+            with anyio.CancelScope(shield=True):
+                await self._engine.flushes.wait_flushed(topic_partition, offset)
 
     def _go_on_after(self, end: TransactionEnd) -> None:
         if self._end is end:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
@@ -34,13 +35,19 @@ class EventLoop:
     """A running event loop. `from_thread` may be called in any thread, the rest only in the loop's own."""
 
     def __init__(
-        self, call_soon: Callable[..., object], from_thread: Callable[..., object], new_outcome: Callable[[], Outcome]
+        self,
+        call_soon: Callable[..., object],
+        from_thread: Callable[..., object],
+        new_outcome: Callable[[], Outcome],
+        call_later: Callable[[float, Callable[[], object]], object] | None = None,
     ) -> None:
         self.call_soon = call_soon
         """Calls a function in the next turn of the loop. The function must not raise: trio would end the program."""
         self.from_thread = from_thread
         """Does what `call_soon` does, from another thread. Raises RuntimeError if the loop has ended."""
         self.new_outcome = new_outcome
+        self.call_later = call_later
+        """Calls a function after so many seconds. None for trio, whose timers are cancel scopes."""
 
     @classmethod
     def running(cls) -> EventLoop:
@@ -50,7 +57,12 @@ class EventLoop:
         except anyio.NoEventLoopError:
             native = asyncio.get_running_loop()  # a server's callbacks run outside of tasks, where anyio sees no loop
         if isinstance(native, asyncio.AbstractEventLoop):
-            return cls(native.call_soon, native.call_soon_threadsafe, lambda: _AsyncioOutcome(native.create_future()))
+            return cls(
+                native.call_soon,
+                native.call_soon_threadsafe,
+                partial(_AsyncioOutcome, loop=native),
+                native.call_later,
+            )
         return _on_trio()
 
     def call_from_thread(self, function: Callable[[], _Result]) -> _Result:
@@ -75,18 +87,10 @@ def _on_trio() -> EventLoop:
     return EventLoop(token.run_sync_soon, token.run_sync_soon, lambda: _TrioOutcome(trio.Event()))
 
 
-class _AsyncioOutcome:
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[KafkaError | None]) -> None:
-        self._future = future
-
+class _AsyncioOutcome(asyncio.Future["KafkaError | None"]):
     def __call__(self, error: KafkaError | None, /) -> None:
-        if not self._future.done():  # it is if the task was cancelled
-            self._future.set_result(error)
-
-    def __await__(self) -> Generator[Any, Any, KafkaError | None]:
-        return self._future.__await__()
+        if not self.done():  # it is if the task was cancelled
+            self.set_result(error)
 
 
 class _TrioOutcome:

@@ -23,6 +23,7 @@ from eventbus.backends.histogram import Histogram
 from eventbus.broker import Broker
 from eventbus.errors import KafkaError, StorageError, UnknownTopicOrPartition
 from eventbus.log.commit import Flush
+from eventbus.log.partition_log import PartitionLog
 from eventbus.log.storage import OutOfDescriptors, storage_error
 from eventbus.types import TopicPartition
 
@@ -63,19 +64,16 @@ class _Running:
 
 
 class _Waiter:
-    """A waiting callback: for a record if ``topic_partition`` is set, else for a flush."""
+    """A waiting callback: for a record if ``log`` is set, else for a flush."""
 
-    __slots__ = ("flush_number", "flushes_left", "offset", "then", "topic_id", "topic_partition")
+    __slots__ = ("flush_number", "flushes_left", "log", "offset", "then")
 
-    def __init__(
-        self, then: Then, flush_number: int, topic_partition: TopicPartition | None, offset: int, topic_id: str
-    ) -> None:
+    def __init__(self, then: Then, flush_number: int, log: PartitionLog | None = None, offset: int = -1) -> None:
         self.then = then
         self.flush_number = flush_number
-        self.topic_partition = topic_partition
+        self.log = log
+        """The log of the record. A later topic of the same name has another log, with other records."""
         self.offset = offset
-        self.topic_id = topic_id
-        """The id of the topic when the record was written. A later topic of the same name has other records there."""
         self.flushes_left = _MAX_FLUSHES
 
 
@@ -128,8 +126,9 @@ class Flushes:
 
         Raises what `when_durable` passes to its callback: then nothing was promised.
         """
-        outcome = self.loop().new_outcome()
-        self._wait(_Waiter(outcome, 0, topic_partition, offset, self._broker.topic_id(topic_partition.topic)))
+        outcome = (self.event_loop or self.loop()).new_outcome()
+        self._waiters.append(_Waiter(outcome, 0, self._broker.log(topic_partition), offset))
+        self.begin_soon()
         error = await outcome
         if error is not None:
             raise error
@@ -138,7 +137,8 @@ class Flushes:
         """Return when everything appended so far is on disk, whatever the policy. Raises StorageError."""
         if self._broker.has_unsynced or self._running is not None:
             outcome = self.loop().new_outcome()
-            self._wait(self._for_all(outcome))
+            self._waiters.append(self._for_all(outcome))
+            self.begin_soon()
             error = await outcome
             if error is not None:
                 raise error
@@ -157,7 +157,8 @@ class Flushes:
         if durable:
             self._call(then, None)
         else:
-            self._wait(_Waiter(then, 0, topic_partition, offset, self._broker.topic_id(topic_partition.topic)))
+            self._waiters.append(_Waiter(then, 0, self._broker.log(topic_partition), offset))
+            self.begin_soon()
 
     def when_flushed(self, then: Then) -> None:
         """Call ``then`` when everything appended so far is as durable as the log's policy promises.
@@ -169,31 +170,33 @@ class Flushes:
         elif not (self._broker.has_unsynced or self._running):
             self._call(then, self._health())
         else:
-            self._wait(self._for_all(then))
+            self._waiters.append(self._for_all(then))
+            self.begin_soon()
 
     def _for_all(self, then: Then) -> _Waiter:
         """Return a waiter for the next flush that covers all appends; a running flush may have begun before the last
         append."""
-        return _Waiter(then, self._begun + self._broker.has_unsynced, None, -1, "")
-
-    def _wait(self, waiter: _Waiter) -> None:
-        self._waiters.append(waiter)
-        if self._running is None and not self._is_called:
-            self._is_called = True
-            self.loop().call_soon(self._begin_for_waiters)
-
-    def _begin_for_waiters(self) -> None:
-        self._is_called = False
-        if self._waiters and not self._is_closed:
-            self._guarded(self.begin)
+        return _Waiter(then, self._begun + self._broker.has_unsynced)
 
     # flushing --------------------------------------------------------------------------------------------------------
+
+    def begin_soon(self) -> None:
+        """Begin a flush with the loop's next turn. It covers all that is appended until then."""
+        if self._running is None and not self._is_called:
+            self._is_called = True
+            (self.event_loop or self.loop()).call_soon(self._guarded, self._begin_called)
+
+    def _begin_called(self) -> None:
+        self._is_called = False
+        if (self._waiters or self._broker.has_unsynced) and not self._is_closed:
+            self.begin()
 
     def begin(self) -> None:
         """Begin a flush, unless one is running. It completes in the background."""
         if self._running is not None:
             return
-        report = functools.partial(self.loop().from_thread, self._guarded, self._complete)
+        loop = self.event_loop or self.loop()
+        report = functools.partial(loop.from_thread, self._guarded, self._complete)
         running = self._running = _Running(self._broker.begin_sync(), self._begun + 1)
         self._begun += 1
         if self._thread is None:
@@ -247,7 +250,7 @@ class Flushes:
             )
         self._is_out_of_descriptors = is_out_of_descriptors
         self._call_waiters(running.error)
-        if not self._is_closed and (self._waiters or (self._waits and self._broker.needs_sync)):
+        if not self._is_closed and (self._waiters or (self._waits and self._broker.has_unsynced)):
             # More was appended meanwhile; its senders wait for it, were cancelled, or never waited.
             self.begin()
 
@@ -256,13 +259,16 @@ class Flushes:
 
         ``failure`` is the error of the flush that has just ended.
         """
-        health = self._health() if any(waiter.topic_partition is None for waiter in self._waiters) else None
+        is_checked, health = False, None
         waiting: list[_Waiter] = []
         known: list[tuple[Then, KafkaError | None]] = []
         for waiter in self._waiters:
             try:
-                if health is not None and waiter.topic_partition is None:
-                    raise health
+                if waiter.log is None:
+                    if not is_checked:  # it looks at every partition
+                        is_checked, health = True, self._health()
+                    if health is not None:
+                        raise health
                 if self._is_done(waiter, failure):
                     known.append((waiter.then, None))
                 else:
@@ -274,18 +280,22 @@ class Flushes:
             self._call(then, error)
 
     def _is_done(self, waiter: _Waiter, failure: Exception | None) -> bool:
-        topic_partition = waiter.topic_partition
-        if topic_partition is None:
+        log = waiter.log
+        if log is None:
             done = waiter.flush_number <= self._done
-        elif self._broker.topic_id(topic_partition.topic) != waiter.topic_id:
-            raise UnknownTopicOrPartition(f"{topic_partition} was deleted before the disk had answered")
+        elif log.closed:
+            raise UnknownTopicOrPartition(f"{log.topic_partition} was deleted before the disk had answered")
         else:
-            done = self._broker.is_durable(topic_partition, waiter.offset)
+            done = waiter.offset < log.high_watermark
+            if not done:
+                log.raise_if_poisoned()
         waiter.flushes_left -= 1
         if not done and not waiter.flushes_left:
             if isinstance(failure, OutOfDescriptors):
                 raise storage_error(failure, f"flushing {self._name}")
-            raise StorageError(f"{_MAX_FLUSHES} flushes have not reached {topic_partition or self._name}: see the log")
+            raise StorageError(
+                f"{_MAX_FLUSHES} flushes have not reached {log.topic_partition if log else self._name}: see the log"
+            )
         return done
 
     def _health(self) -> KafkaError | None:

@@ -163,9 +163,11 @@ class Membership:
     def poll_begins(self) -> None:
         self._in_poll = True
 
-    def poll_ends(self) -> None:
+    def poll_ends(self) -> int:
+        """Return when `beat` leaves the group, unless another poll comes first."""
         self._in_poll = False
-        self.polled()
+        self._last_poll_ms = now_ms = self._host.now_ms()
+        return now_ms + self._config.max_poll_interval_ms + 1
 
     def polled(self) -> None:
         self._last_poll_ms = self._host.now_ms()
@@ -477,7 +479,7 @@ class Membership:
 
     @property
     def poll_deadline_ms(self) -> int:
-        """The time at which `beat` leaves the group, unless a poll comes first; in the past if that cannot happen."""
+        """The time that `poll_ends` returned; in the past while a poll is under way."""
         return -1 if self._in_poll else self._last_poll_ms + self._config.max_poll_interval_ms + 1
 
     def beat(self, now_ms: int) -> None:

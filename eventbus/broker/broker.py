@@ -104,7 +104,7 @@ class Broker:
         offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
         count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
         opener = Opener(logs, self._metadata, self.topic_admin, self._check_open, self._wall_now_ms)
-        self._log, self._open_partition, self._unknown = opener.log, opener.open, opener.refusal
+        self.log, self._open_partition, self._unknown = opener.log, opener.open, opener.refusal
         internal = InternalTopics(config, self.topic_admin, opener, writes, new_topic_id, wall)
         self.groups = Groups(
             count,
@@ -446,7 +446,7 @@ class Broker:
         By time, it is the first record at or after it, or offset -1. The end is what a reader with ``isolation`` may
         see.
         """
-        log = self._log(topic_partition)
+        log = self.log(topic_partition)
         end = log.last_stable_offset if isolation else log.high_watermark
         if at == LATEST:
             return OffsetAndTimestamp(end, -1)
@@ -465,11 +465,11 @@ class Broker:
 
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
         """Return the first offset that can be read."""
-        return self._log(topic_partition).log_start_offset
+        return self.log(topic_partition).log_start_offset
 
     def end_offset(self, topic_partition: TopicPartition) -> int:
         """Return the offset that the next record gets, whether or not those before it may be read yet."""
-        return self._log(topic_partition).log_end_offset
+        return self.log(topic_partition).log_end_offset
 
     def delete_records(self, topic_partition: TopicPartition, before_offset: int, now_ms: int) -> int:
         """Hide records below ``before_offset`` (-1: the high watermark) from readers; return where the log begins.
@@ -480,7 +480,7 @@ class Broker:
         """
         self._check_open()
         check_not_internal(topic_partition.topic, "cut")
-        log = self._log(topic_partition)
+        log = self.log(topic_partition)
         if "delete" not in log.config.cleanup_policy:
             raise PolicyViolation(
                 f"records of {topic_partition} cannot be deleted by offset: its cleanup.policy is "
@@ -500,7 +500,7 @@ class Broker:
 
     def describe_producers(self, topic_partition: TopicPartition) -> list[ProducerDescription]:
         """Return the partition's state of its producers, by producer id."""
-        producers = self._log(topic_partition).producers.states.producers
+        producers = self.log(topic_partition).producers.states.producers
         return [
             ProducerDescription(
                 producer_id,
@@ -533,8 +533,7 @@ class Broker:
     def complete_sync(self, flush: Flush, error: BaseException | None = None) -> None:
         """Move the watermarks that the flush covers. An ``error`` that it raised poisons its log permanently."""
         for log in self._logs.commit.complete(flush, error):
-            partition = self._partitions.get(log.topic_partition)
-            if not self._advances_at_append and partition is not None and partition.log is log:
+            if not self._advances_at_append:
                 self.on_advance(log.topic_partition)
         if self.transactions.prepared:
             self.transactions.finish_prepared(self._now_ms)
@@ -560,7 +559,7 @@ class Broker:
 
         Raises LogPoisoned if it never will be, UnknownTopicOrPartition if its topic was deleted meanwhile.
         """
-        log = self._log(topic_partition)
+        log = self.log(topic_partition)
         if offset < log.high_watermark:
             return True
         log.raise_if_poisoned()

@@ -119,7 +119,7 @@ class BusRun:
         self.watch = HealthWatch(self.runners, self.parts, plan.backend, plan.wedged_after_ms, self._blocked_lately)
         self._stack = AsyncExitStack()
         """The steps of closing, run in reverse order."""
-        self._progress = anyio.Event()
+        self._progress: anyio.Event | None = None
         self._moves = 0
         """Counts the progress of handlers, which `drain` observes."""
         self._draining = anyio.Lock()
@@ -296,7 +296,7 @@ class BusRun:
             self.check("drain")
             if self.phase == "closing" and self.runners:
                 raise ConfigError("drain: the bus is not running any more: its handlers take nothing more")
-            progress = self._progress
+            progress = self._next_progress()
             await self.producers.flush()
             for runner in self.runners:
                 if runner.error is not None:
@@ -312,6 +312,12 @@ class BusRun:
                 return
             await progress.wait()
 
+    def _next_progress(self) -> anyio.Event:
+        """Return the event that is set when a handler makes progress. Most progress is waited for by nobody."""
+        if self._progress is None:
+            self._progress = anyio.Event()
+        return self._progress
+
     def _notify(self) -> None:
         self._moves += 1
         self._tell()
@@ -320,9 +326,11 @@ class BusRun:
         for runner in self.runners:
             if runner.error is not None and self.outcome.failure is None:
                 self.outcome.failure = runner.error
-        self._end_with_handlers()
-        progress, self._progress = self._progress, anyio.Event()
-        progress.set()
+        if self._ends_with_handlers:
+            self._end_with_handlers()
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.set()
 
     def _end_with_handlers(self) -> None:
         """Make `run` return if it ends with the handlers, and all of them have stopped."""
@@ -397,7 +405,7 @@ class BusRun:
     async def _until_all_have_left(self) -> None:
         with self._plan.backend.timers.move_on_after(_REPORT_AFTER_SECONDS) as patience:
             while self._working():
-                await self._progress.wait()
+                await self._next_progress().wait()
         if patience.cancelled_caught and (working := self._working()):
             logger.warning(
                 "closing has waited for %g s for records in flight of %s, and waits up to %g s (drain_timeout_ms); a "
@@ -405,7 +413,7 @@ class BusRun:
                 self._drain_seconds,
             )  # fmt: skip
         while self._working():
-            await self._progress.wait()
+            await self._next_progress().wait()
 
     def _working(self) -> list[str]:
         """Return the names of the handlers that have not ended."""

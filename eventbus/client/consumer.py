@@ -380,7 +380,6 @@ class Consumer(Generic[KeyT, ValueT]):
         if not self._has_subject:
             raise ConfigError("this consumer has nothing to read: subscribe() to topics or assign() partitions first")
         await self._tell_of_losses()
-        await anyio.lowlevel.checkpoint()
         self._ahead.add(await consumer.fetch(timeout_ms))
         self._ahead.passed(consumer.passed())
         # After the fetched records are stored: if a listener raises, none of them is lost.

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
-from eventbus.backends.clock import RealTimers
+from eventbus.backends.clock import deadline_after
 from eventbus.client.handling.functions import name_of, own_function, takes
 from eventbus.client.host import Host
 from eventbus.errors import ConfigError
@@ -92,7 +92,7 @@ class HooksAtWork:
 
     def end(self) -> None:
         """Shorten the remaining time after a second signal, in real time."""
-        self._scope.deadline = min(self._scope.deadline, RealTimers().current_time() + _AT_ONCE_SECONDS)
+        self._scope.deadline = min(self._scope.deadline, deadline_after(_AT_ONCE_SECONDS))
 
 
 def check_hook(when: When, hook: Callable[..., Any]) -> None:

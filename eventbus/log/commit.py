@@ -208,16 +208,18 @@ class GroupCommit:
                 if end_offset > log.high_watermark:
                     log.high_watermark = end_offset
                 self._journaled[log] = None
-                done.append(log)
+                if not log.closed:
+                    done.append(log)
         for work in flush.direct[: max(flush.reached, 0)]:
             work.log.complete_sync(work)
             self._journaled.pop(work.log, None)
-            done.append(work.log)
+            if not work.log.closed:
+                done.append(work.log)
         if error is not None:
             self._fail(flush, error)
         elif flush.empties_journal:
             self._journaled.clear()  # those left were closed or deleted meanwhile
-        return [log for log in done if not log.closed]
+        return done
 
     def close(self) -> None:
         """Flush everything, each byte to its own file, and empty the journal. Then the logs may be closed."""

@@ -398,12 +398,12 @@ class PartitionLog:
     def begin_sync(self) -> Unsynced:
         """Return everything appended so far that is not on disk in its file; pass it to `complete_sync` or
         `take_back`."""
-        files = [segment.file for segment in self._sealed_unsynced]
+        files = [segment.file for segment in self._sealed_unsynced] if self._sealed_unsynced else []
         if self._active is not None and self.log_end_offset > self.recovery_point:
             files.append(self._active.file)
         if self._metadata is not None:
             files.append(self._metadata)
-        caches = self.producers.begin_sync(self.segments) if self.producers.has_unsynced else []
+        caches = self.producers.begin_sync(self.segments)
         files += caches
         work = Unsynced(
             self, files, self._sealed_unsynced, self._metadata, self._unsynced_names, self.log_end_offset, caches
@@ -417,7 +417,8 @@ class PartitionLog:
         """Record that ``work`` is on disk, each byte in its file: all below the snapshot's end is durable."""
         if not synced:
             return
-        self.producers.synced(work.caches)
+        if work.caches:
+            self.producers.synced(work.caches)
         self.recovery_point = max(self.recovery_point, work.end_offset)
         self.high_watermark = max(self.high_watermark, work.end_offset)
 
@@ -464,7 +465,9 @@ class PartitionLog:
             raise self._out_of_range(offset)
         if offset >= max_offset or offset == self.log_end_offset or (max_bytes < HEADER_BYTES and not min_one_batch):
             return b""
-        number = bisect_right(self.segments, offset, key=_base_offset) - 1
+        number = len(self.segments) - 1
+        if offset < self.segments[number].base_offset:
+            number = bisect_right(self.segments, offset, key=_base_offset) - 1
         gaps = self.allows_gaps
         try:
             while True:

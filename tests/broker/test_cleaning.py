@@ -546,7 +546,7 @@ class Machine:
 
     def produce(self) -> None:
         for name in self.random.sample(TOPICS, self.random.randint(1, 3)):
-            log = self.broker._log(TopicPartition(name, 0))
+            log = self.broker.log(TopicPartition(name, 0))
             if log.poisoned:
                 continue
             builder = BatchBuilder()
@@ -567,7 +567,7 @@ class Machine:
 
     def note_acked(self) -> None:
         for name in TOPICS:
-            self.acked[name] = max(self.acked[name], self.broker._log(TopicPartition(name, 0)).high_watermark)
+            self.acked[name] = max(self.acked[name], self.broker.log(TopicPartition(name, 0)).high_watermark)
 
     def clean(self) -> None:
         """As the shell: others go on between the slices."""

@@ -515,7 +515,7 @@ def read_keyed(broker: Broker, isolation: IsolationLevel = IsolationLevel.READ_C
 
 
 def log_end_offset(broker: Broker, tp: TopicPartition) -> int:
-    return broker._log(tp).log_end_offset
+    return broker.log(tp).log_end_offset
 
 
 def run(seed: int, machine: type[Machine] = Machine, steps: int = 38) -> None:

@@ -356,7 +356,7 @@ def test_a_rebalance_is_stored_once_however_many_members_it_has(orders) -> None:
     for client in clients:
         client.join()
     partition = orders.broker.groups.partition_of("g")
-    end = orders.broker._log(partition).log_end_offset
+    end = orders.broker.log(partition).log_end_offset
     orders.now_ms += 3000
     orders.broker.tick(orders.now_ms)
     orders.now_ms += 3000
@@ -365,7 +365,7 @@ def test_a_rebalance_is_stored_once_however_many_members_it_has(orders) -> None:
     assert all(client.assignment for client in clients)
     for client in clients:
         client.beat()
-    assert orders.broker._log(partition).log_end_offset == end + 1
+    assert orders.broker.log(partition).log_end_offset == end + 1
 
 
 def test_a_full_disk_is_told_to_everybody_who_waits(world) -> None:

@@ -271,7 +271,7 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
         async def look() -> None:
             while True:
                 await anyio.lowlevel.checkpoint()
-                found.append([one for one in watch._seen if one.marker is not None])
+                found.append([one for one in watch._callers if one.marker is not None])
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look)

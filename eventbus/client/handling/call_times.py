@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from eventbus.backends.clock import Timers, stopwatch_of
+from eventbus.backends.clock import Timers
 from eventbus.backends.histogram import SECONDS, Histogram
 from eventbus.client.handling.calls import GENERATORS
 
@@ -24,7 +24,7 @@ class CallTimes:
     def __init__(self, timers: Timers, *, by_batch: bool) -> None:
         """``by_batch``: each call takes many records, so each is timed, however quick it is."""
         self.seconds = Histogram(SECONDS)
-        self.now = stopwatch_of(timers)
+        self.now = timers.current_time
         self.is_each = True
         """Each call is timed, because calls are slow or none has been made yet."""
         self._by_batch = by_batch

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 
 import anyio
 
 from eventbus.backends.process_exit import ContainedTasks
+from eventbus.backends.wake import Wake
 from eventbus.client.handling.drivers import Shared
 from eventbus.client.handling.exactly_once import ExactlyOnce
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
@@ -42,7 +44,7 @@ class Delayed(PartitionDriver):
         self._clock = recovering.clock
         self._dispatch = shared.dispatch.of_retries()
         self._most = shared.handler.spec.concurrency or 1
-        self._changed = anyio.Event()
+        self._changed = Wake(self._loop)
         self._at_work: dict[PartitionDriver, Entry] = {}
         self._is_firing = False
         self._numbers = itertools.count()
@@ -91,17 +93,12 @@ class Delayed(PartitionDriver):
     # firing ----------------------------------------------------------------------------------------------------------
 
     def _change(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
     async def _changes(self, seconds: float | None = None) -> None:
         """Return when something has changed, or the time is over."""
-        changed = self._changed
-        if seconds is None:
-            await changed.wait()
-        else:
-            with self._shared.timers.move_on_after(seconds):
-                await changed.wait()
+        self._changed.clear()
+        await self._changed.wait(math.inf if seconds is None else seconds, self._shared.timers)
 
     @property
     def _stops(self) -> bool:

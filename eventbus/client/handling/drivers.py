@@ -229,8 +229,11 @@ class InOrder(PartitionDriver):
     async def _handle(self, call: Call) -> None:
         shared = self._shared
         self._call = call
-        async with shared.turn(self):
+        if shared.turns is None:
             await shared.watch.run_in_order(shared.dispatch, self, call)
+        else:
+            async with shared.turns.of(self):
+                await shared.watch.run_in_order(shared.dispatch, self, call)
         self._call = None
         self.work.ended(call)
 
@@ -359,7 +362,7 @@ async def commit_now(driver: PartitionDriver, shared: Shared, next_offset: int) 
         else:
             shared.commits.succeeded()
             return True
-        driver.wake = anyio.Event()
+        driver.wake.clear()
         if not driver.closing:
             with shared.timers.move_on_after(pause):
                 await driver.wake.wait()

@@ -7,8 +7,6 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import anyio
-
 from eventbus import errors
 from eventbus.backends.base import BackendConsumer
 from eventbus.client.handling.handlers import Handler
@@ -48,7 +46,6 @@ class _Writer:
     """The transactional producer of one partition."""
 
     def __init__(self) -> None:
-        self.turn = anyio.Lock()
         self.producer: Producer | None = None
         self.unsure: tuple[str, Moving] | None = None
         """A transaction with unknown outcome, and the text that it wrote to the offset's metadata if it committed."""
@@ -90,19 +87,20 @@ class Moves:
             self._waiting[topic_partition] = waiting
 
     def has(self, driver: PartitionDriver) -> bool:
-        """Return True if the partition's next commit must be a transaction of this class."""
+        """Return True if the partition's next commit must be a transaction of this class.
+
+        Not where a retry partition has only passed offsets: a transaction here would fence those of `Retried`, which
+        has the same id. The next retry would be aborted and its function called twice.
+        """
         writer = self._writers.get(driver.topic_partition)
-        is_unsure = writer is not None and writer.unsure is not None
+        if writer is not None and writer.unsure is not None:
+            return True
         waiting = self._waiting.get(driver.topic_partition)
-        if waiting is not None:
-            # Where only an offset has passed, a transaction here would fence those of `Retried`, which has the same id:
-            # the next retry would be aborted and its function called twice.
-            only_passes = self._handler.spec.exactly_once and not (is_unsure or driver.moves) and waiting.plan() is None
-            return not only_passes
-        return is_unsure
+        return waiting is not None and waiting.plan() is not None
 
     async def commit(self, driver: PartitionDriver, commit: Commit | None) -> None:
-        """Commit finished records together with the records that they turned into. Raises the errors of a commit.
+        """Commit finished records together with the records that they turned into, in one task. Raises the errors of a
+        commit.
 
         ``commit`` comes from `PartitionWork`. None: there is nothing to commit, or the outcome of the last commit is
         not known yet, and `PartitionWork` decides after that.
@@ -110,15 +108,14 @@ class Moves:
         writer = self._writers.get(driver.topic_partition)
         if writer is None:
             writer = self._writers[driver.topic_partition] = _Writer()
-        async with writer.turn:
-            if driver.abandoned:
-                return
-            if writer.unsure is not None:
-                await self._settle(driver, writer)
-            moving = self._moving(driver, commit)
-            if moving is not None:
-                await self._write(driver, writer, moving)
-                await self._on_stored(driver)
+        if driver.abandoned:
+            return
+        if writer.unsure is not None:
+            await self._settle(driver, writer)
+        moving = self._moving(driver, commit)
+        if moving is not None:
+            await self._write(driver, writer, moving)
+            await self._on_stored(driver)
         await self._close_left()
 
     def _moving(self, driver: PartitionDriver, commit: Commit | None) -> Moving | None:

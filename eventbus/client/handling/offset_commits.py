@@ -12,6 +12,7 @@ import anyio
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
 from eventbus.backends.histogram import SECONDS, Histogram
+from eventbus.backends.wake import Wake
 from eventbus.client.handling.forwarding import Moves, is_final
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.partition_driver import PartitionDriver
@@ -59,11 +60,11 @@ class OffsetCommits:
         self.elsewhere: dict[TopicPartition, int] = {}
         """Offsets for the group to show, with the next commit: where a database begins, or a new retry partition."""
         self._on_moved = on_moved
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._turn = anyio.Lock()
         self._interval_seconds = handler.spec.commit_interval_ms / 1000
-        self._expected = anyio.Event()
+        self._expected = Wake()
         """There will be something to commit."""
-        self._due = anyio.Event()
+        self._due = Wake()
         """Do not wait for the end of the interval."""
         self._failures = 0
         self.last_commit_at: float | None = None
@@ -97,18 +98,17 @@ class OffsetCommits:
         """Commit regularly, for ever; the failures are logged, and tried again at growing intervals."""
         moved_at = 0.0
         while True:
-            if not self._expected.is_set():
+            if not self._expected.is_set:
                 await self._expected.wait()
                 moved_at = self._timers.current_time()
-            self._expected = anyio.Event()
+            self._expected.clear()
             if self._failures:
                 await self._timers.sleep(min(self._interval_seconds * 2**self._failures, _LONGEST_PAUSE_SECONDS))
             else:
                 # Where nothing has finished for long, a little longer does not matter.
                 quiet_seconds = min(self._timers.current_time() - moved_at, 10 * _LONGEST_QUIET_SECONDS)
-                with self._timers.move_on_after(max(self._interval_seconds, quiet_seconds / 10)):
-                    await self._due.wait()
-            self._due = anyio.Event()
+                await self._due.wait(max(self._interval_seconds, quiet_seconds / 10), self._timers)
+            self._due.clear()
             await self.attempt()
             if self.last_commit_at is not None:
                 moved_at = max(moved_at, self.last_commit_at)
@@ -142,7 +142,11 @@ class OffsetCommits:
                 driver.settle()
         # One commit at a time: of two commits in flight for a partition, the earlier could be stored later, and would
         # take the offset back. A record that was moved by then would be read, and moved, a second time.
-        async with self._turn:
+        try:
+            self._turn.acquire_nowait()  # as `async with`, without its look-ups of the library
+        except anyio.WouldBlock:
+            await self._turn.acquire()
+        try:
             moves = self._moves
             unsure = [] if moves is None else [driver for driver in drivers if moves.has(driver)]
             plain: dict[PartitionDriver, Commit] = {}
@@ -155,12 +159,18 @@ class OffsetCommits:
             await self._commit_plainly(plain)
             if moves is not None and moving:
                 await self._commit_moves(moves, moving)
+        finally:
+            self._turn.release()
 
     async def _commit_moves(self, moves: Moves, commits: Mapping[PartitionDriver, Commit | None]) -> None:
         errors: list[EventBusError] = []
-        async with anyio.create_task_group() as tasks:  # each partition has its own transaction
+        if len(commits) == 1:
             for driver, commit in commits.items():
-                tasks.start_soon(self._commit_with, moves, driver, commit, errors)
+                await self._commit_with(moves, driver, commit, errors)
+        else:
+            async with anyio.create_task_group() as tasks:  # each partition has its own transaction
+                for driver, commit in commits.items():
+                    tasks.start_soon(self._commit_with, moves, driver, commit, errors)
         self._on_moved()
         if errors:
             raise errors[0]

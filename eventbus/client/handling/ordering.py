@@ -28,7 +28,7 @@ class Fetch:
 
     def __init__(self, records: FetchedRecords, size_bytes: int) -> None:
         self.records = records
-        self.states = bytearray(len(records))
+        self.states = bytearray(len(records.offsets))
         self.size_bytes = size_bytes
         self.first = 0
         """The first record that is not finished."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
 
+from eventbus.backends.event_loop import EventLoop
+from eventbus.backends.wake import Wake
 from eventbus.client.handling.call_loop import CallLoop
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.waits import Wait
@@ -89,6 +90,7 @@ class PartitionDriver:
         on_commit_due: Callable[[], object] = lambda: None,
     ) -> None:
         self.topic_partition = topic_partition
+        self._loop = EventLoop.running()
         self.blocked = KeysInRetry()
         self.work = PartitionWork(policy or Policy(), self.blocked)
         self._in_transactions = self.work.policy.delivery == "exactly-once"
@@ -108,7 +110,7 @@ class PartitionDriver:
         """No further record is begun at all: the partition moves away, or the handler stops."""
         self.is_queued = False
         """True if it is in the queue of partitions that may have a call for a worker."""
-        self.wake = anyio.Event()
+        self.wake = Wake(self._loop)
         self.awaited: Callable[[], bool] | None = None
         """The partition's task waits until this is true of ``work``."""
         self.scope = anyio.CancelScope()
@@ -139,7 +141,6 @@ class PartitionDriver:
         """Published records that may not be stored yet, each with the offset of the record that caused it."""
         self._on_output_error = on_output_error
         self._thread = get_ident()
-        self._token = anyio.lowlevel.current_token()
 
     @property
     def abandoned(self) -> bool:
@@ -164,9 +165,9 @@ class PartitionDriver:
         """Everything fetched before has been `run`, and nothing from there to ``next_offset`` is for the handler."""
         await self.run(nothing_before(self.topic_partition, next_offset))
 
-    async def rest(self) -> None:
+    def rest(self) -> Awaitable[object]:
         """Return when the partition is woken."""
-        await self.wake.wait()
+        return self.wake.wait()
 
     async def finish(self) -> None:
         """The partition is closing, or in error: return when all that was begun has ended."""
@@ -184,7 +185,7 @@ class PartitionDriver:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the partition is woken, or the condition has become true of ``work``."""
-        self.wake = anyio.Event()
+        self.wake.clear()
         if condition():
             return
         self.awaited = condition
@@ -262,7 +263,7 @@ class PartitionDriver:
     def acknowledge(self, offset: int) -> None:
         """The user reports that a record is finished. From any thread; another one waits for the event loop."""
         if get_ident() != self._thread:
-            anyio.from_thread.run_sync(self.acknowledge, offset, token=self._token)
+            self._loop.call_from_thread(partial(self.acknowledge, offset))
             return
         self.work.acknowledged(offset)
         self._finished_some()

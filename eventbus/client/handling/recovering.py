@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import anyio
 import msgspec
 
 from eventbus.backends.base import Backend, BackendConsumer, ConsumerConfig
@@ -345,7 +344,7 @@ class Recovering:
     async def _changes(self, driver: PartitionDriver) -> bool:
         """Return when something has, or the partition is woken. False: it stops."""
         if not (driver.closing or driver.error):
-            driver.wake = anyio.Event()
+            driver.wake.clear()
             self.on_change(driver.wake.set)
             await driver.wake.wait()
         return not driver.closing and driver.error is None

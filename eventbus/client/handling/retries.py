@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from eventbus.backends.clock import Clock, Timers, stopwatch_of
+from eventbus.backends.clock import Clock, Timers
 from eventbus.client.handling.call_loop import Slices, TimeSlice
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.failures import as_failure, check_exit_at
@@ -54,7 +54,7 @@ class Retries:
         self._clock = clock
         self.waiting_for: dict[TopicPartition, str] = {}
         """Partitions in which a record waits in its place now, and the reason."""
-        self._slice = TimeSlice(Slices(stopwatch_of(timers)), ends_at=0)  # the first failure lets the others run
+        self._slice = TimeSlice(Slices(timers.current_time), ends_at=0)  # the first failure lets the others run
         self._told = 0
         """Records handled, as the policy knows them."""
 

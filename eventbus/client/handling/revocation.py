@@ -6,8 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-import anyio
-
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.offset_commits import OffsetCommits
@@ -214,7 +212,7 @@ class Handovers:
         self._unsettled.add(driver)
         try:
             while not driver.closing:
-                driver.wake = anyio.Event()
+                driver.wake.clear()
                 if await self.is_settled():
                     return
                 await driver.wake.wait()

@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
-from eventbus.backends.clock import Clock, RealTimers, system_clock
+from eventbus.backends.clock import Clock, RealTimers, deadline_after, system_clock
 from eventbus.backends.histogram import RECORDS, Histogram
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.batches import BatchDispatch
@@ -258,8 +258,7 @@ class Runner:
         self._deadline_seconds = 0
         self._drain_scope.cancel()
         self._leave_scope.cancel()
-        shutdown_work = RealTimers().current_time() + _LAST_WORDS_SECONDS
-        self._thread_scope.deadline = min(self._thread_scope.deadline, shutdown_work)
+        self._thread_scope.deadline = min(self._thread_scope.deadline, deadline_after(_LAST_WORDS_SECONDS))
 
     def _close_drivers(self) -> None:
         for driver in self.drivers.values():
@@ -382,7 +381,6 @@ class Runner:
             if self._is_watched:
                 self._is_watched = False
                 self._on_progress()
-            await anyio.lowlevel.checkpoint()
 
     def _cannot_read(self, error: EventBusError) -> bool:
         """Stop the partition that cannot be read, and return True, for the others are read on.
@@ -444,7 +442,7 @@ class Runner:
             return
         driver.chunks.append(chunk)
         if chunk.offsets:
-            self.fetched.add(len(chunk))
+            self.fetched.add(len(chunk.offsets))
         if len(driver.chunks) >= _CHUNKS_PER_LANE and not driver.paused:
             driver.paused = True
             self._consumer.pause([topic_partition])
@@ -505,7 +503,7 @@ class Runner:
             if driver.error is not None:
                 self._stop_partition(driver, driver.error)
                 return
-            driver.wake = anyio.Event()
+            driver.wake.clear()
             if not driver.chunks:
                 if driver.unreadable is not None and not driver.work.unfinished:
                     driver.stop(driver.unreadable)
@@ -529,9 +527,10 @@ class Runner:
             self._commits.expect()
             if self.handler.spec.is_firing:
                 self._on_progress()  # it may never rest, and who waits for earlier firings is to look
-            # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
-            await anyio.lowlevel.checkpoint()
-            driver.call_loop.has_turned()
+            if driver.chunks:
+                # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
+                await anyio.lowlevel.checkpoint()
+                driver.call_loop.has_turned()
         if driver.error is not None and not driver.abandoned:
             self._stop_partition(driver, driver.error)
 

@@ -58,7 +58,7 @@ class SchemaWait:
                 self._say(driver, needed, problem)
                 reason = f"{needed}: {type(problem).__name__}: {problem}"
                 driver.wait = tried(driver.wait, reason, self._timers.current_time())
-                driver.wake = anyio.Event()
+                driver.wake.clear()
                 with self._timers.move_on_after(pause):
                     await driver.wake.wait()
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -83,7 +83,7 @@ class SchemaWait:
         async with ContainedTasks() as tasks:
             tasks.start_soon(ask)
             while _is_current(driver, chunk):
-                driver.wake = anyio.Event()
+                driver.wake.clear()
                 await driver.wake.wait()
             tasks.cancel_scope.cancel()
         return problem

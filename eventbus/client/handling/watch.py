@@ -38,21 +38,12 @@ class AtWork(NamedTuple):
     """Seconds on the backend's timers, known to the interval of the watch: one second at most."""
 
 
-class _Seen:
-    """The call of a `Caller` that the watch saw last."""
-
-    __slots__ = ("is_told", "marker", "since")
-
-    def __init__(self) -> None:
-        self.marker: object | None = None
-        self.since = 0.0
-        self.is_told = False
-
-
 class Caller:
     """A task that makes calls: of a partition in order, or of any partition of the handler."""
 
-    __slots__ = ("call", "call_loop", "dispatch", "driver", "is_late", "member", "scope", "task_id")
+    __slots__ = (
+        "call", "call_loop", "dispatch", "driver", "is_late", "is_told", "member", "scope", "seen", "since", "task_id",
+    )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, call_loop: CallLoop) -> None:
         self.dispatch = dispatch
@@ -65,6 +56,11 @@ class Caller:
         self.scope = anyio.CancelScope()
         self.is_late = False
         """The scope is cancelled because a record's call took too long."""
+        # What the watch saw at its last look.
+        self.seen: object | None = None
+        """The marker."""
+        self.since = 0.0
+        self.is_told = False
 
     @property
     def in_flight(self) -> Call | None:
@@ -133,7 +129,7 @@ class Watch:
         self._interval_seconds = _LONGEST_INTERVAL_SECONDS
         if timeout is not None:
             self._interval_seconds = min(timeout / _INTERVALS_PER_TIMEOUT, _LONGEST_INTERVAL_SECONDS)
-        self._seen: dict[Caller, _Seen] = {}
+        self._callers: dict[Caller, None] = {}
         self._waiting: dict[Calling, float] = {}
         """Callers whose calls wait on purpose, and since when."""
         self._wake: anyio.Event | None = None
@@ -141,13 +137,14 @@ class Watch:
 
     def begins(self, one: Caller) -> None:
         """From now on it may make calls."""
-        self._seen[one] = _Seen()
+        one.seen = None
+        self._callers[one] = None
         if self._wake is not None:
             self._wake.set()
 
     def ends(self, one: Caller) -> None:
         """It makes no calls for now."""
-        self._seen.pop(one, None)
+        self._callers.pop(one, None)
         self._waiting.pop(one, None)
 
     def waits(self, one: Calling) -> None:
@@ -155,13 +152,13 @@ class Watch:
 
     def goes_on(self, one: Calling) -> None:
         began = self._waiting.pop(one, None)
-        if began is not None and (seen := self._seen.get(cast("Caller", one))) is not None:
-            seen.since += self._timers.current_time() - max(began, seen.since)
+        if began is not None and (caller := cast("Caller", one)) in self._callers:
+            caller.since += self._timers.current_time() - max(began, caller.since)
 
     async def run(self) -> None:
         """Look at all calls, for ever. Raises HandlerError for one in a thread that takes too long ("crash")."""
         while True:
-            if not self._seen:
+            if not self._callers:
                 self._wake = anyio.Event()
                 await self._wake.wait()
                 self._wake = None
@@ -171,15 +168,15 @@ class Watch:
         """Return one look at all calls; seconds until the next one."""
         now, timeout = self._timers.current_time(), self.timeout_seconds
         pause = self._interval_seconds
-        for one, seen in list(self._seen.items()):
+        for one in list(self._callers):
             marker = one.marker
-            if marker is None or marker != seen.marker:
-                seen.marker, seen.since, seen.is_told = marker, now, False
-            if marker is None or timeout is None or seen.is_told or one in self._waiting:
+            if marker is None or marker != one.seen:
+                one.seen, one.since, one.is_told = marker, now, False
+            if marker is None or timeout is None or one.is_told or one in self._waiting:
                 continue
-            left = seen.since + timeout - now
+            left = one.since + timeout - now
             if left <= 0:
-                seen.is_told = True
+                one.is_told = True
                 self._is_late(one)
             else:
                 pause = min(pause, left)
@@ -204,10 +201,10 @@ class Watch:
         """Return the records whose calls are in flight."""
         now = self._timers.current_time()
         found: list[AtWork] = []
-        for one, seen in self._seen.items():
+        for one in self._callers:
             where = one.where
             if where is not None and (marker := one.marker) is not None:
-                found.append(AtWork(*where, seen.since if marker == seen.marker else now))
+                found.append(AtWork(*where, one.since if marker == one.seen else now))
         return sorted(found)
 
     async def run_in_order(self, dispatch: Dispatch, driver: PartitionDriver, call: Call) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from eventbus.backends.clock import RealTimers, Timers
+from eventbus.backends.clock import RealTimers, Timers, deadline_after
 
 _AT_ONCE_SECONDS = 1.0
 """Time for shutdown work after a second signal. A log that answers needs a fraction of it."""
@@ -32,7 +32,7 @@ class ShutdownWork:
         """Return a scope that only its deadline cancels, as `anyio.CancelScope.cancelled_caught` shows."""
         timers, seconds = self._timers, self._seconds
         if self._ends_at is not None:
-            timers, seconds = RealTimers(), max(self._ends_at - RealTimers().current_time(), _LEAST_SECONDS)
+            timers, seconds = RealTimers(), max(self._ends_at - deadline_after(0), _LEAST_SECONDS)
         with timers.move_on_after(seconds, shield=True) as scope:
             self._scopes.add(scope)
             try:
@@ -46,7 +46,7 @@ class ShutdownWork:
 
     def end(self, seconds: float | None = None) -> None:
         """Set a common deadline for all work: ``seconds`` from now in real time, or a moment."""
-        ends_at = RealTimers().current_time() + (_AT_ONCE_SECONDS if seconds is None else seconds)
+        ends_at = deadline_after(_AT_ONCE_SECONDS if seconds is None else seconds)
         self._ends_at = ends_at if self._ends_at is None else min(self._ends_at, ends_at)
         for scope in self._scopes:
             scope.deadline = min(scope.deadline, self._ends_at)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
-import anyio.lowlevel
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.errors import ConfigError, EventBusError, TableError, UnknownTopicOrPartition
@@ -133,7 +132,6 @@ class Following:
             self.read += len(self._in_hand.popleft())
         self._positions |= await self._reader.positions()
         self._wake()
-        await anyio.lowlevel.checkpoint()  # a fetch of buffered records may not yield at all
 
     def _wake(self) -> None:
         moved, self._moved = self._moved, anyio.Event()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_orig
 import msgspec
 
 from eventbus.backends.base import EARLIEST
-from eventbus.backends.clock import stopwatch_of
 from eventbus.backends.process_exit import check_exit
 from eventbus.broker import TopicDescription
 from eventbus.client.consuming.restoring import NOTHING
@@ -355,7 +354,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         # In a copied context, so that variables set by the fold function reach neither the next fetch nor on_change.
         changes = copy_context().run(held.apply, chunk, unreadable, reports)
         if changes:
-            await self._call_loop.run(Slices(stopwatch_of(self._bus.context.backend.timers)), self._tell(changes))
+            await self._call_loop.run(Slices(self._bus.context.backend.timers.current_time), self._tell(changes))
 
     async def _tell(self, changes: list[TableChange[K, V]]) -> None:
         for change in changes:
