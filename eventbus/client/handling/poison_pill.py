@@ -87,6 +87,7 @@ class CrashMarks:
         record = one.record(0)
         doubt.left -= 1
         verdict = await self._mark(driver, doubt, record, record.offset)
+        # The commit of the mark was a pause: the group may have revoked the partition meanwhile.
         if driver.closing or driver.error is not None or driver.chunks[0] is not one:
             return False
         if verdict is None:
@@ -127,8 +128,10 @@ class CrashMarks:
         """Wait until no other record in doubt is in flight or uncommitted. False if the partition stops meanwhile."""
         while self._turn is not None and self._turn[0] is not driver:
             holder, at = self._turn
+            # If the holder's partition was lost, its record is in doubt at the next owner, and not here.
             if holder.work.committed > at or holder.abandoned or holder.ended.is_set():
                 break
+            # An exactly-once partition commits in its own transaction, so there is only to wait for it.
             if not self._handler.spec.exactly_once:
                 await self._commits.attempt()
             if not await self._retries.sleeps(driver, _LOOK_SECONDS):
