@@ -27,9 +27,9 @@ class Wake:
         """When the latest alarm rings."""
 
     def set(self) -> None:
-        self.is_set = True
-        for waiter in self._waiters:
-            waiter(None)
+        if not self.is_set:  # otherwise all who wait are woken already
+            self.is_set = True
+            self._ring()
 
     def clear(self) -> None:
         self.is_set = False
