@@ -56,7 +56,7 @@ def test_a_topic_of_dead_letters_is_no_target_and_the_words_are_those_of_the_com
     answer = shop("redrive", "--all", "--to", "dlq.billing", "--dry-run")
     assert answer.code == 1
     assert "--to 'dlq.billing': it holds dead letters" in answer.err
-    assert "name it in --allow" in answer.err
+    assert "Name it in --allow" in answer.err
 
 
 def test_an_edited_letter_does_not_go_to_dead_letters_and_no_option_is_named_that_there_is_not(shop: Dlq) -> None:
