@@ -240,8 +240,8 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     """Rich, numpy, pyarrow and Spark for no plain command; not even the own client for a usage error."""
     program = """
 import sys
-from eventbus.cli import main
 before = set(sys.modules)
+from eventbus.cli import main
 main(sys.argv[1:])
 heavy = {"rich", "numpy", "pyarrow", "pyspark", "pandas", "spark_sinks"}
 print(",".join(sorted(heavy & set(sys.modules))))
@@ -253,6 +253,7 @@ print(",".join(sorted(name for name in set(sys.modules) - before if name.startsw
         assert heavy == ""
         if args == ["--version"]:
             assert set(own.split(",")) <= {
+                "eventbus.cli",
                 "eventbus.cli.app",
                 "eventbus.cli.parser",
                 "eventbus.error_codes",
