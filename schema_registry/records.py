@@ -7,6 +7,7 @@ thing. What is written has one form, that of Confluent 5.5 to 7.9, which 8 reads
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -140,7 +141,9 @@ _TYPES: dict[str, type[Any]] = {
     ASSOCIATION: AssociationValue,
 }
 _decode_key = msgspec.json.Decoder(_KeyJson).decode
-_decoders = {kind: msgspec.json.Decoder(type).decode for kind, type in _TYPES.items()}
+_decoders: dict[str, Callable[[bytes], Any]] = {
+    kind: msgspec.json.Decoder(type).decode for kind, type in _TYPES.items()
+}
 _decode_ids = msgspec.json.Decoder(MaxIds).decode
 _encode = msgspec.json.encode
 
