@@ -86,7 +86,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--outbox", action="store_true", help="the figures of outbox and inbox, on three databases")
     parser.add_argument("--spark", action="store_true", help="the figures of Spark's source and sinks")
     parser.add_argument(
-        "--kafka", action="store_true", help="the figures of kafka:// and of whole programs, beside clients of a Kafka"
+        "--kafka",
+        action="store_true",
+        help="the figures of kafka:// and of whole programs, compared with clients of a Kafka",
     )
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Whole programs with default settings, as users write them (figures U1 to U5), beside FastStream on a Kafka.
+"""Whole programs with default settings, as users write them (figures U1 to U5), compared with FastStream on Kafka.
 
 Ours keep their events in a directory and wait for the disk. FastStream's go through Apache Kafka, which does not flush
 before it answers. Orders are typed (msgspec here, pydantic there), and each program has its handlers in its process.

@@ -91,7 +91,7 @@ def flush(broker: Broker) -> None:
 
 
 def measure(axis: str, count: int, folder: Path) -> dict[str, float]:
-    """Fill a log in a process of its own, then open it here, where nothing of the filling is left in memory."""
+    """Fill a log in a child process, then open it here, so that memory holds nothing of the filling."""
     command = [sys.executable, __file__, "--fill", axis, str(count), str(folder)]
     subprocess.run(command, check=True)
     open_broker(folder / "empty").close(now_ms())  # loads the modules

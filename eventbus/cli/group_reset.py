@@ -207,7 +207,7 @@ async def _planned(
 async def _range(
     bus: EventBus, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the first offset of each partition, and the one behind its last."""
+    """Return the first offset of each partition, and its end offset."""
     first = await bus.admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
     end = await bus.admin.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED)
     return {one: first[one].offset for one in partitions}, {one: end[one].offset for one in partitions}

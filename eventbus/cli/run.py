@@ -275,7 +275,7 @@ def _place(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the same; empty where there is none."""
+    """Return file and line as `_place` does; empty if no frame of the program is in the traceback."""
     place, frame = "", error.__traceback__
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"

@@ -116,7 +116,7 @@ class Avro:
         return self._with(annotation, self.is_key) if found is None else found
 
     def for_keys(self) -> Avro:
-        """Return the same for keys."""
+        """Return this serde for keys."""
         if self.is_key:
             return self
         found = self._options.made.get((key_of(self.type), id(self._given), True))

@@ -24,5 +24,5 @@ def of_process(returncode: int) -> int:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """Return one for several processes: a failure before all, then what was killed, then what was cut off."""
+    """Return the exit code of several processes: a failure takes precedence, then a kill, then an interruption."""
     return max(codes, key=lambda code: (code == FAILURE, code), default=STOPPED)

@@ -165,7 +165,7 @@ class Watch:
             await self._timers.sleep(self._look())
 
     def _look(self) -> float:
-        """Return one look at all calls; seconds until the next one."""
+        """Check all calls once. Return the seconds until the next check."""
         now, timeout = self._timers.current_time(), self.timeout_seconds
         pause = self._interval_seconds
         for one in list(self._callers):

@@ -172,7 +172,7 @@ class Contents(ABC, Generic[K, V]):
 
     @abstractmethod
     def _remedy(self) -> str:
-        """Return the fix for the broken entry."""
+        """Return what the user can do about a broken entry."""
 
 
 class _NoKey(NamedTuple):

@@ -105,7 +105,7 @@ class Object(Shape, frozen=True):
     how: str = "call"
 
     def attribute(self, *names: str) -> Attribute | None:
-        """Return the one that a field of these names (its own, then aliases) is kept in."""
+        """Return the attribute of a field with these names (its own, then aliases); None if the class has none."""
         for name in names:
             for one in self.attributes:
                 if name in (one.name, one.data_name):

@@ -98,7 +98,7 @@ class Source:
         return f"{prefix}{next(self._fresh)}"
 
     def bind(self, value: Any, name: str) -> str:
-        """Return a name under which the code finds ``value``."""
+        """Make ``value`` a global of the generated code. Return its name there."""
         found = self._names.setdefault(name, value)
         if found is not value:
             name = self.fresh(name)

@@ -111,7 +111,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_fixed(value: Any, size: int) -> bytes:
-    """Return the same, of that size."""
+    """Return bytes of exactly ``size``. Raises TypeError, ValueError."""
     data = as_bytes(value)
     if len(data) != size:
         raise ValueError(f"{len(data)} bytes, where the schema says {size}")

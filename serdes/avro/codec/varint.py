@@ -45,7 +45,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_int(data: bytes, at: int) -> tuple[int, int]:
-    """Return the same, of 32 bits."""
+    """Return the 32-bit number at ``at``, and the position after it. Raises as `read_long` does."""
     n, at = read_long(data, at)
     if not -0x80000000 <= n <= 0x7FFFFFFF:
         raise ValueError(f"the number {n} has more than 32 bits")
