@@ -109,25 +109,27 @@ def test_every_error_has_in_its_first_line_what_the_caller_does_next() -> None:
 
 
 def errors_page() -> str:
-    """The reference of all errors: each with its base, its nature, and the first sentence of its docstring."""
+    """The reference of all errors: each with its nature, and the first paragraph of its docstring."""
     lines = [
         "# Errors",
         "",
         "Every error of the API, importable from `eventbus.errors`. `except EventBusError` catches all of them except",
-        "`SchemaRegistryError`, which is raised by `serdes` alone too. This page is written from the classes",
-        "(`python -m tests.test_facade`).",
+        "`SchemaRegistryError`, which `serdes` raises alone too. `python -m tests.test_facade` writes this page.",
         "",
         "A *retriable* call may succeed later, unchanged. An *abortable* error ends the open transaction; the producer",
-        "stays usable. After a *fatal* error, open the object again.",
-        "",
-        "| error | base | nature | what to do |",
-        "|---|---|---|---|",
+        "stays usable. After a *fatal* error, open the object again. Base classes other than that of the table are in",
+        "parentheses.",
     ]
-    for cls in sorted(ERROR_CLASSES, key=lambda cls: cls.__name__):
-        base = ", ".join(f"`{base.__name__}`" for base in cls.__bases__)
-        nature = ", ".join(word for word in ("retriable", "abortable", "fatal") if getattr(cls, word, False))
-        advice = " ".join((cls.__doc__ or "").partition("\n\n")[0].split()).replace("|", "\\|").replace("``", "`")
-        lines.append(f"| `{cls.__name__}` | {base} | {nature} | {advice} |")
+    for title, default, classes in (
+        ("Of the bus: `EventBusError`", EventBusError, [cls for cls in ERROR_CLASSES if cls not in KAFKA_CLASSES]),
+        ("With a code of Kafka's protocol: `KafkaError`", KafkaError, KAFKA_CLASSES),
+    ):
+        lines += ["", f"## {title}", "", "| error | nature | what to do |", "|---|---|---|"]
+        for cls in sorted(classes, key=lambda cls: cls.__name__):
+            bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__ if base not in (default, Exception))
+            nature = ", ".join(word for word in ("retriable", "abortable", "fatal") if getattr(cls, word, False))
+            advice = " ".join((cls.__doc__ or "").partition("\n\n")[0].split()).replace("|", "\\|").replace("``", "`")
+            lines.append(f"| `{cls.__name__}`{bases and f' ({bases})'} | {nature} | {advice} |")
     return "\n".join(lines) + "\n"
 
 

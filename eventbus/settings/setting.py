@@ -97,6 +97,15 @@ class Setting(NamedTuple):
         return (least if self.low is None else self.low, most if self.high is None else self.high)
 
     @property
+    def is_number(self) -> bool:
+        return self.kind in _LIMITS
+
+    @property
+    def unit(self) -> str:
+        """The unit of a number; empty if it has none."""
+        return next((unit for end, unit in _UNITS.items() if as_keyword(self.name).endswith(end)), "")
+
+    @property
     def takes(self) -> str:
         """The allowed values, in words."""
         match self.kind:
@@ -120,7 +129,7 @@ class Setting(NamedTuple):
     @property
     def _takes_numbers(self) -> str:
         number = "a number" if self.kind == "double" else "a whole number"
-        unit = next((f" of {words}" for end, words in _UNITS.items() if as_keyword(self.name).endswith(end)), "")
+        unit = f" of {self.unit}" if self.unit else ""
         low, high = self.limits
         if high < _LONG_MAX:
             limits = f" from {low} to {high}"
