@@ -515,7 +515,8 @@ class EmbeddedConsumer:
             raise ConfigError("commit needs a group: open the consumer with group=...")
         engine = self._engine
         group = self.group_metadata()
-        offsets = {partition: offset for partition, offset in offsets.items() if not self._is_recreated(partition)}
+        if self._stale:  # otherwise the topics are those that it reads
+            offsets = {partition: offset for partition, offset in offsets.items() if not self._is_recreated(partition)}
         if not offsets:
             if self._lost_place:  # the partitions were lost with it: refuse like any commit that comes too late
                 engine.groups.heartbeat(group, engine.now_ms())

@@ -99,7 +99,8 @@ class Groups:
         return None if shard_log is None else (shard_log.log.topic_partition, shard_log.log.log_end_offset - 1)
 
     def _of(self, group: str, now_ms: int) -> GroupsLog:
-        return self.load(partition_for_group(group, self._partition_count), now_ms)
+        number = partition_for_group(group, self._partition_count)
+        return self._shards.get(number) or self.load(number, now_ms)
 
     def _held(self, group: str) -> GroupsLog | None:
         return self._shards.get(partition_for_group(group, self._partition_count))

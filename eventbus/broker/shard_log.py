@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from eventbus.broker.latest_records import BadRecord, LatestRecords, decode
 from eventbus.coordinator import Decision, IdentifyingShard, Shard, TransactionalShard
-from eventbus.coordinator.shard import ReplyT_co
+from eventbus.coordinator.shard import CoordinatorRecord, ReplyT_co
 from eventbus.errors import CorruptRecord, KafkaError
 from eventbus.log.checkpoints import COORDINATOR_STATE
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage, read_whole, storage_error, write_atomic
 from eventbus.records import BatchBuilder, ControlType, iter_batches, read_header, read_marker
 from eventbus.records.batch import RecordBatch
-from eventbus.types import ProducerIdAndEpoch, TopicPartition
+from eventbus.records.single import build_single
+from eventbus.types import Compression, ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.broker")
 
@@ -109,10 +110,7 @@ class ShardLog(Generic[ShardT_co]):
         ``append`` replaces the usual way to store, for this call.
         """
         if decision.records:
-            builder = BatchBuilder()
-            for key, value in decision.records:
-                builder.append(key, value, (), now_ms)
-            info = (append or self._append)(self.log, builder.build(), now_ms)
+            info = (append or self._append)(self.log, _batch(decision.records, now_ms), now_ms)
             # The state changes only by replaying stored records, as after a restart, so the two cannot differ. If the
             # append raises (a full disk), the state is unchanged and the caller gets the error.
             for key, value in decision.records:
@@ -127,13 +125,7 @@ class ShardLog(Generic[ShardT_co]):
     ) -> ReplyT_co:
         """Execute as part of the producer's open transaction: the records stay pending until it ends."""
         if decision.records:
-            builder = BatchBuilder()
-            for key, value in decision.records:
-                builder.append(key, value, (), now_ms)
-            batch = builder.build(
-                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, is_transactional=True
-            )
-            info = self._append(self.log, batch, now_ms)
+            info = self._append(self.log, _batch(decision.records, now_ms, producer), now_ms)
             for key, value in decision.records:
                 self.shard.replay_pending(producer.producer_id, key, value)
             latest = self._latest
@@ -311,3 +303,17 @@ class ShardLog(Generic[ShardT_co]):
             shard = fresh()
             self._latest.replay(shard)
             assert repr(shard) == repr(self.shard), f"the latest records give {shard!r}, live {self.shard!r}"
+
+
+def _batch(records: Sequence[CoordinatorRecord], now_ms: int, producer: ProducerIdAndEpoch | None = None) -> bytearray:
+    """Build the batch of a decision, part of the transaction of ``producer`` if there is one."""
+    producer_id, producer_epoch = producer or (-1, -1)
+    if len(records) == 1:
+        [(key, value)] = records
+        return build_single(
+            key, value, (), now_ms, Compression.NONE, producer_id, producer_epoch, -1, producer is not None
+        )
+    builder = BatchBuilder()
+    for key, value in records:
+        builder.append(key, value, (), now_ms)
+    return builder.build(producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=producer is not None)

@@ -22,7 +22,7 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _VALUE_3_HEAD = struct.Struct(">hqih")
 _SHORT = 32_767
-_NAMES = 1_024
+NAMES = 1_024
 """Groups, or partitions of groups, whose names are not encoded and hashed again for each commit."""
 
 
@@ -68,7 +68,7 @@ class GroupMetadataValue(NamedTuple):
     members: tuple[StoredMember, ...]
 
 
-@lru_cache(_NAMES)
+@lru_cache(NAMES)
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
     """Encode as version 1. Raises ValueError for a name that does not fit Kafka's int16 length."""
     group, (topic, partition) = key
@@ -149,7 +149,7 @@ def decode_group_value(data: bytes) -> GroupMetadataValue:
     )
 
 
-@lru_cache(_NAMES)
+@lru_cache(NAMES)
 def decode_offset_key(data: bytes) -> OffsetCommitKey | None:
     """Return the key, or None for a record of another type (group metadata and members).
 
@@ -176,7 +176,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-@lru_cache(_NAMES)
+@lru_cache(NAMES)
 def partition_for_group(group: str, partition_count: int) -> int:
     """Return the partition of ``__consumer_offsets`` that stores the group: Kafka's ``Utils.abs(hash) % count``.
 

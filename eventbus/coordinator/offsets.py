@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from eventbus.coordinator.codec import (
+    NAMES,
     NO_LEADER_EPOCH,
     OffsetCommitKey,
     OffsetCommitValue,
@@ -48,12 +50,14 @@ OffsetsOfGroup = dict[TopicPartition, CommittedOffset]
 class Offsets:
     """Hard state only: ``groups``, and ``pending``, the uncommitted offsets of open transactions by producer id."""
 
-    __slots__ = ("_position", "groups", "pending")
+    __slots__ = ("_decided", "_position", "groups", "pending")
 
     def __init__(self) -> None:
         self.groups: dict[str, OffsetsOfGroup] = {}
         self.pending: dict[int, dict[str, OffsetsOfGroup]] = {}
         self._position = 0
+        self._decided: dict[bytes, OffsetCommitValue] = {}
+        """The values decided last, by their encoded bytes: they are replayed next, and need not be decoded for that."""
 
     def __repr__(self) -> str:
         groups = [f"{group}{_line(offsets)}" for group, offsets in sorted(self.groups.items())]
@@ -67,6 +71,7 @@ class Offsets:
         """Store offsets; the reply holds an error for each partition that was refused, the others are stored."""
         records: list[CoordinatorRecord] = []
         errors: CommitErrors = {}
+        self._decided.clear()
         for topic_partition, given in offsets.items():
             offset, metadata = given.offset, given.metadata
             sent = isinstance(given, SentOffset)
@@ -80,16 +85,17 @@ class Offsets:
                     f"commit of group {group!r} for {topic_partition}: offset {offset}; commit the next offset to "
                     f"read, 0 to {_INT64_MAX}; to forget a commit use delete_offsets"
                 )
-            elif not is_text(metadata):
+            elif not (metadata.isascii() or is_text(metadata)):
                 errors[topic_partition] = InvalidRequest(
                     f"commit of group {group!r} for {topic_partition}: metadata that UTF-8 cannot hold"
                 )
             else:
-                value = OffsetCommitValue(
-                    offset, metadata, wall_now_ms, given.leader_epoch if sent else NO_LEADER_EPOCH
-                )
+                leader_epoch = given.leader_epoch if sent else NO_LEADER_EPOCH
+                value = OffsetCommitValue(int(offset), metadata, wall_now_ms, leader_epoch)
                 key = encode_offset_key(OffsetCommitKey(group, topic_partition))
-                records.append(CoordinatorRecord(key, encode_offset_value(value)))
+                data = encode_offset_value(value)
+                self._decided[data] = value
+                records.append(CoordinatorRecord(key, data))
         return Decision(tuple(records), errors)
 
     def forget(self, group: str, topic_partitions: Iterable[TopicPartition] | None = None) -> list[CoordinatorRecord]:
@@ -129,7 +135,7 @@ class Offsets:
         self._position += 1
         group, topic_partition = key
         if value is not None:
-            committed = CommittedOffset(decode_offset_value(value), self._position)
+            committed = CommittedOffset(self._decided.get(value) or decode_offset_value(value), self._position)
             self.groups.setdefault(group, {})[topic_partition] = committed
             return
         _drop(self.groups, group, topic_partition)
@@ -142,7 +148,7 @@ class Offsets:
         if value is None:
             raise ValueError("a tombstone inside a transaction, which no coordinator writes")
         self._position += 1
-        committed = CommittedOffset(decode_offset_value(value), self._position)
+        committed = CommittedOffset(self._decided.get(value) or decode_offset_value(value), self._position)
         self.pending.setdefault(producer_id, {}).setdefault(key.group, {})[key.topic_partition] = committed
 
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
@@ -227,6 +233,7 @@ def _drop(groups: dict[str, OffsetsOfGroup], group: str, topic_partition: TopicP
         del groups[group]
 
 
+@lru_cache(NAMES)
 def check_group(group: str) -> None:
     """Raise InvalidGroupId for a group name that cannot be stored."""
     if not is_text(group):
