@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack
 from typing import Any, Literal, TypeVar
 
 import anyio
 
 from eventbus.backends.clock import deadline_after
-from eventbus.client.handling.functions import name_of, own_function, takes
+from eventbus.client.handling.functions import name_of, opening_of, takes
 from eventbus.client.host import Host
 from eventbus.errors import ConfigError
 
@@ -71,12 +70,13 @@ class HooksAtWork:
     async def _begin(self, hook: Callable[..., Any]) -> None:
         # A generator always continues after its ``yield`` normally, even if another hook raises: it closes what it has
         # opened, and cannot swallow the other's error.
-        if inspect.isasyncgenfunction(own_function(hook)):
-            opened = asynccontextmanager(_bound(hook, self._bus))()
+        opening, opener = opening_of(hook)
+        if opening == "async with ":
+            opened = _bound(opener, self._bus)()
             await opened.__aenter__()
             self._stack.push_async_callback(opened.__aexit__, None, None, None)
-        elif inspect.isgeneratorfunction(own_function(hook)):
-            entered = contextmanager(_bound(hook, self._bus))()
+        elif opening == "with ":
+            entered = _bound(opener, self._bus)()
             entered.__enter__()
             self._stack.callback(entered.__exit__, None, None, None)
         else:
@@ -101,16 +101,11 @@ def check_hook(when: When, hook: Callable[..., Any]) -> None:
         raise ConfigError(f"@bus.{when} decorates a function: @bus.{when}, without parentheses")
     if not takes(hook, 0) and not takes(hook, 1):
         raise ConfigError(f"@bus.{when} {name_of(hook)}: it is called without arguments, or with the bus alone")
-    if when == "on_shutdown" and _is_generator(hook):
+    if when == "on_shutdown" and opening_of(hook)[0].endswith("with "):
         raise ConfigError(
             f"@bus.{when} {name_of(hook)} yields: decorate it with @bus.on_startup, and the code after the yield "
             "runs at the end"
         )
-
-
-def _is_generator(hook: Callable[..., Any]) -> bool:
-    own = own_function(hook)
-    return inspect.isasyncgenfunction(own) or inspect.isgeneratorfunction(own)
 
 
 def _bound(hook: Callable[..., Any], bus: Host) -> Callable[[], Any]:

@@ -10,13 +10,13 @@ import math
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import pydantic
 import pytest
 
-from eventbus import ConsumerRecord, EventBus, consumer, producer
+from eventbus import ConsumerRecord, Depends, EventBus, Transaction, consumer, producer
 from eventbus.errors import ConfigError, HandlerError
 from serdes import Json
 
@@ -354,6 +354,39 @@ async def test_a_handler_is_called_without_a_bus() -> None:
 
     assert await bill(Order(2.0)) == 4.0
     assert plain(Order(2.0)) == 2.0
+
+
+def test_a_record_that_may_be_none_is_the_record() -> None:
+    @consumer("orders", exactly_once=True)
+    async def handle(
+        order: Order,
+        record: Annotated[ConsumerRecord[bytes, bytes] | None, "the record"] = None,
+        transaction: Transaction | None = None,
+    ) -> None: ...
+
+    @consumer("orders", batch=True)
+    async def batch(records: list[ConsumerRecord | None]) -> None: ...
+
+    assert (handle.signature.record_name, handle.signature.transaction_name) == ("record", "transaction")
+    assert batch.signature.payload is ConsumerRecord
+
+
+@pytest.mark.parametrize("rule", [msgspec.Meta(gt=5), pydantic.Field(gt=5)])
+async def test_a_constraint_of_the_payload_is_checked(rule: Any) -> None:
+    bus, seen = EventBus("memory://"), list[int]()
+    bus.topic("numbers", partitions=1)
+
+    def twice(number: int) -> int:
+        return 2 * number
+
+    @bus.consumer("numbers", group="g", on_error="skip")
+    async def handle(number: Annotated[int, "a note", rule], double: int = Depends(twice)) -> None:
+        seen.append(double)
+
+    async with bus:
+        await bus.send_many("numbers", [3, 7])
+        await bus.drain()
+    assert seen == [14]
 
 
 def test_what_frameworks_see_of_a_decorated_function() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -236,6 +237,38 @@ async def test_marker_of_fastapi_means_the_same() -> None:
     assert seen == ["settings", ("opened settings", "settings")]
 
 
+def traced(function: Any) -> Any:
+    @wraps(function)
+    def call(*args: Any, **arguments: Any) -> Any:
+        return function(*args, **arguments)
+
+    return call
+
+
+async def test_decorated_dependencies_are_awaited_and_opened() -> None:
+    async def awaited() -> str:
+        return "awaited"
+
+    for opened, opened_async in (
+        (contextmanager(database), asynccontextmanager(client)),
+        (traced(database), traced(client)),
+    ):
+
+        @consumer("t")
+        async def handle(
+            order: Order,
+            a: str = Depends(traced(awaited)),
+            b: str = Depends(opened),
+            c: str = Depends(opened_async),
+        ) -> None:
+            seen.append((a, b, c))
+
+        await dispatched(handle, ORDERS[0])
+        values = ("awaited", "database of settings", "client of settings")
+        assert seen == ["settings", "open", "connect", values, "disconnect", "close"]
+        seen.clear()
+
+
 async def test_called_by_hand_it_is_the_function_as_it_is_written() -> None:
     @consumer("t")
     async def handle(order: Order, db: str = Depends(database)) -> str:
@@ -310,8 +343,8 @@ async def test_override_stands_in_from_the_next_start_on() -> None:
     async def handle(order: Order, repo: Repository = Depends(), name: str = Depends(settings)) -> None:
         seen.append((repo.made[0], name))
 
-    async def fake(record: ConsumerRecord | None = None) -> AsyncIterator[str]:
-        yield "fake"
+    async def fake(name: str = "fake") -> AsyncIterator[str]:
+        yield name
 
     async with bus:
         await bus.send("t", Order(1))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from functools import wraps
 from typing import Any
 
 import anyio
@@ -73,6 +74,40 @@ async def test_in_their_order_around_the_handlers() -> None:
     async with bus:
         await bus.drain()
     assert story[8:] == [*begin, "sent at the start", *end]  # memory:// begins anew
+
+
+def traced(function: Any) -> Any:
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+async def test_decorated_generators_run_to_their_yield_and_after_it() -> None:
+    story: list[Any] = []
+    bus = telling(story)
+
+    async def stream(bus: EventBus) -> AsyncIterator[None]:
+        story.append(f"opened with {type(bus).__name__}")
+        yield
+        story.append("closed")
+
+    def plain() -> Iterator[None]:
+        story.append("plain")
+        yield
+        story.append("plain closed")
+
+    for decorate in (asynccontextmanager, traced):
+        bus.on_startup(decorate(stream))
+    for decorate in (contextmanager, traced):
+        bus.on_startup(decorate(plain))
+    async with bus:
+        assert story == ["opened with EventBus"] * 2 + ["plain"] * 2
+    assert story[4:] == ["plain closed"] * 2 + ["closed"] * 2
+    for function in (asynccontextmanager(stream), traced(plain)):
+        with pytest.raises(ConfigError, match="yields: decorate it with"):
+            bus.on_shutdown(function)
 
 
 async def test_what_a_start_raises_ends_it_and_closes_what_was_open() -> None:

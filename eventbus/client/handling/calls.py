@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeVar, cast
@@ -507,4 +508,6 @@ def manual_records(chunk: FetchedRecords, driver: PartitionDriver, given: set[in
 
 
 def _name(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _name(annotation.__origin__)
     return str(getattr(annotation, "__name__", annotation))

@@ -6,8 +6,9 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
@@ -46,6 +47,34 @@ def is_async(function: Callable[..., Any]) -> bool:
     return any(
         inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (own, inspect.unwrap(own))
     )
+
+
+Opening = Literal["", "await ", "with ", "async with "]
+"""How the value of a call is obtained."""
+
+_CONTEXT = contextmanager(own_function).__code__
+_ASYNC_CONTEXT = asynccontextmanager(own_function).__code__
+"""The code that every function decorated with `contextlib.asynccontextmanager` shares."""
+
+
+def opening_of(function: Callable[..., Any]) -> tuple[Opening, Callable[..., Any]]:
+    """Return how the value of a call is obtained, and the function to call for it.
+
+    A generator becomes a context manager, unless `contextlib` has made it one already. All of this is also found below
+    decorators that are plain functions: called as a plain function, a generator would never run.
+    """
+    own = own_function(function)
+    inner: Any = inspect.unwrap(own, stop=lambda one: getattr(one, "__code__", None) in (_CONTEXT, _ASYNC_CONTEXT))
+    code, functions = getattr(inner, "__code__", None), (own, inner)
+    if code is _CONTEXT:
+        return "with ", function
+    if code is _ASYNC_CONTEXT:
+        return "async with ", function
+    if any(map(inspect.isasyncgenfunction, functions)):
+        return "async with ", asynccontextmanager(function)
+    if any(map(inspect.iscoroutinefunction, functions)):
+        return "await ", function
+    return ("with ", contextmanager(function)) if any(map(inspect.isgeneratorfunction, functions)) else ("", function)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

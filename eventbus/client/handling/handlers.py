@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from types import AsyncGeneratorType, FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from eventbus.client.handling.functions import check_function, name_of, own_function
+from eventbus.client.handling.functions import check_function, name_of, opening_of, own_function
 from eventbus.client.handling.injection import Overrides
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
 from eventbus.client.handling.published import published_type, serdes_named
@@ -118,7 +118,7 @@ class Handler(Generic[P, R]):
         self.signature = read_signature(self.undecorated, spec, frame)
         self.function = self.signature.filled(self.undecorated, {})
         """The function that is called for a record; it provides the handler's dependencies, if it has any."""
-        if self.producer is None and _is_generator(own_function(self.undecorated)):
+        if self.producer is None and opening_of(self.undecorated)[0].endswith("with "):
             raise no_producer(self.__name__)
         if self.producer is not None and spec.replies:
             raise ConfigError(
@@ -312,10 +312,6 @@ def marking(
         return ProducerFunction(function, spec, frame)
 
     return mark
-
-
-def _is_generator(function: Any) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _mark_coroutine(function: Any) -> None:

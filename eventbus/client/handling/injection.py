@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
 import msgspec
 
-from eventbus.client.handling.functions import hints_of, is_async, name_of, own_function
+from eventbus.client.handling.functions import Opening, hints_of, is_async, name_of, opening_of, own_function
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 
@@ -92,10 +91,12 @@ class Injection:
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """One call: ``value = prefix call(arguments)``, or ``with`` it."""
+    """One call: ``value = opening opener(arguments)``, or ``with`` it."""
 
     call: Callable[..., Any]
-    opening: Literal["", "await ", "with ", "async with "]
+    opening: Opening
+    opener: Callable[..., Any]
+    """``call``, or for a generator the function that makes a context manager of it."""
     arguments: dict[str, int | Role]
     """Maps each parameter's name to the number of the step that provides it, or to a role."""
 
@@ -133,7 +134,8 @@ class _Plan:
         if call in self._open:
             raise ConfigError(f"{where}: {name_of(call)} depends on itself")
         self._open.append(call)
-        step = _Step(call, self._opening(call, where), self._arguments(call, path, where))
+        opening, opener = self._opening(call, where)
+        step = _Step(call, opening, opener, self._arguments(call, path, where))
         self._open.pop()
         self.steps.append(step)
         number = len(self.steps) - 1
@@ -141,19 +143,14 @@ class _Plan:
             self._numbers[call] = number
         return number
 
-    def _opening(self, call: Callable[..., Any], where: str) -> Literal["", "await ", "with ", "async with "]:
-        own = own_function(call)
-        is_stream = inspect.isasyncgenfunction(own)
-        if (is_stream or inspect.iscoroutinefunction(own)) and not self._on_loop:
+    def _opening(self, call: Callable[..., Any], where: str) -> tuple[Opening, Callable[..., Any]]:
+        opening, opener = opening_of(call)
+        if opening.startswith("a") and not self._on_loop:
             raise ConfigError(
                 f"{where}: {name_of(call)} is asynchronous, and the handler is a plain function: make the handler an "
                 "`async def`"
             )
-        if is_stream:
-            return "async with "
-        if inspect.iscoroutinefunction(own):
-            return "await "
-        return "with " if inspect.isgeneratorfunction(own) else ""
+        return opening, opener
 
     def _arguments(self, call: Callable[..., Any], path: tuple[str, ...], where: str) -> dict[str, int | Role]:
         own = own_function(call)
@@ -167,7 +164,7 @@ class _Plan:
             if name in marks:
                 arguments[name] = self.add(marks[name], (*path, name))
                 continue
-            role = self._role_of(_bare(hints.get(name)))
+            role = self._role_of(hints.get(name))
             if role is not None:
                 arguments[name] = self._wanted(role, hints[name], where)
             elif parameter.default is parameter.empty:
@@ -279,13 +276,11 @@ def _passed(arguments: Mapping[str, int | Role], names: Mapping[Role, str]) -> s
 def _managed(step: _Step) -> Callable[..., Any]:
     """Return a generator's function as one of a context that lets every error out."""
     if not step.opening.endswith("with "):
-        return step.call
-    kind, opened = (_Context, contextmanager(step.call))
-    if step.opening == "async with ":
-        kind, opened = (_AsyncContext, asynccontextmanager(step.call))
+        return step.opener
+    kind, opener = _AsyncContext if step.opening == "async with " else _Context, step.opener
 
     def enter(**arguments: Any) -> Any:
-        return kind(opened(**arguments))
+        return kind(opener(**arguments))
 
     return enter
 

@@ -20,6 +20,7 @@ from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 from serdes.choose import serde_named, split_optional
+from serdes.json_engine import Survey
 
 _BY_POSITION: tuple[Role, ...] = ("payload", "record", "transaction")
 
@@ -188,6 +189,7 @@ def _role_of_dependency(
     """Return the role of a dependency's parameter with this annotation. ``annotations``: those of the handler."""
     if annotation is None:
         return None
+    annotation = _bare(annotation)
     if annotation is ConsumerRecord:
         if spec.batch:
             raise ConfigError(f"{where}: a dependency takes the ConsumerRecord, and a batch has many: take the list")
@@ -201,7 +203,7 @@ def _role_of_dependency(
                 f"{annotations['unit'].__name__}, and a dependency as a {annotation.__name__}: take one of them"
             )
         return "unit"
-    return "payload" if annotation == annotations.get("payload") else None
+    return "payload" if annotation == _bare(annotations.get("payload")) else None
 
 
 def _check_manual(spec: ConsumerSpec, payload: Any, record_name: str | None, where: str) -> None:
@@ -300,7 +302,15 @@ def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:
 
 def _meant(hints: Mapping[str, Any]) -> dict[str, Any]:
     """Annotations without what is not for us."""
-    return {name: hint if _names_serde(hint) else _bare(hint) for name, hint in hints.items()}
+    return {name: hint if _names_serde(hint) or _has_rule(hint) else _bare(hint) for name, hint in hints.items()}
+
+
+def _has_rule(hint: Any) -> bool:
+    """True if a mark of ``Annotated`` constrains the value: whoever decodes the payload checks it."""
+    if typing.get_origin(hint) is not typing.Annotated:
+        return False
+    marks = Survey(hint, only_marks=True)
+    return bool(marks.rules or marks.metas)
 
 
 def _names_serde(hint: Any) -> bool:
@@ -310,17 +320,32 @@ def _names_serde(hint: Any) -> bool:
 
 
 def _bare(hint: Any) -> Any:
-    """Return the annotation without marks for others, and a record, or a list of records, without its types."""
-    if typing.get_origin(hint) in (typing.Annotated, ConsumerRecord):
-        return hint.__origin__
-    is_list = typing.get_origin(hint) is list and typing.get_origin(typing.get_args(hint)[0]) is ConsumerRecord
-    return list[ConsumerRecord] if is_list else hint
+    """Return the annotation without marks for others. ``ConsumerRecord[K, V] | None`` is a ConsumerRecord here."""
+    inner = _present(hint)
+    kind = typing.get_origin(inner) or inner
+    if kind in (ConsumerRecord, Transaction):
+        return kind
+    if kind is list and (typing.get_origin(item := _item(inner)) or item) is ConsumerRecord:
+        return list[ConsumerRecord]
+    return hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def _present(hint: Any) -> Any:
+    """Return the annotation of a value that is not None, without ``Annotated``."""
+    inner = split_optional(hint)[0]
+    return _present(inner.__origin__) if typing.get_origin(inner) is typing.Annotated else inner
+
+
+def _item(hint: Any) -> Any:
+    """Return the annotation of an item of a list, without ``Annotated`` and None; of anything else, return it."""
+    items = typing.get_args(hint) if typing.get_origin(hint) is list else ()
+    return _present(items[0]) if items else hint
 
 
 def _check_records(hints: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError for a ``ConsumerRecord[str, Order]``: a type checker would believe it."""
     for name, hint in hints.items():
-        record = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
+        record = _item(_present(hint))
         if typing.get_origin(record) is ConsumerRecord and any(
             split_optional(part)[0] not in (bytes, Any) for part in typing.get_args(record)
         ):
