@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from eventbus.client.handling.calls import FILTERED
 from eventbus.client.handling.failures import text_of
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.middleware import CallNext
@@ -42,6 +43,8 @@ class Replies:
     async def middleware(self, record: ConsumerRecord, call_next: CallNext) -> Any:
         """Call the handler, wait until its result is stored in the topic of the request, and return the result."""
         result = await call_next(record)
+        if result is FILTERED:
+            return None  # no reply: another handler of the topic may answer the request
         if record.header(REPLY_TO) is not None:
             try:
                 to = self._topic_of(record)

@@ -271,8 +271,13 @@ def _generator(batch: bool) -> Any:
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("make", [_async_generator, _generator])
 def test_a_generator_without_producer_is_refused(make: Any, batch: bool) -> None:
-    with pytest.raises(ConfigError, match=r"yields values, but publishes them nowhere.*@bus\.producer"):
-        consumer("orders", batch=batch)(make(batch))
+    @functools.wraps(make(batch))
+    def decorated(*args: Any) -> Any:
+        return make(batch)(*args)
+
+    for function in (make(batch), decorated):
+        with pytest.raises(ConfigError, match=r"yields values, but publishes them nowhere.*@bus\.producer"):
+            consumer("orders", batch=batch)(function)
     assert consumer("orders", batch=batch)(producer("out")(make(batch))).producer is not None
 
 

@@ -50,6 +50,28 @@ async def test_reply_finds_who_asked(make_bus: MakeBus) -> None:
         assert await bus.request("quotes", Ask(-1), returns=None) is None
 
 
+async def test_a_handler_leaves_what_it_filters_to_another_one(make_bus: MakeBus) -> None:
+    bus = make_bus()
+    bus.topic("quotes")
+
+    async def passed_on(record: ConsumerRecord, call_next: CallNext) -> Any:
+        return await call_next(record)
+
+    for region in ("north", "south"):
+
+        @bus.consumer(
+            "quotes", group=region, name=region, replies=True, middleware=[passed_on],
+            filter=lambda record, region=region: record.key == region.encode(),
+        )  # fmt: skip
+        async def price(ask: Ask, record: ConsumerRecord) -> str:
+            return f"{record.key!r} {ask.amount}"
+
+    async with bus:
+        for _ in range(5):
+            assert await bus.request("quotes", Ask(1), key="north", returns=str) == "b'north' 1"
+            assert await bus.request("quotes", Ask(2), key="south", returns=str) == "b'south' 2"
+
+
 async def test_many_at_once_get_their_own(make_bus: MakeBus) -> None:
     got: dict[int, Any] = {}
     async with quoting(make_bus()) as bus, anyio.create_task_group() as tasks:

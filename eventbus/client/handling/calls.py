@@ -316,7 +316,7 @@ class Calls:
                 return None
             if result is FILTERED:
                 self._counts.filtered += 1
-                return None
+                return FILTERED if self._handler.spec.replies else None
             return await self._ended(result)
 
         return innermost
@@ -483,7 +483,7 @@ class Calls:
 
 
 FILTERED = object()
-"""Result of a call whose record was dropped by ``filter=``."""
+"""Result of a call whose record was dropped by ``filter=``. Middleware gets it only in a handler with replies."""
 
 
 def manual_records(chunk: FetchedRecords, driver: PartitionDriver, given: set[int]) -> Callable[[int], ManualRecord]:
