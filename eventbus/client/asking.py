@@ -5,14 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from eventbus.client.sending import SendOptions
 from eventbus.durations import Duration, seconds
 from eventbus.types import ConsumerRecord, RecordMetadata
 
 if TYPE_CHECKING:
     from eventbus.client.bus_run import BusRun
-    from eventbus.client.sending import HeadersLike, SendOptions
+    from eventbus.client.sending import HeadersLike
 
 T = TypeVar("T")
+
+
+class RequestOptions(SendOptions, total=False):
+    """The options of a request besides the type of its reply."""
+
+    timeout: Duration
 
 
 class Asking(ABC):
@@ -28,41 +35,17 @@ class Asking(ABC):
 
     @overload
     async def request(
-        self, topic: str, value: Any, *, timeout: Duration = 30.0, **options: Unpack[SendOptions]
+        self, topic: str, value: Any, **options: Unpack[RequestOptions]
     ) -> ConsumerRecord[bytes | None, bytes | None]: ...
 
     @overload
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: None,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> None: ...
+    async def request(self, topic: str, value: Any, *, returns: None, **options: Unpack[RequestOptions]) -> None: ...
 
     @overload
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: type[T],
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> T: ...
+    async def request(self, topic: str, value: Any, *, returns: type[T], **options: Unpack[RequestOptions]) -> T: ...
 
     @overload
-    async def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: Any,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> Any: ...
+    async def request(self, topic: str, value: Any, *, returns: Any, **options: Unpack[RequestOptions]) -> Any: ...
 
     async def request(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial, wraps
@@ -16,25 +16,21 @@ import anyio.lowlevel
 
 from eventbus.backends.process_exit import carrying_exits, raising_exits
 from eventbus.client.admin import Admin
+from eventbus.client.bus import EventBus
 from eventbus.client.consumer import Consumer
-from eventbus.client.health import BusHealth
-from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from eventbus.client.metrics import BusMetrics
+from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.producer import Producer
-from eventbus.client.rebalance import Listener
-from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
-from eventbus.client.sending import SendManyOptions, SendNowaitOptions, SendOptions
+from eventbus.client.sending import Sending, SendNowaitOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
-from eventbus.durations import Duration, Milliseconds
+from eventbus.durations import Milliseconds
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
 from eventbus.forks import ForkLock, never_free, watch_forks
-from eventbus.types import ConsumerRecord, KeyT, RecordMetadata, TopicPartition, ValueT
+from eventbus.types import ConsumerRecord, KeyT, RecordMetadata, ValueT
 
 if TYPE_CHECKING:
-    from eventbus.client.bus import EventBus
     from eventbus.client.consuming.reading import ConsumerRecords
-    from eventbus.client.keywords import ConsumerOptions, ProducerOptions
+    from eventbus.client.keywords import NewConsumerOptions, ProducerOptions
     from eventbus.types import ReadKeyT, ReadValueT
 
 R = TypeVar("R")
@@ -75,22 +71,22 @@ class _Asked:
     @staticmethod
     def _waits(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Asked, P], R]:
         """Call the async method of the same name on the loop, and wait for its result."""
-        name, what = method.__name__, method.__qualname__
+        name = method.__name__
 
         @wraps(method)
         def call(self: _Asked, *args: P.args, **kwargs: P.kwargs) -> R:
-            return self._bridge(what).call(lambda: getattr(self._it(), name)(*args, **kwargs), what)
+            return self._bridge(name).call(lambda: getattr(self._it(), name)(*args, **kwargs), name)
 
         return call
 
     @staticmethod
     def _asks(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[_Asked, P], R]:
         """Call the plain method of the same name in the loop's thread."""
-        name, what = method.__name__, method.__qualname__
+        name = method.__name__
 
         @wraps(method)
         def call(self: _Asked, *args: P.args, **kwargs: P.kwargs) -> R:
-            return self._bridge(what).ask(lambda: getattr(self._it(), name)(*args, **kwargs), what)
+            return self._bridge(name).ask(lambda: getattr(self._it(), name)(*args, **kwargs), name)
 
         return call
 
@@ -123,14 +119,9 @@ class BlockingAdmin(_Asked):
 
 
 class _BlockingSending(_Asked):
-    """The three ways of sending, which block."""
+    """Sending, which blocks. The values of `send_many` are read on the loop: a generator that blocks blocks the bus."""
 
-    def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata:
-        """Publish one record and wait for its ack. The options are those of `Producer.send`."""
-        return self._bridge("send").call(lambda: self._awaited(topic, value, options), "send")
-
-    async def _awaited(self, topic: str, value: Any, options: SendOptions) -> RecordMetadata:
-        return await self._it().send(topic, value, **options)
+    send_many = _Asked._waits(Producer.send_many)
 
     def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Future[RecordMetadata]:
         """Add one record to its batch and return a future of its metadata. `send_many` is faster for many records.
@@ -157,49 +148,11 @@ class _BlockingSending(_Asked):
             raise
         return future
 
-    def send_many(self, topic: str, values: Iterable[Any], **options: Unpack[SendManyOptions]) -> None:
-        """Publish many records and wait until all are stored; see `Producer.send_many`.
-
-        ``values`` and ``key`` run on the loop's thread: a generator that blocks would block the bus.
-        """
-
-        async def send() -> None:
-            await self._it().send_many(topic, values, **options)
-
-        self._bridge("send_many").call(send, "send_many")
-
 
 class _BlockingScheduling(_BlockingSending):
     """Sending, also with a delay."""
 
-    @overload
-    def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
-
-    @overload
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        deliver_at: DeliverAt,
-        schedule_id: str | None = None,
-        **options: Unpack[SendOptions],
-    ) -> Scheduled: ...
-
-    @overload
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        delay: Delay,
-        schedule_id: str | None = None,
-        **options: Unpack[SendOptions],
-    ) -> Scheduled: ...
-
-    def send(self, topic: str, value: Any, **options: Any) -> Any:
-        """Publish one record and wait for its ack, or schedule it; see `EventBus.send`."""
-        return self._bridge("send").call(lambda: self._it().send(topic, value, **options), "send")
+    send = _Asked._waits(Sending.send)
 
 
 def _settle_delivery(
@@ -211,6 +164,7 @@ def _settle_delivery(
 class BlockingProducer(_BlockingSending):
     """`Producer` for threads. Several threads may share it. Close it with `close` or a ``with`` block."""
 
+    send = _Asked._waits(Producer.send)
     flush = _Asked._waits(Producer.flush)
     wait_for_room = _Asked._waits(Producer.wait_for_room)
     init = _Asked._waits(Producer.init)
@@ -419,75 +373,12 @@ class BlockingBus(_BlockingScheduling):
         """Topics, offsets and groups."""
         return BlockingAdmin(self._bridge_of, lambda: self._bus.admin)
 
-    def flush(self) -> None:
-        """Return when every record sent by the bus so far is stored or has failed."""
-        self._bridge("flush").call(self._bus.flush, "flush")
-
-    @overload
-    def request(
-        self, topic: str, value: Any, *, timeout: Duration = 30.0, **options: Unpack[SendOptions]
-    ) -> ConsumerRecord[bytes | None, bytes | None]: ...
-
-    @overload
-    def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: None,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> None: ...
-
-    @overload
-    def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: type[T],
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> T: ...
-
-    @overload
-    def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: Any,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> Any: ...
-
-    def request(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        returns: Any = ConsumerRecord,
-        timeout: Duration = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> Any:
-        """Send a request record and wait for the result of its handler; see `EventBus.request`."""
-        return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
-
-    def cancel_scheduled(self, id: str | Scheduled, *, timeout: Duration = 10.0, transactional: bool = True) -> bool:
-        """Cancel a delayed record; see `EventBus.cancel_scheduled`."""
-        return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout, transactional=transactional))
-
-    def drain(self) -> None:
-        """Return when every handler has finished all records that are now in its topics; see `EventBus.drain`."""
-        self._bridge("drain").call(self._bus.drain, "drain")
-
-    def health(self) -> BusHealth:
-        """Return the health of every handler, for the probes of a WSGI program; see `EventBus.health`."""
-        return self._bridge("health").call(self._bus.health, "health")
-
-    def metrics(self) -> BusMetrics:
-        """Return the counters of the bus, for a page of metrics; see `EventBus.metrics`."""
-        return self._bridge("metrics").ask(self._bus.metrics, "metrics")
+    flush = _Asked._waits(EventBus.flush)
+    request = _Asked._waits(EventBus.request)
+    cancel_scheduled = _Asked._waits(EventBus.cancel_scheduled)
+    drain = _Asked._waits(EventBus.drain)
+    health = _Asked._waits(EventBus.health)
+    metrics = _Asked._asks(EventBus.metrics)
 
     def call(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an ``async def`` on the bus's loop and wait for its result. It can use all of `EventBus`."""
@@ -520,70 +411,20 @@ class BlockingBus(_BlockingScheduling):
     def new_consumer(
         self,
         *names: str,
-        topics: str | Sequence[str] = (),
-        group: str | None = None,
-        pattern: str | None = None,
-        partitions: Iterable[TopicPartition] = (),
         key: type[ReadKeyT] = bytes,
         value: type[ReadValueT] = bytes,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Unpack[ConsumerOptions],
+        **options: Unpack[NewConsumerOptions],
     ) -> BlockingConsumer[ReadKeyT | None, ReadValueT | None]: ...
 
     @overload
     def new_consumer(
-        self,
-        *names: str,
-        topics: str | Sequence[str] = (),
-        group: str | None = None,
-        pattern: str | None = None,
-        partitions: Iterable[TopicPartition] = (),
-        key: Any = bytes,
-        value: Any = bytes,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Unpack[ConsumerOptions],
+        self, *names: str, key: Any = bytes, value: Any = bytes, **options: Unpack[NewConsumerOptions]
     ) -> BlockingConsumer[Any, Any]: ...
 
-    def new_consumer(
-        self,
-        *names: str,
-        topics: str | Sequence[str] = (),
-        group: str | None = None,
-        pattern: str | None = None,
-        partitions: Iterable[TopicPartition] = (),
-        key: Any = bytes,
-        value: Any = bytes,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Unpack[ConsumerOptions],
-    ) -> BlockingConsumer[Any, Any]:
+    def new_consumer(self, *names: str, **options: Any) -> BlockingConsumer[Any, Any]:
         """Return a consumer for an explicit loop, opened by ``with``; see `EventBus.new_consumer`."""
         bridge = self._bridge("new_consumer")
-        one = bridge.ask(
-            lambda: self._bus.new_consumer(
-                *names,
-                topics=topics,
-                group=group,
-                pattern=pattern,
-                partitions=partitions,
-                key=key,
-                value=value,
-                on_assigned=on_assigned,
-                on_revoked=on_revoked,
-                on_lost=on_lost,
-                interceptors=interceptors,
-                **config,
-            ),
-            "new_consumer",
-        )
+        one = bridge.ask(lambda: self._bus.new_consumer(*names, **options), "new_consumer")
         return BlockingConsumer(lambda _: bridge, lambda: one)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from eventbus.client.handling.middleware import Middleware
     from eventbus.client.health import BusHealth
     from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-    from eventbus.client.keywords import BusOptions, ConsumerOptions, ProducerOptions
+    from eventbus.client.keywords import BusOptions, ConsumerOptions, NewConsumerOptions, ProducerOptions
     from eventbus.client.metrics import BusMetrics
     from eventbus.client.producer import Producer
     from eventbus.client.rebalance import Listener
@@ -326,34 +326,14 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     def new_consumer(
         self,
         *names: str,
-        topics: str | Sequence[str] = (),
-        group: str | None = None,
-        pattern: str | None = None,
-        partitions: Iterable[TopicPartition] = (),
         key: type[ReadKeyT] = bytes,
         value: type[ReadValueT] = bytes,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Unpack[ConsumerOptions],
+        **options: Unpack[NewConsumerOptions],
     ) -> Consumer[ReadKeyT | None, ReadValueT | None]: ...
 
     @overload
     def new_consumer(
-        self,
-        *names: str,
-        topics: str | Sequence[str] = (),
-        group: str | None = None,
-        pattern: str | None = None,
-        partitions: Iterable[TopicPartition] = (),
-        key: Any = bytes,
-        value: Any = bytes,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Unpack[ConsumerOptions],
+        self, *names: str, key: Any = bytes, value: Any = bytes, **options: Unpack[NewConsumerOptions]
     ) -> Consumer[Any, Any]: ...
 
     def new_consumer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 from eventbus.backends.base import Backend, BackendConsumer
@@ -11,15 +11,14 @@ from eventbus.broker import TopicSpec
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.consuming.restoring import Restoring
-from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.producer import Producer
-from eventbus.client.rebalance import Listener
 from eventbus.client.sending import HeadersLike, SendOptions
-from eventbus.types import RecordMetadata, TopicPartition
+from eventbus.types import RecordMetadata
 from serdes.choose import Serdes
 
 if TYPE_CHECKING:
-    from eventbus.client.keywords import ConsumerOptions, ProducerOptions, ReaderOptions
+    from eventbus.client.keywords import NewConsumerOptions, ProducerOptions, ReaderOptions
 
 
 @runtime_checkable
@@ -91,17 +90,5 @@ class Host(Protocol):
     ) -> Producer: ...
 
     def new_consumer(
-        self,
-        *names: str,
-        topics: str | Sequence[str] = (),
-        group: str | None = None,
-        pattern: str | None = None,
-        partitions: Iterable[TopicPartition] = (),
-        key: Any = bytes,
-        value: Any = bytes,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        **config: Unpack[ConsumerOptions],
+        self, *names: str, key: Any = bytes, value: Any = bytes, **options: Unpack[NewConsumerOptions]
     ) -> Consumer: ...

@@ -25,7 +25,7 @@ from eventbus.client.producing.metadata_waits import Unplaced
 from eventbus.client.producing.serialization import pack_headers
 from eventbus.client.producing.shutdown_work import ShutdownWork
 from eventbus.client.schemas import fetched
-from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions, check_values
+from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady
 from eventbus.types import Headers, RecordMetadata
 from serdes import Serde
@@ -187,23 +187,15 @@ class InterceptedProducer(Producer):
     async def _send(self, record: ProducerRecord) -> RecordMetadata:
         return await (await self._accept_with_room(record))
 
-    async def send_many(
+    async def _send_many(
         self,
         topic: str,
         values: Iterable[Any],
-        *,
-        key: Callable[[Any], Any] | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        transactional: bool = True,
+        key: Callable[[Any], Any] | None,
+        headers: HeadersLike | None,
+        partition: int | None,
+        timestamp_ms: int | None,
     ) -> None:
-        check_values(topic, values, key, partition=partition)
-        self._home.check("send_many")
-        if transactional and (twin := joined(self, "send_many")) is not self:
-            return await twin.send_many(
-                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-            )
         deliveries: list[Delivery] = []
         for value in values:
             key_of_it = None if key is None else key(value)

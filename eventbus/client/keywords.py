@@ -6,17 +6,19 @@ fields are written by ``python -m pytest tests/client/test_keywords.py --rewrite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.options import Ack, Delivery, OnError, Order
+from eventbus.client.interceptors import ConsumerInterceptor
 from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.rebalance import Listener
 from eventbus.coordinator.assignors import Assignor
 from eventbus.durations import Duration, Milliseconds
 from eventbus.recovery import FailurePolicy
-from eventbus.types import Compression, ConsumerRecord, IsolationLevel
+from eventbus.types import Compression, ConsumerRecord, IsolationLevel, TopicPartition
 
 OAuthCallback = Callable[[str], tuple[str, float]]
 """``(sasl.oauthbearer.config) -> (token, its expiry in seconds since the epoch)``, as in confluent-kafka."""
@@ -253,6 +255,18 @@ class ReaderOptions(ConsumerOptions, total=False):
     """Settings of a consumer opened with `EventBus.reader`."""
 
     group: str | None
+
+
+class NewConsumerOptions(ReaderOptions, total=False):
+    """Options of `EventBus.new_consumer` besides the types of what it reads."""
+
+    topics: str | Sequence[str]
+    pattern: str | None
+    partitions: Iterable[TopicPartition]
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+    on_lost: Listener | None
+    interceptors: Sequence[ConsumerInterceptor]
 
 
 class BusOptions(LogOptions, ProducerDefaults, ConsumerDefaults, total=False):

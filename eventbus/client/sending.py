@@ -33,6 +33,12 @@ class SendOptions(TypedDict, total=False):
     transactional: bool
 
 
+class ScheduledOptions(SendOptions, total=False):
+    """The options of a delayed record besides its time."""
+
+    schedule_id: str | None
+
+
 class SendNowaitOptions(SendOptions, total=False):
     """The options of `send_nowait`."""
 
@@ -90,25 +96,11 @@ class Sending(ABC):
 
     @overload
     async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        deliver_at: DeliverAt,
-        schedule_id: str | None = None,
-        **options: Unpack[SendOptions],
+        self, topic: str, value: Any, *, deliver_at: DeliverAt, **options: Unpack[ScheduledOptions]
     ) -> Scheduled: ...
 
     @overload
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        delay: Delay,
-        schedule_id: str | None = None,
-        **options: Unpack[SendOptions],
-    ) -> Scheduled: ...
+    async def send(self, topic: str, value: Any, *, delay: Delay, **options: Unpack[ScheduledOptions]) -> Scheduled: ...
 
     async def send(
         self,

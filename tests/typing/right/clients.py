@@ -7,7 +7,7 @@ from typing import Unpack, assert_type
 
 import msgspec
 
-from eventbus import ConsumerRecord, EventBus, Producer, RecordMetadata, TopicPartition
+from eventbus import ConsumerRecord, EventBus, Producer, RecordMetadata, Scheduled, TopicPartition
 from eventbus.client.keywords import BusOptions, HandlerOptions
 from eventbus.testing import FakeClock, KafkaServer, TestBus, in_memory
 
@@ -51,14 +51,18 @@ async def request() -> None:
 
 def block() -> None:
     with bus.blocking() as b:
-        b.send("orders", Order("1"), key="1")
+        assert_type(b.send("orders", Order("1"), key="1"), RecordMetadata)
+        assert_type(b.send("orders", Order("1"), delay="3s", schedule_id="o-1"), Scheduled)
+        b.send_many("orders", [Order("1")], key=lambda order: order.order_id)
         with b.new_consumer("orders", group="audit", value=Order, fetch_min_bytes=10) as consumer:
             for record in consumer:
                 assert_type(record.value, Order | None)
             assert_type(consumer.poll(timeout_ms=10)[0].key, bytes | None)
         with b.new_producer(linger_ms=5) as producer:
             producer.flush()
+            producer.send("orders", Order("1"), partition=0)
         assert_type(b.request("prices", Order("1"), returns=float), float)
+        assert_type(b.request("prices", Order("1"), timeout="5s", key="1"), ConsumerRecord[bytes | None, bytes | None])
 
 
 async def test() -> None:

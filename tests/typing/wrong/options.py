@@ -71,3 +71,8 @@ def block(record: ConsumerRecord[str, int]) -> None:
     with bus.blocking() as b:
         b.new_producer(lingr_ms=5)  # wrong
         b.new_consumer("orders", group="g", max_poll_interval="5s")  # wrong
+        b.request("prices", 1, returns=float).upper()  # wrong
+        b.request("prices", 1, retruns=float)  # wrong
+        b.send("orders", 1, kye=2)  # wrong
+        b.send("orders", 1, dealy="3s")  # wrong
+        b.send_many("orders", [1], partition="2")  # wrong
