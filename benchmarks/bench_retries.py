@@ -42,7 +42,7 @@ async def written(bus: Any, dues_ms: Sequence[int]) -> None:
 
 def known(bus: Any) -> int:
     """Entries that wait, as far as they are read."""
-    return sum(map(len, bus.context.runners[0].recovering.waiting.values()))
+    return sum(map(len, bus.context.runners[0].failure_policy.waiting.values()))
 
 
 # -- F3: punctuality ---------------------------------------------------------------------------------------------------

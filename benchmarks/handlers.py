@@ -62,12 +62,12 @@ async def dispatched(handler: Any, n: int) -> Meter:
     """``n`` records through a handler, as a lane hands them over."""
     from eventbus import TopicPartition
     from eventbus.backends.clock import RealTimers
+    from eventbus.client.handling.call_timeouts import CallTimeouts
     from eventbus.client.handling.dispatch import Dispatch
     from eventbus.client.handling.partition_driver import PartitionDriver
-    from eventbus.client.handling.watch import Watch
 
     driver, dispatch = PartitionDriver(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
-    watch = Watch(handler, RealTimers(), lambda driver, error: None)
+    watch = CallTimeouts(handler, RealTimers(), lambda driver, error: None)
     chunks = fetches(n + PER_FETCH)
     await handled(watch, dispatch, driver, chunks[0])  # warm
     with Meter() as meter:

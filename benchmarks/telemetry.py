@@ -57,11 +57,11 @@ async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
     """CPU seconds per record of each kind of handler and dispatch: of its fastest fetch, fetches in turns."""
     from eventbus import TopicPartition
     from eventbus.backends.clock import RealTimers
+    from eventbus.client.handling.call_timeouts import CallTimeouts
     from eventbus.client.handling.partition_driver import PartitionDriver
-    from eventbus.client.handling.watch import Watch
 
     watches = deque(
-        (name, Watch(handler, RealTimers(), lambda driver, error: None), dispatch)
+        (name, CallTimeouts(handler, RealTimers(), lambda driver, error: None), dispatch)
         for name, (handler, dispatch) in kinds.items()
     )
     best = dict.fromkeys(kinds, float("inf"))
@@ -117,7 +117,7 @@ def metrics_of_single_records(n: int) -> Numbers:
     """Microseconds of CPU per fetch of one record: what is measured and remembered, and the record's whole way."""
     from eventbus import TopicPartition, consumer
     from eventbus.backends.clock import RealTimers
-    from eventbus.client.handling import here, watch
+    from eventbus.client.handling import call_timeouts
     from eventbus.client.handling.partition_driver import PartitionDriver
     from eventbus.types import FetchedRecords
 
@@ -131,7 +131,7 @@ def metrics_of_single_records(n: int) -> Numbers:
     ]
 
     async def seconds_of(handler: Any, dispatch: Any) -> float:
-        one, driver = Watch(handler, RealTimers(), lambda driver, error: None), _driver()
+        one, driver = call_timeouts.CallTimeouts(handler, RealTimers(), lambda driver, error: None), _driver()
         began = time.thread_time()
         for fetch in ones:
             await handled(one, dispatch, driver, fetch)
@@ -140,19 +140,18 @@ def metrics_of_single_records(n: int) -> Numbers:
     def _driver() -> PartitionDriver:
         return PartitionDriver(TopicPartition("log", 0), lambda error: False)
 
-    Watch = watch.Watch
     on, off = _dispatch(payload), _dispatch(payload, is_off=True)
     best = dict.fromkeys(("all", "unmeasured", "bare"), float("inf"))
-    remembers = here.here
+    remembers = call_timeouts.current_caller
     for _ in range(max(n // len(ones), 5)):
         for name, kind in (("all", on), ("unmeasured", off), ("bare", off)):
-            begin, ends = watch.begin_here, remembers
+            begin, ends = call_timeouts.set_current_caller, remembers
             if name == "bare":
-                watch.begin_here, watch.here = _nothing, _Nowhere()
+                call_timeouts.set_current_caller, call_timeouts.current_caller = _nothing, _Nowhere()
             try:
                 best[name] = min(best[name], asyncio.run(seconds_of(*kind)))
             finally:
-                watch.begin_here, watch.here = begin, ends
+                call_timeouts.set_current_caller, call_timeouts.current_caller = begin, ends
     way = min(asyncio.run(_seconds_of_a_way(max(n // 20, 200))) for _ in range(3))
     numbers = {f"{name} us": seconds * 1e6 for name, seconds in best.items()}
     return {"share": (best["all"] - best["bare"]) / way, "way us": way * 1e6, **numbers}
@@ -222,7 +221,7 @@ def page_of_metrics(n: int) -> Numbers:
     """Milliseconds to make the page."""
     from eventbus.backends.histogram import RECORDS, SECONDS, Histogram
     from eventbus.backends.statistics import TopicStatistics
-    from eventbus.client.handling.calls import Counts
+    from eventbus.client.handling.invocation import HandlerCounts
     from eventbus.client.metrics import BusMetrics, HandlerMetrics
     from eventbus.telemetry.prometheus import exposition
 
@@ -230,7 +229,7 @@ def page_of_metrics(n: int) -> Numbers:
         HandlerMetrics(
             handler=f"handler_{number}",
             group="g",
-            counts=Counts(),
+            counts=HandlerCounts(),
             at_work=1,
             lag_by_partition={f"orders-{partition}": 5 for partition in range(5)},
             age_seconds_by_partition={f"orders-{partition}": 0.5 for partition in range(5)},

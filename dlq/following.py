@@ -69,9 +69,9 @@ class Following:
         if self._chosen is not None:
             return await self._bus.admin.describe_topics(self._chosen)
         own = {
-            runner.recovering.recovery.dead_letter_topic
+            runner.failure_policy.recovery.dead_letter_topic
             for runner in self._bus.context.runners
-            if runner.recovering is not None
+            if runner.failure_policy is not None
         }
         return [
             one

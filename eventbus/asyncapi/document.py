@@ -15,7 +15,7 @@ from eventbus.asyncapi.servers import servers_of
 from eventbus.broker import TopicSpec
 from eventbus.client.bus import EventBus
 from eventbus.client.handling.handlers import Handler, ProducerFunction
-from eventbus.client.handling.published import published_type
+from eventbus.client.handling.result_serdes import published_type
 from eventbus.client.requests import CORRELATION_ID, REPLY_TO
 from eventbus.client.tables.table import Table
 from eventbus.errors import ConfigError

@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _end_with_threads(code: int) -> None:
     """End the process here if a plain function hangs in its thread: the interpreter would wait for it, for ever."""
-    calls = sys.modules.get("eventbus.client.handling.calls")
-    for thread in () if calls is None else list(calls.left_behind):
+    invocation = sys.modules.get("eventbus.client.handling.invocation")
+    for thread in () if invocation is None else list(invocation.abandoned_threads):
         thread.join(_LAST_SECONDS)
         if thread.is_alive() and not thread.daemon:
             sys.stdout.flush()

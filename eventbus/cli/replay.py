@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from eventbus import EventBus
     from eventbus.backends.base import Backend
     from eventbus.client.admin import Admin
-    from eventbus.client.handling.calls import Counts
     from eventbus.client.handling.handlers import Handler
+    from eventbus.client.handling.invocation import HandlerCounts
 
 _TOLD = 5
 """Records passed over that are named."""
@@ -112,7 +112,7 @@ def replay(args: argparse.Namespace) -> int:
 
 def _say(
     out: Output, handler: Handler[Any, Any], group: str, window: _Window, reached: Mapping[TopicPartition, int],
-    counts: Counts, interrupted: bool,
+    counts: HandlerCounts, interrupted: bool,
 ) -> None:  # fmt: skip
     offsets = sum(max(reached.get(partition, at) - at, 0) for partition, at in window.starts.items())
     # Some of the offsets may be of transactions' marks; and what a transaction gave up may have been counted twice.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventbus.client.configuration.choose import configure as configure
     from eventbus.client.consumer import Consumer as Consumer
     from eventbus.client.context import BusContext as BusContext
-    from eventbus.client.handling.here import inside_handler as inside_handler
+    from eventbus.client.handling.current_record import inside_handler as inside_handler
     from eventbus.client.health import BusHealth as BusHealth
     from eventbus.client.metrics import BusMetrics as BusMetrics
     from eventbus.client.metrics import bus_metrics as bus_metrics
@@ -47,7 +47,7 @@ _HOMES = {
     "configuration.choose": ("configure",),
     "consumer": ("Consumer",),
     "context": ("BusContext",),
-    "handling.here": ("inside_handler",),
+    "handling.current_record": ("inside_handler",),
     "health": ("BusHealth",),
     "metrics": ("BusMetrics", "bus_metrics"),
     "producing.joining": ("outside_calls",),

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.types import TopicPartition
 
 HandlerStatus = Literal["starting", "rebalancing", "running", "idle", "stopped", "wedged"]
@@ -62,7 +62,7 @@ class HandlerHealth(msgspec.Struct, frozen=True, kw_only=True):
     lag_trend: float | None
     """Change of the lag over the last minute in records per second; None if it is too early to know."""
     at_work: tuple[RecordAtWork, ...]
-    counts: Counts
+    counts: HandlerCounts
     """Records by outcome since the start."""
     retries: int = 0
     """Records in this member's partitions that wait for their next try."""

@@ -9,7 +9,7 @@ import msgspec
 
 from eventbus.backends.histogram import Histogram
 from eventbus.backends.statistics import ClientStatistics, LogStatistics, Statistics, TopicStatistics
-from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.invocation import HandlerCounts
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -40,7 +40,7 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     handler: str
     group: str
-    counts: Counts
+    counts: HandlerCounts
     """Records by outcome since the start."""
     at_work: int
     """Calls that have not returned."""

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from eventbus.client.handling.calls import FILTERED
-from eventbus.client.handling.failures import text_of
+from eventbus.client.handling.handler_errors import text_of
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.invocation import FILTERED
 from eventbus.client.handling.middleware import CallNext
 from eventbus.client.host import Host
 from eventbus.errors import InvalidTopic, KafkaError, SerializationError, UnknownTopicOrPartition

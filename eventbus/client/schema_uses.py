@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from eventbus.client.handling.handlers import Handler, ProducerFunction
-from eventbus.client.handling.published import arms_of
+from eventbus.client.handling.result_serdes import arms_of
 from eventbus.errors import ConfigError, SchemaUnavailable
 from eventbus.types import ConsumerRecord
 from serdes import SchemaRegistryError, Serde, serde_for

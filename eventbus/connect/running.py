@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import anyio
 import anyio.to_thread
 
-from eventbus.client.handling.calls import left_behind
+from eventbus.client.handling.invocation import abandoned_threads
 from eventbus.connect.connector import Connector, Context
 from eventbus.connect.converters import Converter
 from eventbus.errors import (
@@ -176,7 +176,7 @@ class Run(ABC):
         try:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         finally:
-            left_behind.update(at_work)  # cancelled, while the connector waits for something that may never come
+            abandoned_threads.update(at_work)  # cancelled, while the connector waits for something that may never come
 
     @abstractmethod
     async def drain(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 
+from eventbus.client.handling.current_record import current_record
 from eventbus.client.handling.functions import is_async, takes
-from eventbus.client.handling.here import record_here
 from eventbus.client.handling.middleware import CallNext
 from eventbus.client.metrics import Sample
 from eventbus.durations import Duration, seconds
@@ -68,10 +68,10 @@ class Deduplication(Timed):
 
     async def __call__(self, record: Any, call_next: CallNext) -> Any:
         records = records_of(record)
-        at_work = record_here()
-        if at_work is None:  # not in a handler's call: the handler is not known
+        current = current_record()
+        if current is None:  # not in a handler's call: the handler is not known
             return await call_next(record)
-        memory = self._memories.setdefault((at_work.handler, at_work.group, records[0].topic), _Memory())
+        memory = self._memories.setdefault((current.handler, current.group, records[0].topic), _Memory())
         keyed = [(self._key(one), one) for one in records]
         keys = {key for key, _ in keyed if key is not None}
         while not keys.isdisjoint(memory.under_way):  # all or none are taken: two batches never wait for each other

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from eventbus.client.handling.here import waiting
+from eventbus.client.handling.current_record import timeout_paused
 from eventbus.client.handling.middleware import CallNext
 from eventbus.middleware.base import Timed, positive, records_of, whole
 
@@ -34,7 +34,7 @@ class RateLimit(Timed):
         """Ensures that calls wait in order of arrival."""
 
     async def __call__(self, record: Any, call_next: CallNext) -> Any:
-        with waiting():
+        with timeout_paused():
             await self._take(len(records_of(record)))
         return await call_next(record)
 

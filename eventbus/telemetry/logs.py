@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from eventbus.client.handling.here import record_here
+from eventbus.client.handling.current_record import current_record
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 
@@ -31,7 +31,7 @@ _SPELLED_OUT = {number: repr(chr(number))[1:-1] for number in (*range(0x20), *ra
 def bound() -> dict[str, Any]:
     """Return the fields for a line logged here; empty outside of handlers and spans."""
     fields: dict[str, Any] = {}
-    found = record_here()
+    found = current_record()
     if found is not None:
         fields = {name: value for name, value in found._asdict().items() if value is not None}
         if found.key is not None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from eventbus.client.handling.here import here
+from eventbus.client.handling.current_record import current_caller
 from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
 from eventbus.client.producing.serialization import pack_headers
@@ -299,9 +299,9 @@ def _of_process(topic: str) -> dict[str, str | int | bool]:
         "messaging.operation.type": "process",
         "messaging.destination.name": topic,
     }
-    if (found := here.get()) is not None and found.member is not None:
-        attributes["messaging.consumer.group.name"] = found.member.group
-        attributes["eventbus.handler"] = found.member.name
+    if (found := current_caller.get()) is not None and found.handler is not None:
+        attributes["messaging.consumer.group.name"] = found.handler.group
+        attributes["eventbus.handler"] = found.handler.name
     return attributes
 
 

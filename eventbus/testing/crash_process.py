@@ -19,8 +19,8 @@ from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.broker import BrokerConfig
 from eventbus.client.bus import EventBus
+from eventbus.client.handling.current_record import inside_handler
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.here import inside_handler
 from eventbus.client.handling.middleware import CallNext
 from eventbus.client.handling.runner import Runner
 from eventbus.testing.clock import FakeClock

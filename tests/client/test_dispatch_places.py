@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, consumer, producer
-from eventbus.client.handling import calls
+from eventbus.client.handling import invocation
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Call
 from eventbus.errors import HandlerError
@@ -112,10 +112,10 @@ async def test_counts(shape: str, policy: str) -> None:
     await run(dispatch, driver, chunk_of(b"1", b"2", b"3", b"4", b"5"))
     failed = 2 if "batch" in shape else 1
     if policy == "skip":
-        assert dispatch.counts == calls.Counts(handled=5 - failed, failed=failed, skipped=failed)
+        assert dispatch.counts == invocation.HandlerCounts(handled=5 - failed, failed=failed, skipped=failed)
         assert driver.work.finished == 5
     else:
-        assert dispatch.counts == calls.Counts(handled=2, failed=failed)
+        assert dispatch.counts == invocation.HandlerCounts(handled=2, failed=failed)
         assert driver.work.finished == 2
         assert "offset 2" in str(driver.error)
 
@@ -128,7 +128,7 @@ async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
         dispatch = dispatch_of(handler, None, {})
         await run(dispatch, driver, chunk)
         assert (seen, driver.work.finished) == ([b"1", b"3"], 3), shape
-        assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
+        assert dispatch.counts == invocation.HandlerCounts(handled=2, failed=1, skipped=1), shape
 
 
 @pytest.mark.parametrize("shape", ["payload", "with a default", "sync", "batch"])
@@ -179,7 +179,7 @@ async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
         call.at = 1
         dispatch = dispatch_of(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
         assert dispatch.timed_out(driver, call, 2.5) is (policy == "skip")
-        assert dispatch.counts == calls.Counts(failed=1, timed_out=1, skipped=int(policy == "skip"))
+        assert dispatch.counts == invocation.HandlerCounts(failed=1, timed_out=1, skipped=int(policy == "skip"))
         if policy == "stop":
             assert isinstance(driver.error.__cause__ if driver.error else None, TimeoutError)
             assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(
@@ -199,7 +199,7 @@ async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finish
     await dispatch.run(driver, call)
     driver.work.ended(call)
     assert (seen, driver.work.finished) == ([b"1", b"2"], 1)
-    assert dispatch.counts == calls.Counts(handled=1, failed=1, timed_out=1)
+    assert dispatch.counts == invocation.HandlerCounts(handled=1, failed=1, timed_out=1)
 
 
 @pytest.mark.parametrize("takes_seconds", [3, 7])
@@ -226,7 +226,7 @@ async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
 
     handle.__annotations__["payload"] = list[bytes] if batch else bytes
     handler = consumer("t", batch=batch, timeout=5, middleware=[passing] if with_middleware else [])(handle)
-    monkeypatch.setattr(calls, "time", Time)
+    monkeypatch.setattr(invocation, "time", Time)
     dispatch = dispatch_of(handler, None, {})
     await dispatch.run(driver, call)
     driver.work.ended(call)
@@ -260,13 +260,13 @@ async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
         return value
 
     handle.__annotations__["value"] = list[bytes] if batch else bytes
-    monkeypatch.setattr(calls, "time", Time)
+    monkeypatch.setattr(invocation, "time", Time)
     outputs = Outputs()
     handler = consumer("t", timeout=2, on_error="skip", batch=1 if batch else False)(producer("out")(handle))
     dispatch, driver = dispatch_of(handler, outputs.publish, {}), driver_of()
     await run(dispatch, driver, chunk_of(b"1", b"2", b"3"))
     assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
-    assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
+    assert dispatch.counts == invocation.HandlerCounts(handled=2, failed=1, skipped=1, timed_out=1)
 
 
 @pytest.mark.parametrize("shape", ["payload", "record", "batch", "manual"])
@@ -291,7 +291,7 @@ def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: st
             tasks.start_soon(run, dispatch, driver, chunk)
             await others_wait()
             tasks.cancel_scope.cancel()
-        assert (dispatch.counts, driver.error, driver.work.finished) == (calls.Counts(), None, 0)
+        assert (dispatch.counts, driver.error, driver.work.finished) == (invocation.HandlerCounts(), None, 0)
 
     anyio.run(main, backend=backend)
 
@@ -318,9 +318,9 @@ def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(b
                 await others_wait()
                 scope.cancel()
         assert scope.cancelled_caught
-        assert (dispatch.counts, driver.error, driver.work.finished) == (calls.Counts(), None, 0)
+        assert (dispatch.counts, driver.error, driver.work.finished) == (invocation.HandlerCounts(), None, 0)
         [call] = driver.work._calls
-        dispatch.pass_over(driver, call)
+        dispatch.continue_after(driver, call)
         assert len(driver.outputs) == 1
 
     anyio.run(main, backend=backend)

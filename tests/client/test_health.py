@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from eventbus import BusHealth, HandlerHealth, TopicPartition
-from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.client.health import BusStatus, Facts, HandlerStatus, PartHealth, RecordAtWork, Verdict, judge, summary
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -166,7 +166,7 @@ def handler(name: str, status: HandlerStatus = "running") -> HandlerHealth:
         lag_by_partition={"t-0": 4},
         lag_trend=-1.5,
         at_work=tuple(at_work(5)),
-        counts=Counts(),
+        counts=HandlerCounts(),
     )
 
 

@@ -55,7 +55,7 @@ class Broken(ProducerInterceptor, ConsumerInterceptor):
         raise ValueError("close")
 
 
-class Watch(ConsumerInterceptor):
+class CallTimeouts(ConsumerInterceptor):
     """Keeps what is even, and writes down what is committed."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ async def test_one_that_raises_or_answers_nothing_is_passed_over(
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return None  # a forgotten return is the point
 
-    stamp, watch = Stamp(), Watch()
+    stamp, watch = Stamp(), CallTimeouts()
     async with make_bus() as bus:
         await bus.admin.create_topic("t")
         async with bus.new_producer(interceptors=[Broken(), Forgetful(), stamp]) as producer:
@@ -163,7 +163,7 @@ async def test_one_that_raises_or_answers_nothing_is_passed_over(
 
 
 async def test_consumers_show_what_they_read_and_commit(make_bus: Any) -> None:
-    watch = Watch()
+    watch = CallTimeouts()
     async with make_bus() as bus:
         await bus.admin.create_topic("t")
         await bus.send_many("t", [b"%d" % n for n in range(10)])

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, Transaction, consumer, producer
-from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.client.handling.middleware import CallNext, check_middleware
 from eventbus.errors import ConfigError, SerializationError
 from tests.client.dispatching import Outputs, chunk_of, dispatch_of, dispatched, driver_of, finished, run
@@ -89,7 +89,7 @@ async def test_outermost_first_and_the_buses_before_the_handlers(kind: str) -> N
         expected += ["bus in", "a in", "b in", *group, "b out", "a out", "bus out"]
     assert steps == expected
     assert await finished(driver) == 3
-    assert dispatch.counts == Counts(handled=3)
+    assert dispatch.counts == HandlerCounts(handled=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -423,7 +423,7 @@ async def test_a_record_that_the_filter_drops_is_finished_without_the_handler(ki
     await run(dispatch, driver, chunk_of(b"no json", VALUES[1], b"nor this"))
     assert (seen, asked) == ([1], [0, 1, 2])
     driver.settle()
-    assert dispatch.counts == Counts(handled=3, filtered=2)
+    assert dispatch.counts == HandlerCounts(handled=3, filtered=2)
     for batch in outputs.batches:
         batch.resolve(0, -1)
     driver.settle()

@@ -13,8 +13,8 @@ from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.backends.delivery import this_loop
 from eventbus.client.handling.call_loop import Slices, TimeSlice
+from eventbus.client.handling.call_timeouts import CallTimeouts
 from eventbus.client.handling.handlers import consumer
-from eventbus.client.handling.watch import Watch
 from eventbus.testing import FakeClock
 from tests.client.dispatching import chunk_of, dispatch_of, driver_of, run
 
@@ -32,7 +32,7 @@ class Computing(FakeClock):
         self._elapsed_us += round(seconds * 1_000_000)
 
 
-class Calls:
+class Invoker:
     def __init__(self) -> None:
         self.clock = Computing()
         self.begun = 0
@@ -56,7 +56,7 @@ class Calls:
         self._since_turn = 0
 
 
-Declare = Callable[[EventBus, Calls], object]
+Declare = Callable[[EventBus, Invoker], object]
 WAYS: dict[str, Declare] = {}
 
 
@@ -65,7 +65,7 @@ def way(declare: Declare) -> Declare:
     return declare
 
 
-def handled(bus: EventBus, calls: Calls, options: dict[str, Any]) -> None:
+def handled(bus: EventBus, calls: Invoker, options: dict[str, Any]) -> None:
     @bus.consumer("t", group="g", **options)
     async def handle(value: int) -> None:
         calls.compute()
@@ -91,14 +91,14 @@ for _name, _options in OPTIONS.items():
 
 
 @way
-def in_batches(bus: EventBus, calls: Calls) -> None:
+def in_batches(bus: EventBus, calls: Invoker) -> None:
     @bus.consumer("t", group="g", batch=1)
     async def handle(values: list[int]) -> None:
         calls.compute()
 
 
 @way
-def acknowledged_by_hand(bus: EventBus, calls: Calls) -> None:
+def acknowledged_by_hand(bus: EventBus, calls: Invoker) -> None:
     @bus.consumer("t", group="g", ack="manual")
     async def handle(record: ConsumerRecord) -> None:
         calls.compute()
@@ -106,7 +106,7 @@ def acknowledged_by_hand(bus: EventBus, calls: Calls) -> None:
 
 
 @way
-def acknowledged_by_hand_in_any_order(bus: EventBus, calls: Calls) -> None:
+def acknowledged_by_hand_in_any_order(bus: EventBus, calls: Invoker) -> None:
     @bus.consumer("t", group="g", ack="manual", order="none", concurrency=2)
     async def handle(record: ConsumerRecord) -> None:
         calls.compute()
@@ -114,7 +114,7 @@ def acknowledged_by_hand_in_any_order(bus: EventBus, calls: Calls) -> None:
 
 
 @way
-def publishing(bus: EventBus, calls: Calls) -> None:
+def publishing(bus: EventBus, calls: Invoker) -> None:
     @bus.consumer("t", group="g")
     @bus.producer("out")
     async def handle(value: int) -> int:
@@ -123,7 +123,7 @@ def publishing(bus: EventBus, calls: Calls) -> None:
 
 
 @way
-def in_a_filter(bus: EventBus, calls: Calls) -> None:
+def in_a_filter(bus: EventBus, calls: Invoker) -> None:
     @bus.consumer("t", group="g", filter=lambda record: calls.compute())
     async def handle(value: int) -> None: ...
 
@@ -131,7 +131,7 @@ def in_a_filter(bus: EventBus, calls: Calls) -> None:
 @BACKENDS
 @pytest.mark.parametrize("declare", WAYS.values(), ids=WAYS.keys())
 def test_a_handler_that_never_suspends_does_not_outlast_a_stop(declare: Declare, backend: str) -> None:
-    calls = Calls()
+    calls = Invoker()
     stopped_at: list[int] = []
 
     async def main() -> None:
@@ -160,7 +160,7 @@ def test_a_handler_that_never_suspends_does_not_outlast_a_stop(declare: Declare,
 @BACKENDS
 @pytest.mark.parametrize("retry", [Retry(immediate=LATER, delays=None), Retry(immediate=0, delays=["1s"])])
 def test_later_tries_that_never_suspend(retry: Retry, backend: str) -> None:
-    calls = Calls()
+    calls = Invoker()
 
     async def main() -> None:
         bus = EventBus("memory://", clock=calls.clock)
@@ -183,7 +183,7 @@ def test_later_tries_that_never_suspend(retry: Retry, backend: str) -> None:
 
 @BACKENDS
 def test_functions_of_a_table_that_never_suspend(backend: str) -> None:
-    calls = Calls()
+    calls = Invoker()
 
     async def main() -> None:
         bus = EventBus("memory://", clock=calls.clock)
@@ -206,7 +206,7 @@ def test_functions_of_a_table_that_never_suspend(backend: str) -> None:
 @pytest.mark.parametrize("partitions", [1, 8])
 def test_the_partitions_of_a_handler_share_the_time(partitions: int, backend: str) -> None:
     """Each of them has its turn between two turns of the event loop."""
-    calls = Calls()
+    calls = Invoker()
 
     async def main() -> None:
         bus = EventBus("memory://", clock=calls.clock)
@@ -258,7 +258,7 @@ def test_the_clock_is_seldom_looked_at_while_calls_are_quick() -> None:
 @BACKENDS
 def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
     """The time limit of a call does not count what other tasks do between two calls."""
-    calls, found = Calls(), []
+    calls, found = Invoker(), []
 
     async def main() -> None:
         @consumer("t", timeout=5)
@@ -266,7 +266,7 @@ def test_no_call_is_in_flight_while_the_event_loop_turns(backend: str) -> None:
             calls.compute()
 
         dispatch = dispatch_of(handle, None, {}, timers=calls.clock)
-        watch = Watch(handle, calls.clock, lambda driver, error: None)
+        watch = CallTimeouts(handle, calls.clock, lambda driver, error: None)
 
         async def look() -> None:
             while True:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from eventbus import EventBus
-from eventbus.client.handling.calls import left_behind
+from eventbus.client.handling.invocation import abandoned_threads
 from eventbus.connect import (
     Connectors,
     ConnectorsFailed,
@@ -432,7 +432,7 @@ async def test_a_connector_that_never_returns_holds_up_neither_the_bus_nor_the_e
         async with bus:
             await anyio.to_thread.run_sync(Stuck.began.wait)
         assert notes.has("stuck: not stopped within 0.001 s, and was abandoned; nothing of it is stored")
-        assert any(thread.is_alive() for thread in left_behind), "the command does not wait for these at its end"
+        assert any(thread.is_alive() for thread in abandoned_threads), "the command does not wait for these at its end"
     finally:
         Stuck.goes_on.set()
 

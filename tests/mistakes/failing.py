@@ -36,7 +36,7 @@ async def database_is_away(at: At) -> str:
             bus.stop()
         raise ConnectionRefusedError("127.0.0.1 port 5432")
 
-    at.patch.setattr("eventbus.client.handling.waiting_out.back_off_ms", lambda calls: 1)
+    at.patch.setattr("eventbus.client.handling.outage_policy.back_off_ms", lambda calls: 1)
     with heard("eventbus.runner") as lines:
         async with bus:
             await bus.send("orders", "o-1")

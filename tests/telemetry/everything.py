@@ -14,7 +14,7 @@ from eventbus.backends.statistics import (
     PartitionStatistics,
     TopicStatistics,
 )
-from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.client.metrics import BusMetrics, HandlerMetrics, Sample
 from eventbus.types import TopicPartition
 from outbox.relay.metrics import RelayMetrics
@@ -36,7 +36,7 @@ def everything() -> list[Sample]:
 
 def everything_of_a_bus() -> BusMetrics:
     handler = HandlerMetrics(
-        handler="bill", group="billing", counts=Counts(handled=5, failed=1), at_work=2,
+        handler="bill", group="billing", counts=HandlerCounts(handled=5, failed=1), at_work=2,
         lag_by_partition={"orders-0": 7}, age_seconds_by_partition={"orders-0": 1.5},
         histograms={
             "call_seconds": _seen(SECONDS, 0.01), "commit_seconds": _seen(SECONDS, 0.002),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.client.health import BusHealth, BusStatus, HandlerHealth, PartHealth
 from eventbus.web.probes import Standing, answer
 
@@ -50,7 +50,7 @@ def test_each_handler_and_part_has_its_reason() -> None:
     handler = HandlerHealth(
         handler="bill", group="billing", status="wedged", reason="orders-0 offset 7 has been in flight for 61.0 s",
         since_last_poll_ms=1, since_last_commit_ms=None, since_last_assignment_ms=5, member_id="m", generation_id=1,
-        assignment=(), paused=(), lag=12, lag_by_partition={}, lag_trend=None, at_work=(), counts=Counts(),
+        assignment=(), paused=(), lag=12, lag_by_partition={}, lag_trend=None, at_work=(), counts=HandlerCounts(),
     )  # fmt: skip
     part = PartHealth(part="outbox", status="degraded", reason="the database does not answer", details={"rows": 3})
     said = answer("live", Standing(phase="running", health=health("failed", handlers=(handler,), parts=(part,))))

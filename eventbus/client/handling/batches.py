@@ -9,10 +9,10 @@ from typing import Any
 
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_loop import CallLoop, fresh_context
-from eventbus.client.handling.calls import manual_records
 from eventbus.client.handling.dispatch import Dispatch, RunCalls
-from eventbus.client.handling.failing import Passed, recall_of
-from eventbus.client.handling.failures import as_failure, check_exit_at
+from eventbus.client.handling.failed_calls import Resolution, recall_of
+from eventbus.client.handling.handler_errors import as_failure, check_exit_at
+from eventbus.client.handling.invocation import manual_records
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.work_actions import Call
 from eventbus.errors import SerializationError
@@ -41,37 +41,37 @@ class BatchDispatch(Dispatch):
         count, after, key = len(indexes), call.at + len(indexes), (driver, call.offset(call.at))
         given, outputs = set[int](), list[Delivery]()
         failed = partial(self._unreadable, driver, call, outputs)
-        if self.calls.units is not None and self.failing.is_asked and count > 1:
+        if self.calls.units is not None and self.failed_calls.has_policy and count > 1:
             # Its transaction would count those as done whose way to the dead letters is not stored yet.
             failed = None
         reading = _Reading(failed)
-        passed = Passed.HANDLED
+        passed = Resolution.HANDLED
         try:
             result = await self._call_batch(driver, chunk, indexes, given, reading)
-            if not (reading.stopped or key in self.failing.given_up):
+            if not (reading.stopped or key in self.failed_calls.abandoned_calls):
                 await self._send(result, outputs)
         except BaseException as error:
             check_exit_at(self._handler, chunk.record(indexes[0]), error, count)
             if reading.stopped:
                 return False
-            if key in self.failing.given_up:
+            if key in self.failed_calls.abandoned_calls:
                 pass  # what becomes of it was said when its time was over
             elif count > 1 and self._wants_singly(error, reading):
-                if self.failing.may_go_on(outputs):
+                if self.failed_calls.may_call_again(outputs):
                     return await self._singly(driver, call, loop, indexes, reading)
-                return self.failing.wants_each_alone(driver, call, count, await as_failure(error))
+                return self.failed_calls.retry_singly(driver, call, count, await as_failure(error))
             else:
                 again = partial(self._batch_again, driver, call, indexes, given, outputs, reading.left_out)
                 recall = recall_of(call, again)
-                passed = await self.failing.failed(driver, call, call.at, error, recall, outputs, count)
+                passed = await self.failed_calls.failed(driver, call, call.at, error, recall, outputs, count)
                 if not passed:
                     return False
         else:
             self.counts.handled += 0 if reading.stopped else count - len(reading.left_out)
-        is_passed_over = self.failing.ends_late(driver, call, call.at)
-        if reading.stopped or is_passed_over is False:
+        continues = self.failed_calls.abandoned_call_ended(driver, call, call.at)
+        if reading.stopped or continues is False:
             return False
-        self._passed(driver, call, after, outputs, set() if is_passed_over or passed is Passed.OVER else given)
+        self._passed(driver, call, after, outputs, set() if continues or passed is Resolution.DROPPED else given)
         return True
 
     def _wants_singly(self, error: BaseException, reading: _Reading) -> bool:
@@ -80,15 +80,15 @@ class BatchDispatch(Dispatch):
         Without a policy, do so only if the handler was not called: a value that cannot be restored must not cost the
         other records, and an outage of the store may hide such a value.
         """
-        if self.failing.is_asked:
+        if self.failed_calls.has_policy:
             return not isinstance(error, NotHandled)
         return isinstance(error, Exception) and not (reading.was_read or reading.left_out)
 
     async def _unreadable(
         self, driver: PartitionDriver, call: Call, outputs: list[Delivery], index: int, error: BaseException
-    ) -> Passed:
+    ) -> Resolution:
         at = call.indexes.index(index)
-        return await self.failing.failed(driver, call, at, error, None, outputs, is_last=False)
+        return await self.failed_calls.failed(driver, call, at, error, None, outputs, is_last=False)
 
     async def _call_batch(
         self, driver: PartitionDriver, chunk: FetchedRecords, indexes: Sequence[int], given: set[int], reading: _Reading
@@ -120,19 +120,19 @@ class BatchDispatch(Dispatch):
             if driver.closing or call.at >= call.end:
                 return False
             given, outputs = set[int](), list[Delivery]()
-            passed = Passed.OVER
+            passed = Resolution.DROPPED
             if index not in reading.left_out and not (self._is_manual and call.is_done(index)):
                 recall = recall_of(call, partial(self._batch_again, driver, call, (index,), given, outputs))
                 recall.begin()
                 try:
                     await recall.call()
                     self.counts.handled += 1
-                    passed = Passed.HANDLED
+                    passed = Resolution.HANDLED
                 except BaseException as error:
-                    passed = await self.failing.failed(driver, call, call.at, error, recall, outputs)
+                    passed = await self.failed_calls.failed(driver, call, call.at, error, recall, outputs)
                     if not passed:
                         return False
-            self._passed(driver, call, call.at + 1, outputs, set() if passed is Passed.OVER else given)
+            self._passed(driver, call, call.at + 1, outputs, set() if passed is Resolution.DROPPED else given)
         call.is_alone = False
         return True
 
@@ -161,7 +161,7 @@ class BatchDispatch(Dispatch):
 class _Reading:
     """Makes the payloads of a batch. A record that cannot be read is left out, or stops the partition, or raises."""
 
-    def __init__(self, failed: Callable[[int, BaseException], Awaitable[Passed]] | None) -> None:
+    def __init__(self, failed: Callable[[int, BaseException], Awaitable[Resolution]] | None) -> None:
         self._failed = failed
         self.left_out: set[int] = set()
         self.was_read: list[Any] = []

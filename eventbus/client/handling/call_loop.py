@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import anyio.lowlevel
 
-from eventbus.client.handling.here import here, inside_handler
+from eventbus.client.handling.current_record import current_caller, inside_handler
 from eventbus.client.producing.joining import sending_call
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ _MOST_CALLS = 32
 _SLOW_SECONDS = 0.001
 """If the calls since the last look took so long, the next look follows the next call."""
 
-_OF_THE_BUS: frozenset[ContextVar[Any]] = frozenset((here, inside_handler, sending_call))
+_OF_THE_BUS: frozenset[ContextVar[Any]] = frozenset((current_caller, inside_handler, sending_call))
 _OF_ANYIO = "current_async_library_cvar"
 """The name of sniffio's variable. The package is optional, so its variable cannot be imported."""
 _FRESH = object()

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from eventbus.backends.clock import Timers
 from eventbus.backends.histogram import SECONDS, Histogram
-from eventbus.client.handling.calls import GENERATORS
+from eventbus.client.handling.invocation import GENERATORS
 
 _SLOW_SECONDS = 25e-6
 """Calls that take longer than this on average are timed separately, which costs 0.4 us per call."""

@@ -19,13 +19,12 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_loop import CallLoop, Slices, fresh_context
 from eventbus.client.handling.call_times import CallTimes
-from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded
-from eventbus.client.handling.failing import Failing, Passed, recall_of
-from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
+from eventbus.client.handling.failed_calls import FailedCalls, Resolution, recall_of
+from eventbus.client.handling.handler_errors import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, for_each, no_producer
+from eventbus.client.handling.invocation import FILTERED, GENERATORS, UNFINISHED, HandlerCounts, Invoker, Yielded
 from eventbus.client.handling.middleware import Middleware
-from eventbus.client.handling.outcomes import joined
-from eventbus.client.handling.partition_driver import PartitionDriver
+from eventbus.client.handling.partition_driver import PartitionDriver, combined_outcome
 from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.outages import is_outage
@@ -56,14 +55,14 @@ class Dispatch:
         middleware: Sequence[Middleware] = (),
         timers: Timers | None = None,
     ) -> None:
-        self.counts = Counts()
+        self.counts = HandlerCounts()
         self.times = CallTimes(timers or RealTimers(), by_batch=bool(handler.spec.batch))
         self.slices = Slices(self.times.now)
         self._handler = handler
         self._publish = publish
-        self.calls = Calls(handler, serdes, middleware, self.counts)
+        self.calls = Invoker(handler, serdes, middleware, self.counts)
         """How the handler is called, and what its payloads are made with."""
-        self.failing = Failing(handler, self.counts)
+        self.failed_calls = FailedCalls(handler, self.counts)
         """Decides about calls that fail."""
         self._is_manual = handler.spec.ack == "manual"
         self.work = self._choose()
@@ -78,7 +77,7 @@ class Dispatch:
         ``joins``: the transaction that records sent during calls join.
         """
         bound = copy.copy(self)
-        bound._publish, bound.failing = publish, self.failing.bound(on_failure, joins)
+        bound._publish, bound.failed_calls = publish, self.failed_calls.bound(on_failure, joins)
         bound.calls = self.calls.copy()
         bound.calls.joins = joins
         bound.work = bound._choose()
@@ -157,7 +156,7 @@ class Dispatch:
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
                 again = partial(self._once, loop, partial(calls.of(chunk), index), outputs)
-                if not await self.failing.failed(driver, call, call.at, error, recall_of(call, again), outputs):
+                if not await self.failed_calls.failed(driver, call, call.at, error, recall_of(call, again), outputs):
                     return
                 call.at += 1
 
@@ -165,7 +164,12 @@ class Dispatch:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
         publish, indexes = self._publish, call.indexes
         begin, given = self._prepared(driver, call)
-        clean, context, is_manual, given_up = loop.clean, copy_context, self._is_manual, self.failing.given_up
+        clean, context, is_manual, abandoned_calls = (
+            loop.clean,
+            copy_context,
+            self._is_manual,
+            self.failed_calls.abandoned_calls,
+        )
         handled, look_at = 0, call.at
         try:
             for place, index in enumerate(indexes[call.at :], call.at):
@@ -195,7 +199,7 @@ class Dispatch:
                     if not await self._failed(driver, call, error, again, outputs, given):
                         return
                 else:
-                    if not given_up or (late := self._late(driver, call, given)) is None:
+                    if not abandoned_calls or (late := self._late(driver, call, given)) is None:
                         handled += 1
                     elif not late:
                         return
@@ -284,7 +288,7 @@ class Dispatch:
 
     def _is_plain(self, result: Any, error: BaseException | None) -> bool:
         """There is no more to a call in a thread than that it has returned."""
-        return result is None and error is None and self._publish is None and not self.failing.given_up
+        return result is None and error is None and self._publish is None and not self.failed_calls.abandoned_calls
 
     def _count(self, driver: PartitionDriver, call: Call, position: int, given: set[int]) -> None:
         self.counts.handled += 1
@@ -305,12 +309,12 @@ class Dispatch:
         place, index = call.at, call.indexes[call.at]
         if raised is not None and not isinstance(raised, Exception):
             check_exit_at(self._handler, call.records.record(index), raised)
-        offset, given_up = call.offset(place), self.failing.given_up
-        if driver.error is not None and not any(one is driver and offset <= late for one, late in given_up):
+        offset, abandoned_calls = call.offset(place), self.failed_calls.abandoned_calls
+        if driver.error is not None and not any(one is driver and offset <= late for one, late in abandoned_calls):
             return False  # nothing more is published once the partition has failed
         outputs: list[Delivery] = []
-        is_passed_over = self._late(driver, call, given)
-        if is_passed_over is None:
+        continues = self._late(driver, call, given)
+        if continues is None:
             try:
                 if raised is not None:
                     raise raised
@@ -319,8 +323,8 @@ class Dispatch:
             except BaseException as error:
                 recall = partial(self.calls.in_thread, self.calls.collected, begin, index)
                 again = partial(self._once, loop, recall, outputs)
-                is_passed_over = bool(await self._failed(driver, call, error, again, outputs, given))
-        if is_passed_over is False:
+                continues = bool(await self._failed(driver, call, error, again, outputs, given))
+        if continues is False:
             return False
         self._passed(driver, call, place + 1, outputs, given)
         return True
@@ -333,29 +337,33 @@ class Dispatch:
         again: Callable[[], Awaitable[None]],
         outputs: list[Delivery],
         given: set[int],
-    ) -> Passed:
+    ) -> Resolution:
         """The call of a record failed. If the handler has acknowledged it, that counts, and no further call follows."""
         index, late = call.indexes[call.at], self._late(driver, call, given)
         if late is not None:
-            return Passed.OVER if late else Passed.NOT
+            return Resolution.DROPPED if late else Resolution.STOPPED
         if self._is_acknowledged(call, raised):
-            self.failing.tell_acknowledged(call.records.record(index), raised)
-            return Passed.HANDLED
+            self.failed_calls.log_acknowledged(call.records.record(index), raised)
+            return Resolution.HANDLED
         recall = recall_of(call, partial(self._again, call, again) if self._is_manual else again)
-        passed = await self.failing.failed(driver, call, call.at, raised, recall, outputs)
-        if passed is Passed.OVER:
+        passed = await self.failed_calls.failed(driver, call, call.at, raised, recall, outputs)
+        if passed is Resolution.DROPPED:
             given.discard(index)
         return passed
 
     def _late(self, driver: PartitionDriver, call: Call, given: set[int]) -> bool | None:
         """A record's call has ended. If it had been given up: whether one gets past it."""
-        late = self.failing.ends_late(driver, call, call.at)
+        late = self.failed_calls.abandoned_call_ended(driver, call, call.at)
         if late:
             given.discard(call.indexes[call.at])
         return late
 
     def _is_acknowledged(self, call: Call, raised: BaseException) -> bool:
-        return self._is_manual and call.is_done(call.indexes[call.at]) and (self.failing.is_asked or is_outage(raised))
+        return (
+            self._is_manual
+            and call.is_done(call.indexes[call.at])
+            and (self.failed_calls.has_policy or is_outage(raised))
+        )
 
     async def _again(self, call: Call, again: Callable[[], Awaitable[None]]) -> None:
         """Call a record again. If the handler acknowledges it in this call, no further call follows."""
@@ -365,7 +373,7 @@ class Dispatch:
             if not self._is_acknowledged(call, raised):
                 raise
             await as_failure(raised)
-            self.failing.tell_acknowledged(call.records.record(call.indexes[call.at]), raised)
+            self.failed_calls.log_acknowledged(call.records.record(call.indexes[call.at]), raised)
 
     def _passed(
         self, driver: PartitionDriver, call: Call, after: int, outputs: list[Delivery], given: Collection[int]
@@ -376,7 +384,7 @@ class Dispatch:
                 if call.indexes[position] not in given:
                     driver.work.acknowledged(call.offset(position))
         elif outputs:
-            driver.published(call, after, joined(outputs))
+            driver.published(call, after, combined_outcome(outputs))
         call.at = after
 
     def records_at(self, call: Call) -> Sequence[int]:
@@ -388,14 +396,14 @@ class Dispatch:
     def timed_out(self, driver: PartitionDriver, call: Call, seconds: float) -> bool:
         """Fail the records in flight, whose call took longer than ``seconds``. A coroutine was cancelled before.
 
-        Return True to continue after them; `left_behind` then returns what they had published.
+        Return True to continue after them; `take_outputs_of_cancelled` then returns what they had published.
         """
-        return self.failing.timed_out(driver, call, len(self.records_at(call)), seconds)
+        return self.failed_calls.timed_out(driver, call, len(self.records_at(call)), seconds)
 
-    def pass_over(self, driver: PartitionDriver, call: Call) -> None:
+    def continue_after(self, driver: PartitionDriver, call: Call) -> None:
         """The records in flight are finished, for better or worse."""
         output, after = (
-            self.failing.left_behind(call.records, call.indexes[call.at]),
+            self.failed_calls.take_outputs_of_cancelled(call.records, call.indexes[call.at]),
             call.at + len(self.records_at(call)),
         )
         if output is not None and not self._is_manual:

@@ -14,17 +14,17 @@ import msgspec
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
+from eventbus.client.handling.call_timeouts import CallTimeouts
+from eventbus.client.handling.concurrency_limiter import ConcurrencyLimiter
 from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.failure_policy import RunningPolicy
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.offset_commits import REBALANCED, OffsetCommits
 from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
-from eventbus.client.handling.recovering import Recovering
-from eventbus.client.handling.turns import Turns
-from eventbus.client.handling.unfinished import described, fate_of, log_lost, unfinished_of
-from eventbus.client.handling.watch import Watch
+from eventbus.client.handling.unfinished_records import described, fate_of, log_lost, unfinished_of
 from eventbus.client.handling.work_actions import Call, Commit, Policy
-from eventbus.client.handling.workers import Workers
+from eventbus.client.handling.worker_pool import WorkerPool
 from eventbus.errors import EventBusError, HandlerError
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
@@ -46,7 +46,7 @@ _PATIENCE_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-class Shared:
+class HandlerResources:
     """The parts of a runner that all partitions of its handler share."""
 
     def __init__(
@@ -60,9 +60,9 @@ class Shared:
         settled: Callable[[PartitionDriver], Awaitable[None]],
         budget_seconds: float,
         fetch_bytes: int,
-        on_given_up: Callable[[PartitionDriver, HandlerError], object],
+        on_abandoned: Callable[[PartitionDriver, HandlerError], object],
         on_output_error: Callable[[HandlerError], bool],
-        recovering: Recovering | None,
+        failure_policy: RunningPolicy | None,
     ) -> None:
         self.handler = handler
         self.dispatch = dispatch
@@ -74,23 +74,25 @@ class Shared:
         """Returns when no rebalance is under way, or the partition is closing."""
         self.on_output_error = on_output_error
         """Called if the log refuses an output. True: the handler goes on without it."""
-        self.recovering = recovering
+        self.failure_policy = failure_policy
         self.budget_seconds = budget_seconds
         """How long a revoked partition waits for its records in flight."""
-        self.watch = Watch(handler, timers, on_given_up)
+        self.timeouts = CallTimeouts(handler, timers, on_abandoned)
         spec = handler.spec
         is_manual = spec.ack == "manual"
         self.is_at_most_once = spec.delivery == "at-most-once"
         self.commits_by_count = spec.commit_every is not None and not (self.is_at_most_once or is_manual)
         self.counts_bytes = is_manual or not spec.is_ordered
-        self._is_slow_told = not is_manual
+        self._is_slow_logged = not is_manual
         in_threads = not handler.signature.is_async
         limited = spec.concurrency is not None and spec.is_ordered and not in_threads
-        self.turns = Turns(spec.concurrency, timers) if limited and spec.concurrency is not None else None
+        self.limiter = (
+            ConcurrencyLimiter(spec.concurrency, timers) if limited and spec.concurrency is not None else None
+        )
         """Plain functions wait for one of their threads instead."""
-        self.workers: Workers | None = None
+        self.workers: WorkerPool | None = None
         if not spec.is_ordered:
-            self.workers = Workers(dispatch, self.watch, spec.concurrency or 1, in_threads=in_threads)
+            self.workers = WorkerPool(dispatch, self.timeouts, spec.concurrency or 1, in_threads=in_threads)
         concurrency = spec.concurrency or 1
         self._policy = Policy(
             order="partition" if spec.is_ordered else "key" if spec.order == "key" else "none",
@@ -103,7 +105,7 @@ class Shared:
             max_unfinished=spec.max_unfinished if self.counts_bytes else sys.maxsize,
             max_bytes=fetch_bytes * (_FETCHES_UNACKNOWLEDGED if is_manual else _FETCHES_AHEAD),
             least_unfinished=concurrency,
-            retry_order="none" if recovering is None else recovering.recovery.order,
+            retry_order="none" if failure_policy is None else failure_policy.recovery.order,
             store_forwards_first=spec.tx is not None,
             key_queues=_KEY_QUEUES_PER_WORKER * concurrency,
         )
@@ -116,23 +118,23 @@ class Shared:
 
     def turn(self, driver: PartitionDriver) -> AbstractAsyncContextManager[None]:
         """Entered around a partition's calls: limits the number of active partitions to ``concurrency``."""
-        return nullcontext() if self.turns is None else self.turns.of(driver)
+        return nullcontext() if self.limiter is None else self.limiter.slot(driver)
 
     async def room(self, driver: PartitionDriver, has_room: Callable[[], bool], *, once: bool = False) -> None:
         """Return when records may be begun, or the partition stops. ``once``: also when it is woken."""
         while driver.error is None and not driver.closing and not has_room():
-            if self._is_slow_told:
+            if self._is_slow_logged:
                 await driver.until(has_room)
             else:
                 with self.timers.move_on_after(_PATIENCE_SECONDS) as patience:
                     await driver.until(has_room)
                 if patience.cancelled_caught:
-                    self._tell_slow(driver)
+                    self._log_slow(driver)
             if once:
                 return
 
-    def _tell_slow(self, driver: PartitionDriver) -> None:
-        self._is_slow_told = True
+    def _log_slow(self, driver: PartitionDriver) -> None:
+        self._is_slow_logged = True
         policy, work = self._policy, driver.work
         logger.warning(
             "handler %r: no further record of %s is begun. %d records (%d bytes) wait for their acknowledgement. "
@@ -161,7 +163,7 @@ def _call_records(spec: ConsumerSpec, in_threads: bool) -> int:
     return _MOST_IN_THREADS if in_threads else _MOST_AT_ONCE if spec.order == "key" else 1
 
 
-class InOrder(PartitionDriver):
+class InOrderDriver(PartitionDriver):
     """Performs the calls of a partition in order. `PartitionWork` decides what is next.
 
     At least once, a record is finished when its call has returned and its outputs are stored, or at its
@@ -173,7 +175,7 @@ class InOrder(PartitionDriver):
     after the slice and nothing can be committed any more, so the slice is handled to its end.
     """
 
-    def __init__(self, topic_partition: TopicPartition, shared: Shared) -> None:
+    def __init__(self, topic_partition: TopicPartition, shared: HandlerResources) -> None:
         super().__init__(topic_partition, shared.on_output_error, shared.policy(), on_commit_due=shared.commits.due)
         self._shared = shared
         self._call: Call | None = None
@@ -203,13 +205,13 @@ class InOrder(PartitionDriver):
 
     async def _goes_on(self) -> bool:
         """Return True when there may be another call, False if there is none now."""
-        work, recovering = self.work, self._shared.recovering
+        work, failure_policy = self.work, self._shared.failure_policy
         if self._shared.is_at_most_once:
             return await self._commit()
-        if recovering is not None and work.waits_for_commit:
-            return await recovering.moved(self)
-        if recovering is not None and work.waits_as_a_whole:
-            return await recovering.unblocked(self)
+        if failure_policy is not None and work.waits_for_commit:
+            return await failure_policy.moved(self)
+        if failure_policy is not None and work.waits_as_a_whole:
+            return await failure_policy.unblocked(self)
         if not work.has_left:
             return False
         await self._shared.room(self, lambda: work.has_room)
@@ -229,11 +231,11 @@ class InOrder(PartitionDriver):
     async def _handle(self, call: Call) -> None:
         shared = self._shared
         self._call = call
-        if shared.turns is None:
-            await shared.watch.run_in_order(shared.dispatch, self, call)
+        if shared.limiter is None:
+            await shared.timeouts.run_in_order(shared.dispatch, self, call)
         else:
-            async with shared.turns.of(self):
-                await shared.watch.run_in_order(shared.dispatch, self, call)
+            async with shared.limiter.slot(self):
+                await shared.timeouts.run_in_order(shared.dispatch, self, call)
         self._call = None
         self.work.ended(call)
 
@@ -269,11 +271,11 @@ class InOrder(PartitionDriver):
             log_lost(self._shared.handler, self)
 
 
-class ByWorkers(PartitionDriver):
+class WorkerPoolDriver(PartitionDriver):
     """A partition whose calls are made by the handler's workers: in order of each key, or in any order."""
 
     def __init__(
-        self, topic_partition: TopicPartition, shared: Shared, workers: Workers, tasks: ContainedTasks
+        self, topic_partition: TopicPartition, shared: HandlerResources, workers: WorkerPool, tasks: ContainedTasks
     ) -> None:
         super().__init__(topic_partition, shared.on_output_error, shared.policy(), on_commit_due=shared.commits.due)
         self._shared = shared
@@ -282,14 +284,14 @@ class ByWorkers(PartitionDriver):
         self._is_settling = False
 
     def wake_workers(self) -> None:
-        self._workers.look_at(self)
+        self._workers.notify(self)
 
     async def run(self, chunk: FetchedRecords) -> None:
         work = self.work
         await self._until(lambda: not work.is_paused)
         if self.error is None and not self.closing:
             work.fetched(chunk, chunk.size_bytes)
-            self._workers.look_at(self)
+            self._workers.notify(self)
             await self._until(lambda: not work.has_left)
 
     async def advance_to(self, next_offset: int) -> None:
@@ -325,7 +327,7 @@ class ByWorkers(PartitionDriver):
     async def finish(self) -> None:
         work = self.work
         while work.has_calls:
-            self._workers.look_at(self)
+            self._workers.notify(self)
             await self.until(lambda: not work.has_calls)
         if self.outputs:
             await self._shared.flush()
@@ -342,7 +344,7 @@ class ByWorkers(PartitionDriver):
                 await self.until(lambda: not work.has_calls)
 
 
-async def commit_now(driver: PartitionDriver, shared: Shared, next_offset: int) -> bool:
+async def commit_now(driver: PartitionDriver, shared: HandlerResources, next_offset: int) -> bool:
     """Commit, again and again until it is stored. False: the partition is closing, and another member commits next."""
     pause = shared.handler.spec.commit_interval_ms / 1000
     while not driver.closing:

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.drivers import Shared, commit_now
-from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
+from eventbus.client.handling.drivers import HandlerResources, commit_now
 from eventbus.client.handling.forwarding import TAKEN_OVER, send
+from eventbus.client.handling.handler_errors import Failure, log_skipped, log_skipped_by_policy, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.offset_commits import REBALANCED
 from eventbus.client.handling.partition_driver import PartitionDriver
@@ -97,7 +97,7 @@ class ExactlyOnce(PartitionDriver):
     def __init__(
         self,
         topic_partition: TopicPartition,
-        shared: Shared,
+        shared: HandlerResources,
         transactional_id: str,
         open_producer: OpenProducer,
     ) -> None:
@@ -168,12 +168,12 @@ class ExactlyOnce(PartitionDriver):
         """Return when records may be called; False: the partition stops meanwhile."""
         until_ms = self.work.waits_until_ms
         if until_ms is None:
-            recovering = self._shared.recovering
-            return recovering is not None and bool(self.blocked) and await recovering.unblocked(self)
-        retries = self._bound.failing.retries
+            failure_policy = self._shared.failure_policy
+            return failure_policy is not None and bool(self.blocked) and await failure_policy.unblocked(self)
+        retries = self._bound.failed_calls.retries
         assert retries is not None
         seconds = max(until_ms - self._now_ms(), 1) / 1000
-        return await retries.sleeps(self, seconds, self._wait_reason) and await retries.admitted(self)
+        return await retries.sleep(self, seconds, self._wait_reason) and await retries.wait_for_circuit(self)
 
     def _now_ms(self) -> int:
         return int(self._shared.timers.current_time() * 1000)
@@ -190,7 +190,7 @@ class ExactlyOnce(PartitionDriver):
                 raise self._never_ends(first, cause, slow) from cause
             await self._shared.settled(self)
             if not self.closing:
-                await self._take_up()
+                await self._take_over()
             # When one record is slow, those before it are committed, and it has a whole timeout to itself.
             work.aborted(singly=slow is not None)
         elif _is_away(cause):
@@ -213,7 +213,7 @@ class ExactlyOnce(PartitionDriver):
         while not self.closing:
             if away is None:
                 try:
-                    await self._take_up()
+                    await self._take_over()
                     return
                 except EventBusError as error:
                     if not _is_away(error):
@@ -229,7 +229,7 @@ class ExactlyOnce(PartitionDriver):
             await self._shared.timers.sleep(_AWAY_SECONDS)
             await self._shared.settled(self)
 
-    async def _take_up(self) -> None:
+    async def _take_over(self) -> None:
         """Take over the partition's transactional id, and find the first uncommitted record.
 
         InitProducerId completes or aborts the transaction that the id's last producer left open. The committed offset
@@ -295,7 +295,7 @@ class ExactlyOnce(PartitionDriver):
         assert self._producer is not None
         async with shared.turn(self):
             with self._joins.calls_of(self._producer):
-                await shared.watch.run_in_order(self._bound, self, call)
+                await shared.timeouts.run_in_order(self._bound, self, call)
         if self._interruption is not None:
             return
         self._report(call, call.at)
@@ -328,11 +328,11 @@ class ExactlyOnce(PartitionDriver):
         await transaction.send_offsets(offsets, self._consumer.group_metadata())
 
     async def _send_forwards(self, commit: Commit, *others: Outgoing) -> None:
-        recovering = self._shared.recovering
-        forwards = [] if recovering is None else recovering.moves.records_of(commit)
+        failure_policy = self._shared.failure_policy
+        forwards = [] if failure_policy is None else failure_policy.moves.records_of(commit)
         for outgoing in (*forwards, *others):
-            assert self._producer is not None and recovering is not None
-            await send(self._producer, outgoing, recovering.partitions[outgoing.topic])
+            assert self._producer is not None and failure_policy is not None
+            await send(self._producer, outgoing, failure_policy.partitions[outgoing.topic])
 
     async def _check_stored(self) -> None:
         """Raise the error of an output of this slice that the log did not store."""
@@ -379,7 +379,7 @@ class ExactlyOnce(PartitionDriver):
     def _verdict(self, failure: Failure) -> Verdict:
         verdict = failure.verdict
         if isinstance(verdict, Skip):
-            log_passed_over(failure.error, verdict.reason)
+            log_skipped_by_policy(failure.error, verdict.reason)
         elif verdict is None or isinstance(verdict, Stop):
             if self._handler.spec.on_error == "skip":
                 log_skipped(failure.error)

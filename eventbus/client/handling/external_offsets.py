@@ -10,10 +10,10 @@ from typing import Any
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.failure_policy import RunningPolicy
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.offset_commits import OffsetCommits
 from eventbus.client.handling.partition_driver import PartitionDriver
-from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import OffsetAndMetadata, TopicPartition
@@ -45,7 +45,7 @@ class StoredPlaces:
         consumer: BackendConsumer,
         dispatch: Dispatch,
         commits: OffsetCommits,
-        recovering: Recovering | None,
+        failure_policy: RunningPolicy | None,
     ) -> None:
         tx: UnitsOfWork = handler.spec.tx
         signature = handler.signature
@@ -55,12 +55,12 @@ class StoredPlaces:
         self._timers = backend.timers
         self._consumer = consumer
         self._commits = commits
-        self._recovering = recovering
+        self._failure_policy = failure_policy
         self.waits: dict[TopicPartition, Wait] = {}
         """Partitions whose first offset is looked up, and what they wait for."""
         self._units: OpenUnits = tx.open(handler.__name__, group, signature.unit_name, signature.unit)
-        if recovering is not None:
-            self._units.retried_from(recovering.recovery.topic_id_of)
+        if failure_policy is not None:
+            self._units.retried_from(failure_policy.recovery.topic_id_of)
         dispatch.in_units(self._units)
 
     async def start(self) -> None:
@@ -74,7 +74,7 @@ class StoredPlaces:
     async def passed(self, driver: PartitionDriver) -> None:
         """Note in the database how far the log has committed a source partition."""
         partition = driver.topic_partition
-        if self._recovering is None or not self._recovering.is_retry(partition.topic):
+        if self._failure_policy is None or not self._failure_policy.is_retry(partition.topic):
             await self._units.passed(partition, driver.work.committed)
 
     def waiting_for(self) -> Mapping[TopicPartition, str]:
@@ -83,7 +83,7 @@ class StoredPlaces:
 
     def note_of(self, partition: TopicPartition) -> Callable[[], str] | None:
         """Return a function for the note of a commit: an offset that the database has reached or passed."""
-        if self._recovering is not None and self._recovering.is_retry(partition.topic):
+        if self._failure_policy is not None and self._failure_policy.is_retry(partition.topic):
             return None
         return partial(self._note, partition)
 
@@ -93,8 +93,8 @@ class StoredPlaces:
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Before the first record of them is read. Raises ConfigError for an offset beyond the log's end."""
-        recovering = self._recovering
-        ours = [one for one in partitions if recovering is None or not recovering.is_retry(one.topic)]
+        failure_policy = self._failure_policy
+        ours = [one for one in partitions if failure_policy is None or not failure_policy.is_retry(one.topic)]
         if not ours:
             return
         wait = Wait("its database has not answered where it begins", self._timers.current_time())
@@ -197,9 +197,9 @@ def places_of(
     consumer: BackendConsumer,
     dispatch: Dispatch,
     commits: OffsetCommits,
-    recovering: Recovering | None,
+    failure_policy: RunningPolicy | None,
 ) -> StoredPlaces | None:
     """None for a handler without ``tx=``."""
     if handler.spec.tx is None:
         return None
-    return StoredPlaces(handler, group, backend, consumer, dispatch, commits, recovering)
+    return StoredPlaces(handler, group, backend, consumer, dispatch, commits, failure_policy)

@@ -89,8 +89,8 @@ class Moves:
     def has(self, driver: PartitionDriver) -> bool:
         """Return True if the partition's next commit must be a transaction of this class.
 
-        Not where a retry partition has only passed offsets: a transaction here would fence those of `Retried`, which
-        has the same id. The next retry would be aborted and its function called twice.
+        False for a retry partition that has only passed offsets: a transaction here would fence those of
+        `RetryTransactions`, which has the same id. The next retry would be aborted and its function called twice.
         """
         writer = self._writers.get(driver.topic_partition)
         if writer is not None and writer.unsure is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 from eventbus.client.handling.functions import check_function, name_of, opening_of, own_function
 from eventbus.client.handling.injection import Overrides
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
-from eventbus.client.handling.published import published_type, serdes_named
+from eventbus.client.handling.result_serdes import published_type, serdes_named
 from eventbus.client.handling.signatures import read_signature
 from eventbus.errors import ConfigError
 from eventbus.properties import check_keywords

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from eventbus.backends.base import Backend, BackendConsumer
+from eventbus.client.handling.failure_policy import RunningPolicy
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.recovering import Recovering
 from eventbus.errors import EventBusError, UnknownTopicOrPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -17,12 +17,16 @@ class MissingTopics:
     """Looks for the topics of one handler. Its retry and dead-letter topics are created again, others are reported."""
 
     def __init__(
-        self, handler: Handler[Any, Any], backend: Backend, consumer: BackendConsumer, recovering: Recovering | None
+        self,
+        handler: Handler[Any, Any],
+        backend: Backend,
+        consumer: BackendConsumer,
+        failure_policy: RunningPolicy | None,
     ) -> None:
         self._handler = handler
         self._backend = backend
         self._consumer = consumer
-        self._recovering = recovering
+        self._failure_policy = failure_policy
 
     async def look(self, *, is_stuck: bool) -> str:
         """Return what is missing and what to do, or "".
@@ -31,10 +35,10 @@ class MissingTopics:
         their partitions, so nothing is asked of the log while all is well.
         """
         assigned = {partition.topic for partition in self._consumer.assignment()}
-        recovering = self._recovering
-        if recovering is not None and (is_stuck or not assigned.issuperset(recovering.topics)):
+        failure_policy = self._failure_policy
+        if failure_policy is not None and (is_stuck or not assigned.issuperset(failure_policy.topics)):
             try:
-                await recovering.restore()
+                await failure_policy.restore()
             except EventBusError as error:
                 return f"its retry or dead-letter topic cannot be created again: {error}"
         for topic in self._handler.spec.topics:

@@ -16,8 +16,8 @@ import msgspec
 
 from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.broker import TopicDescription
+from eventbus.client.handling.failure_policy import ways_apart
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.recovering import ways_apart
 from eventbus.errors import ConfigError, KafkaError
 from eventbus.recovery import DrainsRetries, Waiting, policy_of, retry_topic_of
 from eventbus.types import OffsetAndMetadata, TopicPartition

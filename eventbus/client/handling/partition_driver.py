@@ -2,7 +2,7 @@
 
 Records and offsets belong to ``work``. The driver contains the events that the partition's tasks wait for. Subclasses
 perform the calls: in order or by workers (`drivers`), in transactions (`exactly_once`), or when the entries of a retry
-partition are due (`delayed`).
+partition are due (`retry_partition`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from eventbus.backends.delivery import Delivery
 from eventbus.backends.event_loop import EventLoop
 from eventbus.backends.wake import Wake
 from eventbus.client.handling.call_loop import CallLoop
@@ -29,7 +30,7 @@ from eventbus.recovery import Outgoing
 from eventbus.types import ConsumerRecord, FetchedRecords, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from eventbus.client.handling.watch import Caller
+    from eventbus.client.handling.call_timeouts import Caller
 
 
 class Outcome(Protocol):
@@ -40,6 +41,29 @@ class Outcome(Protocol):
     def exception(self) -> EventBusError | None: ...
 
     async def wait(self) -> None: ...
+
+
+def combined_outcome(outputs: Sequence[Delivery]) -> Outcome:
+    """Return an outcome that is done when all deliveries are done, and has the error of the first that failed."""
+    batches = {id(output.batch): output for output in outputs}
+    return _AllOf(list(batches.values())) if len(batches) > 1 else outputs[-1]
+
+
+class _AllOf:
+    """Several deliveries as one outcome, for a handler that published to several partitions."""
+
+    def __init__(self, outputs: list[Delivery]) -> None:
+        self._outputs = outputs
+
+    def done(self) -> bool:
+        return all(output.done() for output in self._outputs)
+
+    def exception(self) -> EventBusError | None:
+        return next((output.exception() for output in self._outputs if output.exception() is not None), None)
+
+    async def wait(self) -> None:
+        for output in self._outputs:
+            await output.wait()
 
 
 class CommitWaiter:
@@ -130,7 +154,7 @@ class PartitionDriver:
         """True if the next record waits on purpose: for a set time, or for an earlier record's next try."""
         self.wait: Wait | None = None
         """Set while the partition tries something until it works, although its next record is due."""
-        self.step_aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        self.release_slot: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered during such a wait, so that another partition may run meanwhile under ``concurrency=``."""
         self.tried: tuple[int, int] = (-1, 0)
         """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""

@@ -19,9 +19,9 @@ from typing import Any
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.in_place_retries import InPlaceRetries
 from eventbus.client.handling.offset_commits import OffsetCommits
 from eventbus.client.handling.partition_driver import PartitionDriver, part_of
-from eventbus.client.handling.retries import Retries
 from eventbus.errors import EventBusError, HandlerError, ProcessCrashed
 from eventbus.recovery import Entry, Move, Recovery, Skip, Stop, Verdict
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
@@ -58,7 +58,7 @@ class CrashMarks:
         self,
         handler: Handler[Any, Any],
         recovery: Recovery,
-        retries: Retries,
+        retries: InPlaceRetries,
         consumer: BackendConsumer,
         commits: OffsetCommits,
         clock: Clock,
@@ -134,7 +134,7 @@ class CrashMarks:
             # An exactly-once partition commits in its own transaction, so there is only to wait for it.
             if not self._handler.spec.exactly_once:
                 await self._commits.attempt()
-            if not await self._retries.sleeps(driver, _LOOK_SECONDS):
+            if not await self._retries.sleep(driver, _LOOK_SECONDS):
                 return False
         self._turn = driver, offset
         return True
@@ -149,7 +149,7 @@ class CrashMarks:
                 if not error.retriable:
                     raise
                 logger.debug("handler %r: %s: %s", self._handler.__name__, driver.topic_partition, error)
-                if not await self._retries.sleeps(driver, _AWAY_SECONDS, f"its committed offset is not known: {error}"):
+                if not await self._retries.sleep(driver, _AWAY_SECONDS, f"its committed offset is not known: {error}"):
                     return None
                 continue
             doubt = self._doubts[driver] = _Doubt(committed, begun_at)
@@ -190,7 +190,7 @@ class CrashMarks:
             if not driver.work.unfinished:
                 # Only this partition: a transaction may be open in others, and it commits their offsets itself.
                 await self._commits.attempt([driver])
-            if not self._is_committed(driver) and not await self._retries.sleeps(driver, _LOOK_SECONDS):
+            if not self._is_committed(driver) and not await self._retries.sleep(driver, _LOOK_SECONDS):
                 return False
         return not driver.closing and driver.error is None
 

@@ -10,7 +10,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.offset_commits import OffsetCommits
 from eventbus.client.handling.partition_driver import PartitionDriver
-from eventbus.client.handling.unfinished import fate_of, log_lost
+from eventbus.client.handling.unfinished_records import fate_of, log_lost
 from eventbus.errors import EventBusError, RebalanceInProgress, TransactionalIdNotFound
 from eventbus.types import TopicPartition
 

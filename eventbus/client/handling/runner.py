@@ -25,25 +25,25 @@ from eventbus.backends.clock import Clock, RealTimers, deadline_after, system_cl
 from eventbus.backends.histogram import RECORDS, Histogram
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.batches import BatchDispatch
-from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.delayed import Delayed, DelayedOnce, Retried
+from eventbus.client.handling.call_timeouts import InFlight
+from eventbus.client.handling.current_record import inside_handler
 from eventbus.client.handling.dispatch import Dispatch, Publish
-from eventbus.client.handling.drivers import ByWorkers, InOrder, Shared
+from eventbus.client.handling.drivers import HandlerResources, InOrderDriver, WorkerPoolDriver
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.external_offsets import places_of
-from eventbus.client.handling.failing import OnEnded
+from eventbus.client.handling.failed_calls import OnEnded
+from eventbus.client.handling.failure_policy import recovery_of, running_policy_of
 from eventbus.client.handling.forwarding import Moves
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.here import inside_handler
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.missing_topics import MissingTopics
 from eventbus.client.handling.offset_commits import OffsetCommits
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
-from eventbus.client.handling.recovering import recovering_of, recovery_of
+from eventbus.client.handling.retry_partition import ExactlyOnceRetryDriver, RetryPartitionDriver, RetryTransactions
 from eventbus.client.handling.revocation import Handovers, transactional_id_of
 from eventbus.client.handling.schema_wait import SchemaWait
-from eventbus.client.handling.unfinished import fate_of, log_lost, unfinished_of
-from eventbus.client.handling.watch import AtWork
+from eventbus.client.handling.unfinished_records import fate_of, log_lost, unfinished_of
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.outages import is_outage
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, TopicPartition
@@ -109,7 +109,7 @@ class Runner:
         kind = BatchDispatch if handler.spec.batch else Dispatch
         self._dispatch = kind(handler, publish, serdes, middleware, backend.timers)
         if on_ended is not None:
-            self._dispatch.failing.on_ended = on_ended
+            self._dispatch.failed_calls.on_ended = on_ended
         self.fetched = Histogram(RECORDS)
         """The number of records per fetch."""
         schemas = self._dispatch.calls.schemas
@@ -128,22 +128,22 @@ class Runner:
         )  # fmt: skip
         self._commits = OffsetCommits(handler, consumer, self.drivers, timers, moves, on_progress)
         self._clock = clock
-        self.recovering = recovering_of(
+        self.failure_policy = running_policy_of(
             handler, recovery, moves, backend, consumer, self._commits, self.drivers, self._dispatch, clock
         )
         self._handovers = Handovers(
             handler, group, backend, consumer, self.drivers, self._commits, flush, self._drain_seconds, on_progress,
-            self._assigned, _ignore if self.recovering is None else self.recovering.gone, self._unfinished,
+            self._assigned, _ignore if self.failure_policy is None else self.failure_policy.gone, self._unfinished,
         )  # fmt: skip
-        self._shared = Shared(
+        self._shared = HandlerResources(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
             self._drain_seconds, config.max_partition_fetch_bytes, self._stop_partition, self._output_failed,
-            self.recovering,
+            self.failure_policy,
         )  # fmt: skip
-        self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
-        self._missing = MissingTopics(handler, backend, consumer, self.recovering)
-        self._watch = self._shared.watch
-        self._watch.group = group
+        self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.failure_policy)
+        self._missing = MissingTopics(handler, backend, consumer, self.failure_policy)
+        self._timeouts = self._shared.timeouts
+        self._timeouts.group = group
         self._on_progress = on_progress
         self._poll_scope = anyio.CancelScope()
         self._drain_scope = anyio.CancelScope()
@@ -164,12 +164,12 @@ class Runner:
 
     async def start(self, others: Sequence[Runner] = ()) -> None:
         """Subscribe. Records that arrive after this are not missed. Raises UnknownTopicOrPartition and ConfigError."""
-        recovering, topics = self.recovering, self.handler.spec.topics
+        failure_policy, topics = self.failure_policy, self.handler.spec.topics
         try:
-            if recovering is not None:
-                recovering.check_apart({one.handler.__name__: one.recovering for one in others})
-                await recovering.prepare()
-                topics += recovering.topics
+            if failure_policy is not None:
+                failure_policy.check_apart({one.handler.__name__: one.failure_policy for one in others})
+                await failure_policy.prepare()
+                topics += failure_policy.topics
             if self._places is not None:
                 await self._places.start()
             await self._consumer.subscribe(topics, self.handler.spec.pattern)
@@ -180,12 +180,12 @@ class Runner:
     async def _moves_stored(self, driver: PartitionDriver) -> None:
         if self._places is not None:
             await self._places.passed(driver)
-        if self.recovering is not None:
-            await self.recovering.stored(driver)
+        if self.failure_policy is not None:
+            await self.failure_policy.stored(driver)
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
-        if self.recovering is not None:
-            await self.recovering.assigned(partitions)
+        if self.failure_policy is not None:
+            await self.failure_policy.assigned(partitions)
         if self._places is not None:
             await self._places.assigned(partitions)
 
@@ -214,7 +214,7 @@ class Runner:
         is_cancelled = True
         try:
             async with ContainedTasks() as background:
-                background.start_soon(self._watch.run)
+                background.start_soon(self._timeouts.run)
                 if delivery == "exactly-once":
                     background.start_soon(self._cut_long_slices)
                 elif delivery == "at-least-once":
@@ -276,7 +276,7 @@ class Runner:
             self._warn_of(late)
             for driver in late:
                 driver.scope.cancel()
-            self._dispatch.calls.threads.leave_behind()
+            self._dispatch.calls.threads.abandon()
         for driver in drivers:
             await driver.ended.wait()
 
@@ -300,7 +300,7 @@ class Runner:
             late = await self._outlasted(drivers, seconds)
             if late:
                 self._warn_of(late)
-                self._dispatch.calls.threads.leave_behind()
+                self._dispatch.calls.threads.abandon()
             raise
 
     def _warn_of(self, late: Collection[PartitionDriver]) -> None:
@@ -324,7 +324,7 @@ class Runner:
             if any(driver.has_moves for driver in self.drivers.values()):
                 self._commits.due()  # the caller waits for the records to be forwarded, which the commit does
             return False  # a stopping runner drops records that are not handled
-        if self.recovering is not None and not self.recovering.is_idle():
+        if self.failure_policy is not None and not self.failure_policy.is_idle():
             self._is_watched = True  # the next fetch may tell what waits, and no driver wakes anybody then
             return False
         if self.error is None and any(driver.error or driver.unreadable for driver in self.drivers.values()):
@@ -375,8 +375,8 @@ class Runner:
             for chunk in fetched:
                 self._hand_over(chunk)
             self._take_passed()
-            if self.recovering is not None:
-                await self.recovering.polled(self.drivers)
+            if self.failure_policy is not None:
+                await self.failure_policy.polled(self.drivers)
             self._handovers.polled()
             if self._is_watched:
                 self._is_watched = False
@@ -464,16 +464,18 @@ class Runner:
         return driver
 
     def _driver_of(self, topic_partition: TopicPartition, tasks: ContainedTasks) -> PartitionDriver:
-        shared, recovering = self._shared, self.recovering
-        if recovering is not None and recovering.is_retry(topic_partition.topic):
+        shared, failure_policy = self._shared, self.failure_policy
+        if failure_policy is not None and failure_policy.is_retry(topic_partition.topic):
             if not self.handler.spec.exactly_once:
-                return Delayed(topic_partition, shared, recovering, tasks)
-            return DelayedOnce(topic_partition, shared, recovering, tasks, self._once(Retried, topic_partition))
+                return RetryPartitionDriver(topic_partition, shared, failure_policy, tasks)
+            return ExactlyOnceRetryDriver(
+                topic_partition, shared, failure_policy, tasks, self._once(RetryTransactions, topic_partition)
+            )
         if self.handler.spec.exactly_once:
             return self._once(ExactlyOnce, topic_partition)
         if shared.workers is not None:
-            return ByWorkers(topic_partition, shared, shared.workers, tasks)
-        return InOrder(topic_partition, shared)
+            return WorkerPoolDriver(topic_partition, shared, shared.workers, tasks)
+        return InOrderDriver(topic_partition, shared)
 
     def _once(self, driver: type[Once], partition: TopicPartition) -> Once:
         transactional_id = transactional_id_of(self.handler, self.group, partition)
@@ -488,8 +490,8 @@ class Runner:
                     driver.predecessor = None
                 await self._work(driver)
                 await driver.finish()
-                if self.recovering is not None and self.recovering.crash_marks is not None:
-                    await self.recovering.crash_marks.ended(driver)
+                if self.failure_policy is not None and self.failure_policy.crash_marks is not None:
+                    await self.failure_policy.crash_marks.ended(driver)
         finally:
             await driver.aclose()
             driver.ended.set()
@@ -518,7 +520,7 @@ class Runner:
                 continue
             if self._schemas is not None and not await self._schemas.is_over(driver):
                 continue
-            if self.recovering is not None and not await self.recovering.ready(driver):
+            if self.failure_policy is not None and not await self.failure_policy.ready(driver):
                 continue
             self._commits.expect()
             await driver.run(self._next_chunk(driver))
@@ -626,7 +628,7 @@ class Runner:
     # what health is made of ------------------------------------------------------------------------------------------
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> HandlerCounts:
         return self._dispatch.counts
 
     def ages_seconds(self) -> dict[TopicPartition, float]:
@@ -636,7 +638,7 @@ class Runner:
         """
         now_ms, ages = self._clock(), dict[TopicPartition, float]()
         for partition, driver in self.drivers.items():
-            if self.recovering is None or not self.recovering.is_retry(partition.topic):
+            if self.failure_policy is None or not self.failure_policy.is_retry(partition.topic):
                 oldest_ms = driver.oldest_ms
                 ages[partition] = 0.0 if oldest_ms is None or oldest_ms < 0 else max(now_ms - oldest_ms, 0) / 1000
         return ages
@@ -658,14 +660,14 @@ class Runner:
     def waiting_for(self) -> Mapping[TopicPartition, str]:
         """Partitions that wait now, each with the reason: the log cannot read them, or a record meets an outage."""
         retries, unreadable, now = (
-            self._dispatch.failing.retries,
+            self._dispatch.failed_calls.retries,
             self._consumer.waiting_for,
             self._timers.current_time(),
         )
         waits = {
             partition: driver.wait.text(now) for partition, driver in self.drivers.items() if driver.wait is not None
         }
-        for part in (self.recovering, self._places):  # of partitions that are being assigned
+        for part in (self.failure_policy, self._places):  # of partitions that are being assigned
             taken_up = () if part is None else part.waits.items()
             waits.update({partition: wait.text(now) for partition, wait in taken_up if wait.is_long(now)})
         if self._places is not None:
@@ -679,7 +681,7 @@ class Runner:
             return False
         if self.has_left:
             return True
-        is_retry = _never if self.recovering is None else self.recovering.is_retry
+        is_retry = _never if self.failure_policy is None else self.failure_policy.is_retry
         sources = [partition for partition in self._consumer.assignment() if not is_retry(partition.topic)]
         drivers = [self.drivers.get(partition) for partition in sources]
         return bool(drivers) and all(driver is not None and driver.error is not None for driver in drivers)
@@ -724,9 +726,9 @@ class Runner:
         """Partitions that are not fetched from, because enough of them waits for the handler."""
         return [topic_partition for topic_partition, driver in self.drivers.items() if driver.paused]
 
-    def at_work(self) -> list[AtWork]:
+    def in_flight(self) -> list[InFlight]:
         """Return the records whose calls are in flight."""
-        return self._watch.at_work()
+        return self._timeouts.in_flight()
 
     async def missing_topics(self) -> str:
         """Return which of its topics do not exist, or "". Those that belong to its policy are created again."""
@@ -749,8 +751,8 @@ class Runner:
         for topic_partition, end in ends.items():
             if topic_partition not in held:
                 continue  # the group took it away meanwhile
-            if self.recovering is not None and self.recovering.is_retry(topic_partition.topic):
-                behind[topic_partition] = self.recovering.overdue(topic_partition)
+            if self.failure_policy is not None and self.failure_policy.is_retry(topic_partition.topic):
+                behind[topic_partition] = self.failure_policy.overdue(topic_partition)
                 continue
             known, driver = committed.get(topic_partition), self.drivers.get(topic_partition)
             if known is not None:

@@ -10,8 +10,8 @@ import anyio.to_thread
 
 from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
-from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.invocation import Invoker
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.waits import tried
 from eventbus.types import FetchedRecords
@@ -29,7 +29,7 @@ _THREADS = 4
 class SchemaWait:
     """The waits of one handler for schemas. A registry that is unreachable or denies access is requested again."""
 
-    def __init__(self, handler: Handler[..., object], serde: SchemaSerde, calls: Calls, timers: Timers) -> None:
+    def __init__(self, handler: Handler[..., object], serde: SchemaSerde, calls: Invoker, timers: Timers) -> None:
         self._handler = handler
         self._serde = serde
         self._calls = calls

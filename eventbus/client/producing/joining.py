@@ -15,7 +15,7 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from eventbus.backends.delivery import OnDelivery
-from eventbus.client.handling.here import task_id
+from eventbus.client.handling.current_record import task_id
 from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:

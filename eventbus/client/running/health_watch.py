@@ -94,13 +94,13 @@ class HealthWatch:
                 handler=runner.handler.__name__,
                 group=runner.group,
                 counts=msgspec.structs.replace(runner.counts),
-                at_work=len(list(runner.at_work())),
+                at_work=len(list(runner.in_flight())),
                 lag_by_partition=self._tracks[runner].lag_by_partition if runner in self._tracks else {},
                 age_seconds_by_partition={str(one): age for one, age in runner.ages_seconds().items()},
                 histograms=runner.histograms(),
                 moves=runner.moves,
                 deleted_unread_by_partition={str(one): count for one, count in runner.deleted_unread.items()},
-                failing={} if runner.recovering is None else runner.recovering.gauges(),
+                failing={} if runner.failure_policy is None else runner.failure_policy.gauges(),
             )
             for runner in self._runners
         )
@@ -173,7 +173,7 @@ class _Track:
             commit_error=runner.commit_error or "the log does not answer",
             assignment=tuple(sorted(lag)),
             lag=lag,
-            at_work=[RecordAtWork(one.topic_partition, one.offset, _ms(now - one.since)) for one in runner.at_work()],
+            at_work=[RecordAtWork(one.topic_partition, one.offset, _ms(now - one.since)) for one in runner.in_flight()],
             standing_ms={one: _ms(now - since) for one, (_, since) in self._finished.items()},
             waiting_for={**self._transactions.reasons, **runner.waiting_for},
             missing=self._missing,
@@ -222,7 +222,7 @@ class _Track:
         runner = self._runner
         total = sum(facts.lag.values())
         member = runner.member
-        retries, next_retry_ms = (0, None) if runner.recovering is None else runner.recovering.depth()
+        retries, next_retry_ms = (0, None) if runner.failure_policy is None else runner.failure_policy.depth()
         return HandlerHealth(
             handler=facts.handler,
             group=facts.group,

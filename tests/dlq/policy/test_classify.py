@@ -10,7 +10,7 @@ import pytest
 
 from dlq import Park, Reject, RetryLater
 from dlq.classify import Kind, classifier, signal_of
-from eventbus.client.handling.failures import CallTimedOut
+from eventbus.client.handling.handler_errors import CallTimedOut
 from eventbus.errors import (
     BufferExhausted,
     ConfigError,

@@ -15,8 +15,8 @@ from dlq import Retry
 from eventbus import ConsumerRecord, EventBus, OffsetAndMetadata, TopicPartition, consumer
 from eventbus.backends.clock import system_clock
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
+from eventbus.client.handling.failure_policy import RunningPolicy
 from eventbus.client.handling.partition_driver import PartitionDriver
-from eventbus.client.handling.recovering import Recovering
 from eventbus.errors import CoordinatorNotAvailable
 from eventbus.testing import TestBus
 from eventbus.types import FetchedRecords, TimestampType
@@ -77,7 +77,7 @@ async def test_a_retry_partition_that_goes_leaves_the_sources_of_others_their_ke
     for driver in drivers.values():
         driver.blocked.held = {b"k"}
     recovery = SimpleNamespace(retry_topic="retry.billing")
-    recovering = Recovering(
+    recovering = RunningPolicy(
         cast("Any", None), cast("Any", recovery), cast("Any", None), Mock(partitions={"retry.billing": 2}),
         cast("Any", None), cast("Any", None), cast("Any", None), system_clock, drivers,
     )  # fmt: skip

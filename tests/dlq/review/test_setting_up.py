@@ -168,7 +168,7 @@ async def test_services_that_name_one_retry_topic_do_not_get_each_others_records
 async def test_a_service_does_not_delete_what_waits_for_another_one_in_a_shared_retry_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("eventbus.client.handling.recovering._RECORDS_PER_TRIM", 3)
+    monkeypatch.setattr("eventbus.client.handling.failure_policy._RECORDS_PER_TRIM", 3)
     url, clock, handled = "memory://shortened-retry-topic", FakeClock(), list[bytes]()
     tried = set[bytes]()
 

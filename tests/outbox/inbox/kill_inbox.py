@@ -122,7 +122,7 @@ def live(place: Place, chance: Random, writable: int) -> None:
 async def ends(place: Place) -> list[str]:
     """Return what is wrong after everything is settled."""
     async with bus_of(place, fail_by_plan) as bus:
-        recovering = bus.context.runners[0].recovering
+        recovering = bus.context.runners[0].failure_policy
         assert recovering is not None
         with anyio.fail_after(60):
             while True:

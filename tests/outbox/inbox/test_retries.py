@@ -73,7 +73,7 @@ DONE, DEAD = [0, 1, 3, 6, 7, 8], ["3", "never", "reject"]
 
 async def settled(bus: EventBus, condition: Callable[[], object]) -> None:
     """Wait until no record waits for a retry, and everything is stored."""
-    recovering = bus.context.runners[0].recovering
+    recovering = bus.context.runners[0].failure_policy
     assert recovering is not None
     await until(
         lambda: condition() and recovering.waiting and not any(map(len, recovering.waiting.values())),

@@ -14,11 +14,11 @@ from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.forwarding import Moves
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.in_place_retries import InPlaceRetries
 from eventbus.client.handling.offset_commits import OffsetCommits
+from eventbus.client.handling.outage_policy import OutagePolicy
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.client.handling.poison_pill import CrashMarks
-from eventbus.client.handling.retries import Retries
-from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.handling.waits import Wait
 from eventbus.errors import (
     ConfigError,
@@ -66,7 +66,7 @@ def recovery_of(handler: Handler[Any, Any], group: str, config: ConsumerConfig) 
     return recovery
 
 
-def recovering_of(
+def running_policy_of(
     handler: Handler[Any, Any],
     recovery: Recovery | None,
     moves: Moves | None,
@@ -76,8 +76,8 @@ def recovering_of(
     drivers: Mapping[TopicPartition, PartitionDriver],
     dispatch: Dispatch,
     clock: Clock,
-) -> Recovering | None:
-    """Return the `Recovering` of a handler with a policy, else None.
+) -> RunningPolicy | None:
+    """Return the `RunningPolicy` of a handler with a policy, else None.
 
     Without a policy the handler only waits for the end of outages. It does not wait at most once, which allows no
     second call, nor for a function with a timetable, which is called at its next time unless an error stops it.
@@ -85,18 +85,18 @@ def recovering_of(
     spec = handler.spec
     if recovery is None or moves is None:
         if spec.delivery != "at-most-once" and not (spec.is_firing and spec.on_error == "skip"):
-            wait_out = WaitOut(handler.__name__)
-            dispatch.failing.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
+            wait_out = OutagePolicy(handler.__name__)
+            dispatch.failed_calls.wait_out(InPlaceRetries(handler, wait_out, dispatch.counts, backend.timers, clock))
         return None
-    retries = Retries(handler, recovery, dispatch.counts, backend.timers, clock)
-    dispatch.failing.recover_by(retries)
+    retries = InPlaceRetries(handler, recovery, dispatch.counts, backend.timers, clock)
+    dispatch.failed_calls.use_policy(retries)
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
-    return Recovering(handler, recovery, retries, moves, backend, consumer, commits, clock, drivers, marks)
+    return RunningPolicy(handler, recovery, retries, moves, backend, consumer, commits, clock, drivers, marks)
 
 
-class Recovering:
+class RunningPolicy:
     """The failure policy of one running handler.
 
     Retry partitions are read by the handler's own consumer, so the group assigns them together with their sources.
@@ -106,7 +106,7 @@ class Recovering:
         self,
         handler: Handler[Any, Any],
         recovery: Recovery,
-        retries: Retries,
+        retries: InPlaceRetries,
         moves: Moves,
         backend: Backend,
         consumer: BackendConsumer,
@@ -148,7 +148,7 @@ class Recovering:
     def is_retry(self, topic: str) -> bool:
         return topic == self.recovery.retry_topic
 
-    def check_apart(self, others: Mapping[str, Recovering | None]) -> None:
+    def check_apart(self, others: Mapping[str, RunningPolicy | None]) -> None:
         """Raise ConfigError if another handler reads this handler's retry topic, and would receive its entries."""
         mine = self.recovery
         for name, other in others.items():
@@ -246,7 +246,7 @@ class Recovering:
                     if sources:
                         self.recovery.assigned(await self._consumer.topic_ids(sources))
                     if ours:
-                        await self._take_up(ours)
+                        await self._load(ours)
                     break
                 except EventBusError as error:
                     if not error.retriable:
@@ -258,7 +258,7 @@ class Recovering:
             self.waits = {}
         await self.polled({})
 
-    async def _take_up(self, ours: Sequence[TopicPartition]) -> None:
+    async def _load(self, ours: Sequence[TopicPartition]) -> None:
         committed = await self._consumer.committed(ours)
         fresh = [partition for partition in ours if partition not in committed]
         if self._handler.spec.start != "earliest":
@@ -373,7 +373,7 @@ class Recovering:
         if self.crash_marks is not None and not await self.crash_marks.ready(driver):
             return False
         # What was fetched is let go of while all this was asked, when the partition moves away.
-        return await self.retries.admitted(driver) and bool(driver.chunks)
+        return await self.retries.wait_for_circuit(driver) and bool(driver.chunks)
 
     async def _gate(self, driver: PartitionDriver) -> bool:
         """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
@@ -385,7 +385,7 @@ class Recovering:
             return False
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
-                self._say_apart(driver, number)
+                self._log_apart(driver, number)
                 apart = (
                     f"partition {number} of {self.recovery.retry_topic} is with another member of the group, or was "
                     "deleted and is about to be restored"
@@ -411,7 +411,7 @@ class Recovering:
         """Read the records moved while another member had the retry partition and this member kept its source."""
         while driver.has_moves:
             driver.on_commit_due()
-            if not await self.retries.sleeps(driver, _LOOK_SECONDS):
+            if not await self.retries.sleep(driver, _LOOK_SECONDS):
                 return False
         partition = TopicPartition(self.recovery.retry_topic or "", number)
         while number in self.waiting:
@@ -421,13 +421,11 @@ class Recovering:
             except EventBusError as error:
                 if not error.retriable:
                     raise
-                if not await self.retries.sleeps(
-                    driver, _AWAY_SECONDS, f"the end of {partition} is not known: {error}"
-                ):
+                if not await self.retries.sleep(driver, _AWAY_SECONDS, f"the end of {partition} is not known: {error}"):
                     return False
         return True
 
-    def _say_apart(self, driver: PartitionDriver, number: int) -> None:
+    def _log_apart(self, driver: PartitionDriver, number: int) -> None:
         if not self._is_apart:
             self._is_apart = True
             logger.warning(
@@ -469,7 +467,7 @@ class Recovering:
 
     def gauges(self) -> dict[str, float]:
         """How the policy stands, for metrics."""
-        self.tell_depth()
+        self.report_depth()
         return dict(self.recovery.gauges(self.clock()))
 
     def depth(self) -> tuple[int, int | None]:
@@ -477,7 +475,7 @@ class Recovering:
         dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
         return sum(one.depth() for one in self.waiting.values()), min(dues, default=None)
 
-    def tell_depth(self) -> None:
+    def report_depth(self) -> None:
         self.recovery.depth(*self.depth())
 
     async def stored(self, driver: PartitionDriver) -> None:

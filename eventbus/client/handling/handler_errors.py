@@ -1,4 +1,4 @@
-"""The failure of a handler, and how it is logged."""
+"""Build and log the errors of failed calls."""
 
 from __future__ import annotations
 
@@ -72,11 +72,13 @@ def check_exit_at(handler: Handler[Any, Any], record: ConsumerRecord, raised: Ba
 
 
 async def as_failure(raised: BaseException) -> Exception:
-    """Return the error to report. A cancellation that the bus did not ask for, as of a task that the handler waits
-    for, is a failure too. Raises when the partition itself is being cancelled, or the coroutine is being closed.
+    """Return the error to report.
+
+    A cancellation that the bus did not request, such as that of a task that the handler awaits, is a failure too.
+    Raises when the partition itself is being cancelled, or the coroutine is being closed.
     """
     if isinstance(raised, Exception):
-        # A handler may have made another exception of our cancellation: that is none of its failures.
+        # A handler may turn our cancellation into another exception, which is not a failure of the handler.
         await anyio.lowlevel.checkpoint_if_cancelled()
         return raised
     if anyio.current_effective_deadline() == -math.inf or not isinstance(raised, anyio.get_cancelled_exc_class()):
@@ -93,8 +95,8 @@ def traceback_of(error: BaseException | None) -> ExcInfo | None:
     """
     if error is None:
         return None
-    is_told = isinstance(error, EventBusError) and _own_frames(error.__cause__) is None
-    frames = _own_frames(error) or (None if is_told else error.__traceback__)
+    is_explained = isinstance(error, EventBusError) and _own_frames(error.__cause__) is None
+    frames = _own_frames(error) or (None if is_explained else error.__traceback__)
     return None if frames is None else (type(error), error, frames)
 
 
@@ -109,8 +111,8 @@ def log_skipped(error: HandlerError) -> None:
     logger.error("%s; skipped (on_error='skip')", error, exc_info=traceback_of(error.__cause__))
 
 
-def log_passed_over(error: HandlerError, reason: str) -> None:
-    """On purpose: no alarm, and no traceback of a decision."""
+def log_skipped_by_policy(error: HandlerError, reason: str) -> None:
+    """Log a record that a policy skips. That is a decision, not an error: level INFO, no traceback."""
     logger.info("%s; skipped%s", error, f": {reason}" if reason else "")
 
 
@@ -143,7 +145,7 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
     elif isinstance(error, NotHandled):
         what = "it was not handled, and is not to blame: "
     elif isinstance(error, SerializationError):
-        what = ""  # it says itself whether the record cannot be read, or an output not be written
+        what = ""  # its text has whether the record cannot be read or an output cannot be written
     else:
         what = f"made it raise {type(error).__name__}: "
     hint = getattr(error, "without_policy", "") if handler.spec.retry is None else ""

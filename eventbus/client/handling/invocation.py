@@ -1,4 +1,4 @@
-"""How a handler is called: what it is given, and what stands around the call."""
+"""Invoke a handler: decode the payload, build the arguments, and apply filter, middleware and transactions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from eventbus.client.handling.failures import CallTimedOut
 from eventbus.client.handling.functions import name_of
+from eventbus.client.handling.handler_errors import CallTimedOut
 from eventbus.client.handling.handlers import Handler, no_producer
 from eventbus.client.handling.middleware import EXAMPLE, CallNext, Middleware, composed, watched
 from eventbus.client.handling.partition_driver import PartitionDriver
@@ -41,7 +41,7 @@ UNFINISHED = (Awaitable, *GENERATORS)
 """Results of a call whose code has not run yet: awaitables and generators."""
 
 
-class Counts(msgspec.Struct):
+class HandlerCounts(msgspec.Struct):
     """The number of records by outcome, since the start."""
 
     handled: int = 0
@@ -87,7 +87,7 @@ class ManualRecord(ConsumerRecord, gc=True):
         self._given.add(self._index)
 
 
-left_behind: WeakSet[threading.Thread] = WeakSet()
+abandoned_threads: WeakSet[threading.Thread] = WeakSet()
 """Abandoned threads. Only the interpreter waits for them at exit (under asyncio; trio's threads are daemons)."""
 
 
@@ -97,45 +97,49 @@ class Threads:
     def __init__(self, most: int) -> None:
         self._turns = anyio.CapacityLimiter(most)
         self._no_limit = anyio.CapacityLimiter(math.inf)
-        self._at_work: dict[anyio.CancelScope, threading.Thread | None] = {}
+        self._running: dict[anyio.CancelScope, threading.Thread | None] = {}
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function in one of ``most`` threads. A cancelled task waits for its thread, or for `leave_behind`."""
+        """Run a function in one of ``most`` threads. A cancelled task waits for its thread, or until `abandon`."""
         async with self._turns:
             with anyio.CancelScope(shield=True) as scope:
-                self._at_work[scope] = None
+                self._running[scope] = None
 
                 def work() -> T:
-                    self._at_work[scope] = threading.current_thread()
+                    self._running[scope] = threading.current_thread()
                     return function(*arguments)
 
                 try:
                     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._no_limit)
                 finally:
-                    del self._at_work[scope]
-            while True:  # the thread was abandoned; the caller of `leave_behind` cancels this task
+                    del self._running[scope]
+            while True:  # the thread was abandoned; the caller of `abandon` cancels this task
                 await anyio.Event().wait()
 
-    def leave_behind(self) -> None:
+    def abandon(self) -> None:
         """Abandon all running threads: their results are ignored."""
-        for scope, thread in list(self._at_work.items()):
+        for scope, thread in list(self._running.items()):
             scope.cancel()
             if thread is not None:
-                left_behind.add(thread)
+                abandoned_threads.add(thread)
 
 
-class Calls:
-    """One handler's calls, with its decoder, filter and middleware put together once for each topic."""
+class Invoker:
+    """Calls one handler. Its decoder, filter and middleware are combined once per topic."""
 
     def __init__(
-        self, handler: Handler[Any, Any], serdes: Mapping[type, Serde], middleware: Sequence[Middleware], counts: Counts
+        self,
+        handler: Handler[Any, Any],
+        serdes: Mapping[type, Serde],
+        middleware: Sequence[Middleware],
+        counts: HandlerCounts,
     ) -> None:
         self._handler = handler
         self._function = handler.function
         self._signature = signature = handler.signature
         self._of_bus = tuple(middleware)
         self._middleware = (*middleware, *handler.spec.middleware)
-        self._is_dropping_told = False
+        self._is_dropping_logged = False
         self._keep = handler.spec.filter
         self._counts = counts
         self.threads = Threads(handler.spec.concurrency or 1)
@@ -164,7 +168,7 @@ class Calls:
         self.on_loop = signature.is_async or bool(self._middleware)
         """Calls begin on the event loop. With middleware that includes plain functions, which then use a thread."""
 
-    def copy(self) -> Calls:
+    def copy(self) -> Invoker:
         """Return a copy with a separate transaction. Plain functions share their worker threads."""
         copied = copy.copy(self)
         copied._chains = {}
@@ -223,14 +227,14 @@ class Calls:
         if keep is None and not is_manual:
             return call
 
-        def looked_at(record: ConsumerRecord) -> Any:
+        def filtered(record: ConsumerRecord) -> Any:
             if keep is not None and not keep(record):
                 return FILTERED
             if isinstance(record, ManualRecord):
                 record.note_given()
             return call(record)
 
-        return looked_at
+        return filtered
 
     def _by_position(self, topic: str) -> Callable[[ConsumerRecord], Any]:
         """Return the call with its arguments, passed by position if the parameters allow it, which is cheaper."""
@@ -282,10 +286,10 @@ class Calls:
         return composed(self._middleware, innermost)
 
     def _result_dropped(self) -> None:
-        if not self._is_dropping_told:
-            self._is_dropping_told = True
-            watched_ones = self._handler.spec.middleware if self._handler.spec.replies else self._middleware
-            names = ", ".join(map(name_of, watched_ones))
+        if not self._is_dropping_logged:
+            self._is_dropping_logged = True
+            inner = self._handler.spec.middleware if self._handler.spec.replies else self._middleware
+            names = ", ".join(map(name_of, inner))
             logger.warning(
                 "handler %r: its middleware (%s) returns None in place of what the handler returned, which is not "
                 "published: %s",

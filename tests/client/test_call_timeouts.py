@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from eventbus import ConsumerRecord, consumer
+from eventbus.client.handling.call_timeouts import CallTimeouts
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.watch import Watch
 from eventbus.errors import HandlerError
 from eventbus.testing import FakeClock
 from tests.client.fakes import T0, T1, Running, on_both, records, running
@@ -172,13 +172,13 @@ async def test_a_call_that_ends_in_the_turn_it_is_cancelled_in_has_ended_in_time
             record.ack()
 
     async with running(handle, timers) as run:
-        watch: Watch = run.runner._watch
+        timeouts: CallTimeouts = run.runner._timeouts
         run.consumer.deliver(records(T0, range(5), lambda offset: b"k"))
         await begun.wait()
-        watch._look()
+        timeouts._check()
         timers.now = 2.5
         go_on.set()  # the handler is about to go on ...
-        watch._look()  # ... when it is found to be late: it gets to its end all the same
+        timeouts._check()  # ... when it is found to be late: it gets to its end all the same
         await run.idle()
         assert done == calls == [0, 1, 2, 3, 4]
         assert run.runner.counts.timed_out == 0 and run.runner.error is None
@@ -288,13 +288,13 @@ async def test_what_is_at_work_and_since_when(way: dict[str, Any]) -> None:
     slow = Slow(clock, **way)
     slow.seconds = {5: 100}
     async with running(slow.handler, clock) as run:
-        assert run.runner.at_work() == []
+        assert run.runner.in_flight() == []
         await clock.advance(seconds=50)
         run.consumer.deliver(records(T0, range(5, 8), lambda offset: b"k"))
         await clock.advance(seconds=20)
-        [one] = run.runner.at_work()
+        [one] = run.runner.in_flight()
         assert one.topic_partition == T0 and one.offset == 5 and 50 <= one.since <= 51
         await clock.advance(seconds=100)
-        assert run.runner.at_work() == []
+        assert run.runner.in_flight() == []
         timers = len(clock._timers) - clock._over
         assert timers == 0, "nobody waits by time while there is nothing to do"

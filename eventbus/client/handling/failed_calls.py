@@ -10,22 +10,21 @@ from functools import partial
 from typing import Any
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.failures import (
+from eventbus.client.handling.handler_errors import (
     CallTimedOut,
     Failure,
     OnFailure,
     as_failure,
     check_exit_at,
     handler_error,
-    log_passed_over,
     log_skipped,
+    log_skipped_by_policy,
     log_stopped,
 )
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.outcomes import joined
-from eventbus.client.handling.partition_driver import Outcome, PartitionDriver
-from eventbus.client.handling.retries import Recall, Retries
+from eventbus.client.handling.in_place_retries import InPlaceRetries, Recall
+from eventbus.client.handling.invocation import HandlerCounts
+from eventbus.client.handling.partition_driver import Outcome, PartitionDriver, combined_outcome
 from eventbus.client.handling.work_actions import Call
 from eventbus.client.producing.joining import CallTransaction
 from eventbus.recovery import Again, Move, Skip, Stop, Verdict, WaitHere
@@ -38,53 +37,53 @@ logger = logging.getLogger("eventbus.runner")
 OnEnded = Callable[[ConsumerRecord, Exception], object]
 
 
-class Passed(IntEnum):
-    """How one gets past a record that failed."""
+class Resolution(IntEnum):
+    """What became of a record whose call failed. False if the call must end here."""
 
-    NOT = 0
-    """The partition has stopped."""
-    OVER = 1
-    """Nothing comes of it here any more."""
+    STOPPED = 0
+    """The partition stops before the record."""
+    DROPPED = 1
+    """The record was skipped, or moves to another topic. The handler is not called with it here again."""
     HANDLED = 2
-    """It was handled after all."""
+    """A retry in place succeeded."""
 
 
-class Failing:
+class FailedCalls:
     """The failure handling of a handler, or of a partition with its own transactions."""
 
-    def __init__(self, handler: Handler[Any, Any], counts: Counts) -> None:
+    def __init__(self, handler: Handler[Any, Any], counts: HandlerCounts) -> None:
         self._handler = handler
         self._counts = counts
         self._on_failure: OnFailure = self._by_policy
-        self.retries: Retries | None = None
-        self.is_asked = False
+        self.retries: InPlaceRetries | None = None
+        self.has_policy = False
         """True if a policy decides about failures. Otherwise ``retries`` only waits for the end of outages."""
         self._in_place = True
         """Failed records are called again in place. If False, the owner of the transaction does that."""
         self._joins: CallTransaction | None = None
         self.on_ended: OnEnded = _ignore
         """Called with each record that ends in failure: nothing calls the handler with it again in this run."""
-        self._left_behind: dict[tuple[str, int, int], Outcome] = {}
-        self.given_up: dict[tuple[PartitionDriver, int], list[Failure] | None] = {}
-        """Calls in threads that took too long and still run, by offset: what they come to is ignored. What becomes of
-        their records when the call ends; None: the partition stops before them."""
+        self._outputs_of_cancelled: dict[tuple[str, int, int], Outcome] = {}
+        self.abandoned_calls: dict[tuple[PartitionDriver, int], list[Failure] | None] = {}
+        """Calls in threads that took too long and still run, by offset. Their results are ignored. The value holds what
+        becomes of the records when the call ends, or None if the partition stops before them."""
 
-    def bound(self, on_failure: OnFailure, joins: CallTransaction | None) -> Failing:
+    def bound(self, on_failure: OnFailure, joins: CallTransaction | None) -> FailedCalls:
         """Return a copy for a partition with transactions: ``on_failure`` acts on them, and calls send in ``joins``."""
         bound = copy.copy(self)
         bound._on_failure, bound._joins, bound._in_place = on_failure, joins, False
         return bound
 
-    def recover_by(self, retries: Retries) -> None:
-        """Ask a policy about each failure."""
-        self.retries, self.is_asked = retries, True
+    def use_policy(self, retries: InPlaceRetries) -> None:
+        """Let a policy decide about each failure."""
+        self.retries, self.has_policy = retries, True
 
-    def wait_out(self, retries: Retries) -> None:
-        """Wait outages out as ``retries`` decides, without a policy."""
+    def wait_out(self, retries: InPlaceRetries) -> None:
+        """Wait for the end of outages as ``retries`` decides. The handler has no policy."""
         self.retries = retries
 
-    def may_go_on(self, outputs: Sequence[Delivery]) -> bool:
-        """Calling again adds to what was published; where that belongs to a transaction, it has to be taken back."""
+    def may_call_again(self, outputs: Sequence[Delivery]) -> bool:
+        """Return False if the records of the failed call are in a transaction, which must be aborted before a retry."""
         return self._in_place or self._is_clean(outputs)
 
     def _is_clean(self, outputs: Sequence[Delivery]) -> bool:
@@ -106,48 +105,49 @@ class Failing:
         count: int = 1,
         *,
         is_last: bool = True,
-    ) -> Passed:
-        """The handler raised for the record at this position. Go on with the next one, unless the call ends here.
+    ) -> Resolution:
+        """Decide about the record at this position, for which the handler raised, and retry it if that is the decision.
 
-        ``outputs``: what it published; what it publishes when it is called again is added. ``is_last``: see
-        `PartitionWork.raised`.
+        ``outputs`` holds what the call has published. Retries add to it. ``is_last``: see `PartitionWork.raised`.
         """
         chunk, index = call.records, call.indexes[at]
         if not isinstance(raised, Exception):
             check_exit_at(self._handler, chunk.record(index), raised, count)
-        if (driver, chunk.offsets[index]) in self.given_up:
-            return Passed.NOT
+        if (driver, chunk.offsets[index]) in self.abandoned_calls:
+            return Resolution.STOPPED
         try:
             error = await as_failure(raised)
             verdict = None
-            may_call = self.is_asked or recall is not None
+            may_call = self.has_policy or recall is not None
             if self.retries is not None and may_call and not isinstance(error, NotHandled):
                 record, in_place = chunk.record(index), self._in_place
                 verdict, error = await self.retries.outcome(
-                    driver, record, error, recall, partial(self.may_go_on, outputs), may_wait=in_place
+                    driver, record, error, recall, partial(self.may_call_again, outputs), may_wait=in_place
                 )
                 if verdict is None:
                     self._counts.handled += count
-                    return Passed.HANDLED
+                    return Resolution.HANDLED
                 if isinstance(verdict, WaitHere) and in_place:
                     # The partition is closing, and the record is not handled. Later records that a worker holds are not
                     # handled either, and no call will acknowledge this one.
                     driver.work.begin_none_from(record.offset)
-                    return Passed.NOT
-                if isinstance(verdict, Stop) and not self.is_asked:
+                    return Resolution.STOPPED
+                if isinstance(verdict, Stop) and not self.has_policy:
                     verdict = None
         except BaseException:
             if outputs and self._handler.spec.timeout is not None:
-                self._left_behind[_position(chunk, index)] = joined(list(outputs))
+                self._outputs_of_cancelled[_position(chunk, index)] = combined_outcome(list(outputs))
             raise
         if isinstance(error, NotHandled):
             return self._not_handled(driver, chunk.record(index), error, count)
         is_clean = self._is_clean(outputs)
-        is_passed_over = self._decide(driver, call, at, error, count, is_clean, verdict, is_last=is_last)
-        return Passed.OVER if is_passed_over else Passed.NOT
+        continues = self._decide(driver, call, at, error, count, is_clean, verdict, is_last=is_last)
+        return Resolution.DROPPED if continues else Resolution.STOPPED
 
-    def _not_handled(self, driver: PartitionDriver, record: ConsumerRecord, error: NotHandled, count: int) -> Passed:
-        """No policy is asked: the partition stops here, or the runner does."""
+    def _not_handled(
+        self, driver: PartitionDriver, record: ConsumerRecord, error: NotHandled, count: int
+    ) -> Resolution:
+        """Stop the partition, or the runner, at a record that was not handled. No policy decides about it."""
         driver.work.begin_none_from(record.offset)
         if not error.is_stopping:
             wrapped = handler_error(self._handler, record, error, count)
@@ -155,9 +155,9 @@ class Failing:
             if self._handler.spec.on_error == "crash":
                 raise wrapped from error
             log_stopped(driver, wrapped, "stop")
-        return Passed.NOT
+        return Resolution.STOPPED
 
-    def tell_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
+    def log_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
         """Report an error that a handler raised after acknowledging the record, which is not retried."""
         self._counts.failed += 1
         if isinstance(raised, Exception):
@@ -167,26 +167,26 @@ class Failing:
             self._handler.__name__, record.topic, record.partition, record.offset, exc_info=raised,
         )  # fmt: skip
 
-    def wants_each_alone(self, driver: PartitionDriver, call: Call, count: int, error: Exception) -> bool:
-        """Request that the records of a batch, which failed in a transaction that must be aborted, come singly."""
+    def retry_singly(self, driver: PartitionDriver, call: Call, count: int, error: Exception) -> bool:
+        """Retry the records of a failed batch one by one, after its transaction is aborted."""
         return self._decide(driver, call, call.at, error, count, False, Again())
 
     def timed_out(self, driver: PartitionDriver, call: Call, count: int, seconds: float) -> bool:
         """Fail ``count`` records whose call took too long. Return True to continue after them."""
         late: list[Failure] | None = None
         if not self._handler.signature.is_async:
-            late = self.given_up[driver, call.offset(call.at)] = []
-        is_passed_over = self._timed_out(driver, call, CallTimedOut(seconds), count, late)
-        if late is not None and not is_passed_over:
-            self.given_up[driver, call.offset(call.at)] = None
-        return is_passed_over
+            late = self.abandoned_calls[driver, call.offset(call.at)] = []
+        continues = self._timed_out(driver, call, CallTimedOut(seconds), count, late)
+        if late is not None and not continues:
+            self.abandoned_calls[driver, call.offset(call.at)] = None
+        return continues
 
-    def ends_late(self, driver: PartitionDriver, call: Call, at: int) -> bool | None:
+    def abandoned_call_ended(self, driver: PartitionDriver, call: Call, at: int) -> bool | None:
         """Return whether the partition continues after an abandoned call ended; None if it was not abandoned."""
         key = driver, call.offset(at)
-        if key not in self.given_up:
+        if key not in self.abandoned_calls:
             return None
-        late = self.given_up.pop(key)
+        late = self.abandoned_calls.pop(key)
         if late is None:
             return False
         for failure in late:
@@ -197,10 +197,10 @@ class Failing:
         self, driver: PartitionDriver, call: Call, error: CallTimedOut, count: int, late: list[Failure] | None
     ) -> bool:
         is_clean, at = self._handler.producer is None and self._is_clean(()), call.at
-        if self.retries is None or not self.is_asked:
+        if self.retries is None or not self.has_policy:
             return self._decide(driver, call, at, error, count, is_clean, None, late)
         if count > 1 and not self._in_place:
-            return self.wants_each_alone(driver, call, count, error)
+            return self.retry_singly(driver, call, count, error)
         for one in range(at, at + count):  # the record at fault is unknown, so each gets its own verdict
             verdict, is_last = (
                 self.retries.at_once(call.records.record(call.indexes[one]), error),
@@ -210,9 +210,9 @@ class Failing:
                 return False
         return True
 
-    def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
-        """Return what a call had published before its ``timeout`` cancelled it; None at the second request."""
-        return self._left_behind.pop(_position(chunk, index), None)
+    def take_outputs_of_cancelled(self, chunk: FetchedRecords, index: int) -> Outcome | None:
+        """Return what a call had published before its ``timeout`` cancelled it, once; None after that."""
+        return self._outputs_of_cancelled.pop(_position(chunk, index), None)
 
     def _decide(
         self,
@@ -227,7 +227,10 @@ class Failing:
         *,
         is_last: bool = True,
     ) -> bool:
-        """``late`` takes the failure if a thread is still in the call. ``is_last``: see `PartitionWork.raised`."""
+        """Count and apply the verdict. Return True to continue after the record.
+
+        ``late`` collects the failure if a thread is still in the call. ``is_last``: see `PartitionWork.raised`.
+        """
         counts = self._counts
         counts.failed += count
         if isinstance(error, CallTimedOut):
@@ -238,8 +241,8 @@ class Failing:
         comes_again = isinstance(verdict, Again) or (isinstance(verdict, Move) and verdict.kind == "retry")
         if not comes_again:
             self.on_ended(record, error)
-        is_passed_over = self._on_failure(driver, call, failure)
-        if is_passed_over and isinstance(verdict, Move):
+        continues = self._on_failure(driver, call, failure)
+        if continues and isinstance(verdict, Move):
             if verdict.kind == "retry":
                 counts.retried += count
             else:
@@ -248,9 +251,9 @@ class Failing:
                 self._report(driver, call, failure, is_last)
             else:
                 late.append(failure)
-        elif is_passed_over:
+        elif continues:
             counts.skipped += count
-        return is_passed_over
+        return continues
 
     def _report(self, driver: PartitionDriver, call: Call, failure: Failure, is_last: bool) -> None:
         """Forward the records of a failure, unless the owner of the transaction does that."""
@@ -263,7 +266,7 @@ class Failing:
         if isinstance(verdict, Move):
             return True
         if isinstance(verdict, Skip):
-            log_passed_over(failure.error, verdict.reason)
+            log_skipped_by_policy(failure.error, verdict.reason)
             return True
         if on_error == "skip":
             log_skipped(failure.error)
@@ -281,7 +284,7 @@ def _ignore(record: ConsumerRecord, error: Exception) -> None: ...
 
 
 def recall_of(call: Call, again: Callable[[], Awaitable[None]]) -> Recall:
-    """How the record in flight of a call is called again."""
+    """Return the functions that retry the record in flight of a call."""
 
     def begin() -> None:
         call.is_resting = False

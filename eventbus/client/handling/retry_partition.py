@@ -1,4 +1,4 @@
-"""The driver of a retry partition: what was read waits in memory, and each entry is handled when it is due."""
+"""Drivers of retry partitions: entries wait in memory, and the handler is called with each when it is due."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import anyio
 
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.backends.wake import Wake
-from eventbus.client.handling.drivers import Shared
+from eventbus.client.handling.drivers import HandlerResources
 from eventbus.client.handling.exactly_once import ExactlyOnce
+from eventbus.client.handling.failure_policy import RunningPolicy
 from eventbus.client.handling.partition_driver import PartitionDriver, nothing_before
 from eventbus.client.handling.partition_work import PartitionWork
 from eventbus.client.handling.poison_pill import CrashMarks
-from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.work_actions import Commit
 from eventbus.client.transaction import Transaction
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
@@ -23,25 +23,29 @@ from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
 _PAUSE_SECONDS = 0.1
 _LONGEST_LOOK_SECONDS = 10.0
-"""Between two looks at the clock: it may be set while an entry waits."""
+"""The clock may be set while an entry waits, so it is read again at this interval."""
 
 
-class Delayed(PartitionDriver):
-    """At least once: an entry is finished when its call has returned and its outputs are stored.
+class RetryPartitionDriver(PartitionDriver):
+    """Retries at least once: an entry is finished when its call has returned and its outputs are stored.
 
     Up to ``concurrency`` calls are in flight, each with a separate driver for the partition that the record was first
     read from. `Moves` commits the finished entries together with the outcome of those that failed again.
     """
 
     def __init__(
-        self, topic_partition: TopicPartition, shared: Shared, recovering: Recovering, tasks: ContainedTasks
+        self,
+        topic_partition: TopicPartition,
+        shared: HandlerResources,
+        failure_policy: RunningPolicy,
+        tasks: ContainedTasks,
     ) -> None:
         super().__init__(topic_partition, shared.on_output_error, on_commit_due=shared.commits.due)
-        self._waiting = recovering.waiting[topic_partition.partition]
+        self._waiting = failure_policy.waiting[topic_partition.partition]
         self._shared = shared
-        self._recovering = recovering
+        self._failure_policy = failure_policy
         self._tasks = tasks
-        self._clock = recovering.clock
+        self._clock = failure_policy.clock
         self._dispatch = shared.dispatch.of_retries()
         self._most = shared.handler.spec.concurrency or 1
         self._changed = Wake(self._loop)
@@ -60,9 +64,9 @@ class Delayed(PartitionDriver):
         if self.begun_at < 0:
             self.begun_at = chunk.offsets[0]
         waiting.add(chunk)
-        await self._recovering.read(self.topic_partition, self)  # the next fetch may take its time
+        await self._failure_policy.read(self.topic_partition, self)  # the next fetch may take its time
         self._change()
-        self._recovering.tell_depth()
+        self._failure_policy.report_depth()
         while not (waiting.has_room or self._is_loading or self._stops):
             await self._changes()
 
@@ -71,7 +75,7 @@ class Delayed(PartitionDriver):
         waiting.add(nothing_before(self.topic_partition, next_offset))
         if not waiting and waiting.plan() is None:  # else the commit of what waits covers it
             self.work.fetched(nothing_before(self.topic_partition, next_offset))
-        await self._recovering.read(self.topic_partition, self)
+        await self._failure_policy.read(self.topic_partition, self)
         self._change()
 
     async def finish(self) -> None:
@@ -96,7 +100,7 @@ class Delayed(PartitionDriver):
         self._changed.set()
 
     async def _changes(self, seconds: float | None = None) -> None:
-        """Return when something has changed, or the time is over."""
+        """Return at the next change, or after ``seconds``."""
         self._changed.clear()
         await self._changed.wait(math.inf if seconds is None else seconds, self._shared.timers)
 
@@ -107,13 +111,13 @@ class Delayed(PartitionDriver):
     @property
     def _is_loading(self) -> bool:
         """True while the partition is read for the first time: later records may mark an entry as finished."""
-        return self._recovering.is_loading(self.topic_partition)
+        return self._failure_policy.is_loading(self.topic_partition)
 
     async def _fire(self) -> None:
         try:
             with self._scope:
                 while self._is_loading and not self._stops:
-                    self._recovering.on_change(self._change)
+                    self._failure_policy.on_change(self._change)
                     await self._changes()
                 while not self._stops:
                     await self._next()
@@ -122,29 +126,29 @@ class Delayed(PartitionDriver):
             self._change()
 
     async def _next(self) -> None:
-        """Begin what is due; else wait until something is."""
+        """Start the calls of due entries, or wait until an entry is due."""
         now_ms = self._clock()
         room = self._most - len(self._at_work)
         self._waiting.correct(now_ms)
         due_ms = self._waiting.next_due_ms()
         if room <= 0 or due_ms is None or due_ms > now_ms:
             self.at_work = bool(self._at_work)
-            self._recovering.tell_depth()
+            self._failure_policy.report_depth()
             self.wake.set()  # waiters for `is_idle` check again
             left_seconds = None if room <= 0 or due_ms is None else (due_ms - now_ms) / 1000
             await self._changes(left_seconds and min(left_seconds, _LONGEST_LOOK_SECONDS))
             return
         self.at_work = True
-        if not await self._recovering.retries.admitted(self):
+        if not await self._failure_policy.retries.wait_for_circuit(self):
             return
-        marks = self._recovering.crash_marks
+        marks = self._failure_policy.crash_marks
         if marks is not None and await marks.is_in_doubt(self):
             await self._one_in_doubt(marks)
             return
         for entry in self._waiting.take(self._clock(), room):
             if self._most == 1:
                 await self._call(self._begun(entry), entry)  # without a task: the next entry waits anyway
-                await self._recovering.retries.breathe()
+                await self._failure_policy.retries.yield_to_loop()
             else:
                 self._tasks.start_soon(self._call, self._begun(entry), entry)
 
@@ -181,7 +185,7 @@ class Delayed(PartitionDriver):
         return one
 
     async def _call(self, one: PartitionDriver, entry: Entry) -> None:
-        """One entry through the handler, to its end."""
+        """Handle one entry. An entry that is not finished goes back to the waiting entries."""
         is_over = False
         try:
             with one.scope:
@@ -195,7 +199,7 @@ class Delayed(PartitionDriver):
             del self._at_work[one]
             self.at_work = bool(self._at_work)
             self._change()
-            self._recovering.change()
+            self._failure_policy.change()
 
     async def _run(self, one: PartitionDriver, entry: Entry) -> bool:
         """Call the handler. Return False if the entry is not finished."""
@@ -204,7 +208,7 @@ class Delayed(PartitionDriver):
             work.fetched(chunk_of(entry))
             call = work.next_call()
             assert call is not None
-            await shared.watch.run_in_order(self._dispatch, one, call)
+            await shared.timeouts.run_in_order(self._dispatch, one, call)
             work.ended(call)
         while work.unfinished and one.error is None and not one.closing:  # until it is acknowledged
             if one.outputs:
@@ -218,7 +222,7 @@ class Delayed(PartitionDriver):
             return False
         commit = work.next_commit()
         if isinstance(commit, Commit):
-            for outgoing in self._recovering.moves.records_of(commit):
+            for outgoing in self._failure_policy.moves.records_of(commit):
                 self.moves[next(self._numbers)] = outgoing
         self._waiting.finish(entry)
         shared.commits.expect()
@@ -226,7 +230,7 @@ class Delayed(PartitionDriver):
 
 
 def chunk_of(entry: Entry) -> FetchedRecords:
-    """Return a fetch of the one record."""
+    """Return a fetch that holds only the entry's record."""
     record = entry.record
     return FetchedRecords(
         record.topic,
@@ -241,7 +245,7 @@ def chunk_of(entry: Entry) -> FetchedRecords:
     )
 
 
-class Retried(ExactlyOnce):
+class RetryTransactions(ExactlyOnce):
     """The transactions of a retry partition: the outputs of an entry, its next state, and its done mark.
 
     The entries use it in turn.
@@ -270,8 +274,11 @@ class Retried(ExactlyOnce):
             self.waiting.stored(self._plan)
         return True
 
-    async def _take_up(self) -> None:
-        """Taking the id over ends what is open; only then it is known whether the entry's transaction was committed."""
+    async def _take_over(self) -> None:
+        """Fence the old producer, and find out whether the transaction of the entry was committed.
+
+        Initializing the transactional id completes an open transaction, so the committed offset is final after that.
+        """
         await self.aclose()
         self._producer = self._open_producer(self._id)
         await self._producer.init()
@@ -289,29 +296,28 @@ class Retried(ExactlyOnce):
         await transaction.send_offsets({self.retry_partition: offset}, self._consumer.group_metadata())
 
 
-class DelayedOnce(Delayed):
-    """Exactly once: a single entry is in flight at a time."""
+class ExactlyOnceRetryDriver(RetryPartitionDriver):
+    """Retries exactly once: a single entry is in flight at a time."""
 
     def __init__(
         self,
         topic_partition: TopicPartition,
-        shared: Shared,
-        recovering: Recovering,
+        shared: HandlerResources,
+        failure_policy: RunningPolicy,
         tasks: ContainedTasks,
-        one: Retried,
+        transactions: RetryTransactions,
     ) -> None:
-        """``one``: handles each entry in a transaction."""
-        super().__init__(topic_partition, shared, recovering, tasks)
+        super().__init__(topic_partition, shared, failure_policy, tasks)
         self._most = 1
-        self._one, waiting = one, self._waiting
-        one.blocked.hold, one.blocked.unhold = waiting.hold, waiting.unhold
-        one.retry_partition, one.waiting = topic_partition, waiting
+        self._transactions, waiting = transactions, self._waiting
+        transactions.blocked.hold, transactions.blocked.unhold = waiting.hold, waiting.unhold
+        transactions.retry_partition, transactions.waiting = topic_partition, waiting
 
     def _driver_of(self, entry: Entry) -> PartitionDriver:
-        return self._one
+        return self._transactions
 
     async def _run(self, one: PartitionDriver, entry: Entry) -> bool:
-        return await self._one.handle(entry)
+        return await self._transactions.handle(entry)
 
     async def advance_to(self, next_offset: int) -> None:
         await super().advance_to(next_offset)
@@ -320,4 +326,4 @@ class DelayedOnce(Delayed):
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._one.aclose()
+        await self._transactions.aclose()

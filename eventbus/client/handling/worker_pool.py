@@ -14,10 +14,10 @@ import anyio
 
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.call_loop import CallLoop, fresh_context
+from eventbus.client.handling.call_timeouts import Caller, CallTimeouts
+from eventbus.client.handling.current_record import set_current_caller
 from eventbus.client.handling.dispatch import Dispatch
-from eventbus.client.handling.here import begin_here
 from eventbus.client.handling.partition_driver import PartitionDriver
-from eventbus.client.handling.watch import Caller, Watch
 
 
 class Worker(Caller):
@@ -30,35 +30,35 @@ class Worker(Caller):
         self.wake = anyio.Event()
 
 
-class Workers:
+class WorkerPool:
     """All workers of one handler."""
 
-    def __init__(self, dispatch: Dispatch, watch: Watch, concurrency: int, *, in_threads: bool) -> None:
+    def __init__(self, dispatch: Dispatch, timeouts: CallTimeouts, concurrency: int, *, in_threads: bool) -> None:
         self._dispatch = dispatch
-        self._watch = watch
+        self._timeouts = timeouts
         self.concurrency = concurrency
         """The maximum number of records in flight."""
         self._in_threads = in_threads
         """Plain functions: records of several queues share a change of threads."""
-        self._line: deque[PartitionDriver] = deque()
-        """Partitions that may have a call: each gives one to a worker, and goes to the end of the line."""
+        self._ready: deque[PartitionDriver] = deque()
+        """Partitions that may have a call: each gives a call to a worker and moves to the end of the queue."""
         self._all: set[Worker] = set()
         self._idle: list[Worker] = []
         self._tasks: ContainedTasks | None = None
         self._closing = False
 
     def start(self, tasks: ContainedTasks) -> None:
-        """Workers are begun in ``tasks`` when there is something to do, and stay."""
+        """Start workers in ``tasks`` on demand. They run until `close`."""
         self._tasks = tasks
 
     def close(self) -> None:
-        """No partition has anything to do any more: the workers end."""
+        """End the workers, once all partitions are finished."""
         self._closing = True
         for worker in self._idle:
             worker.wake.set()
 
-    def look_at(self, driver: PartitionDriver) -> None:
-        """The partition may have a call: have an idle worker look, or another one, as long as there may be more."""
+    def notify(self, driver: PartitionDriver) -> None:
+        """Wake or start a worker, because the partition may have a call."""
         self._queue(driver)
         self._wake_another()
 
@@ -74,7 +74,7 @@ class Workers:
     def _queue(self, driver: PartitionDriver) -> None:
         if not driver.is_queued:
             driver.is_queued = True
-            self._line.append(driver)
+            self._ready.append(driver)
 
     def cancel(self, driver: PartitionDriver) -> None:
         """Cancel the calls in flight of a partition, and begin no further calls."""
@@ -86,28 +86,28 @@ class Workers:
     # a worker --------------------------------------------------------------------------------------------------------
 
     async def _run(self, worker: Worker) -> None:
-        begin_here(self._watch, worker)
+        set_current_caller(self._timeouts, worker)
         try:
             while not self._closing:
                 worker.is_late = False
-                with anyio.CancelScope() as worker.scope:  # around many calls: to make one costs as much as a call
+                with anyio.CancelScope() as worker.scope:  # around many calls: a scope costs as much as a call
                     await worker.call_loop.run(self._dispatch.slices, self._work(worker))
-                # A call that ends in the very turn in which it is cancelled leaves nothing: it returned to `_work`.
+                # A call that ended in the very turn of the loop in which it was cancelled has returned to `_work`.
                 if worker.call is not None:
                     try:
-                        worker.pass_over(self._watch.timeout_seconds or 0)
+                        worker.fail_cancelled(self._timeouts.timeout_seconds or 0)
                     finally:
                         self._leave(worker)
         finally:
             if worker.call is not None:
                 self._leave(worker)
             self._all.discard(worker)
-            self._watch.ends(worker)
+            self._timeouts.remove(worker)
 
     async def _work(self, worker: Worker) -> None:
-        """Until the worker's scope is cancelled, or there is nothing to do and will not be."""
+        """Make calls until the worker's scope is cancelled or the pool is closed."""
         times, loop = self._dispatch.times, worker.call_loop
-        self._watch.begins(worker)
+        self._timeouts.add(worker)
         while not (self._closing or worker.scope.cancel_called):
             if not self._take(worker):
                 await self._wait(worker)
@@ -122,7 +122,7 @@ class Workers:
             self._leave(worker)
 
     async def _wait(self, worker: Worker) -> None:
-        self._watch.ends(worker)
+        self._timeouts.remove(worker)
         worker.wake = anyio.Event()
         self._idle.append(worker)
         try:
@@ -131,23 +131,23 @@ class Workers:
         finally:
             if worker in self._idle:
                 self._idle.remove(worker)
-        self._watch.begins(worker)
+        self._timeouts.add(worker)
 
     def _take(self, worker: Worker) -> bool:
-        """Take the next call. False: no partition has one."""
+        """Take the next call. Return False if no partition has a call."""
         workers = self.concurrency if self._in_threads else 0
-        line = self._line
-        while line:
-            driver = line[0]
+        ready = self._ready
+        while ready:
+            driver = ready[0]
             worker.call = driver.work.next_call(workers=workers)
             driver.progressed()
             if worker.call is not None:
                 worker.driver = driver
-                line.rotate(-1)
+                ready.rotate(-1)
                 self._wake_another()
                 return True
             driver.is_queued = False
-            line.popleft()
+            ready.popleft()
         return False
 
     def _leave(self, worker: Worker) -> None:

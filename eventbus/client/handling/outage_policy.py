@@ -15,7 +15,7 @@ _AT_ONCE = 2
 call opens a new connection."""
 
 
-class WaitOut:
+class OutagePolicy:
     """Implements `eventbus.recovery.Decides`. Everything but an outage is left to ``on_error``."""
 
     retry_topic = None

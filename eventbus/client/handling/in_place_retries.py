@@ -1,4 +1,4 @@
-"""Perform the verdicts of a failure policy that need no other topic: call the record again, now or after a wait."""
+"""Retry a record in place: call the handler again with it, at once or after a wait, before any later record."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any, NamedTuple
 
 from eventbus.backends.clock import Clock, Timers
 from eventbus.client.handling.call_loop import Slices, TimeSlice
-from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.failures import as_failure, check_exit_at
+from eventbus.client.handling.handler_errors import as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.invocation import HandlerCounts
 from eventbus.client.handling.partition_driver import PartitionDriver
 from eventbus.recovery import Again, Decides, Move, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
 
 _LOOK_SECONDS = 0.1
-"""How often one that waits in its place looks whether its partition moves away."""
-_MOST_QUESTIONS = 1_000
-"""A policy that says "again" for ever, where a call cannot be made again, is not asked for ever."""
+"""How often a record that waits in place checks whether its partition is being revoked."""
+_MAX_DECISIONS = 1_000
+"""Limits a policy that always decides `Again` for a record that cannot be called again."""
 
 
 class Recall(NamedTuple):
-    """How a record is called again."""
+    """The functions that call the handler with a record again."""
 
     begin: Callable[[], object]
-    """Report that a new call begins, to the watch of slow calls."""
+    """Report to the time limit that a new call begins."""
     rest: Callable[[], object]
     """Report that no call of the record is in flight for now."""
     call: Callable[[], Awaitable[None]]
     """Call the handler, and send what it returns."""
 
 
-class Ended(NamedTuple):
+class RetryResult(NamedTuple):
     """The outcome of a record that was called again in place."""
 
     verdict: Verdict | None
@@ -41,11 +41,11 @@ class Ended(NamedTuple):
     """The error of the last call."""
 
 
-class Retries:
+class InPlaceRetries:
     """The repeated calls of one handler, and its waits for a policy or an open circuit."""
 
     def __init__(
-        self, handler: Handler[Any, Any], recovery: Decides, counts: Counts, timers: Timers, clock: Clock
+        self, handler: Handler[Any, Any], recovery: Decides, counts: HandlerCounts, timers: Timers, clock: Clock
     ) -> None:
         self._handler = handler
         self._recovery = recovery
@@ -54,9 +54,9 @@ class Retries:
         self._clock = clock
         self.waiting_for: dict[TopicPartition, str] = {}
         """Partitions in which a record waits in its place now, and the reason."""
-        self._slice = TimeSlice(Slices(timers.current_time), ends_at=0)  # the first failure lets the others run
-        self._told = 0
-        """Records handled, as the policy knows them."""
+        self._slice = TimeSlice(Slices(timers.current_time), ends_at=0)  # the first failure yields to other tasks
+        self._reported = 0
+        """The number of handled records that the policy has been notified of."""
 
     async def outcome(
         self,
@@ -67,30 +67,30 @@ class Retries:
         may_call: Callable[[], bool] = lambda: True,
         *,
         may_wait: bool = True,
-    ) -> Ended:
-        """Ask, and call again or wait, until it was handled or the policy has another word for it.
+    ) -> RetryResult:
+        """Retry and wait as the policy decides, until the record is handled or the policy decides otherwise.
 
-        What it may not do here is returned: ``may_call`` says whether what was published may stay. Without ``recall``
-        there is nothing to call: the record cannot be read.
+        Return the verdict that the caller must apply. It is `Again` if ``may_call`` returns False, because the records
+        already published must be aborted first. Without ``recall`` the record cannot be read, so no call is made.
         """
-        await self.breathe()
+        await self.yield_to_loop()
         tries = 1 + (driver.tried[1] if driver.tried[0] == record.offset else 0)
         while True:
-            verdict = self._ask(record, error, tries)
-            if isinstance(verdict, Again) and tries < _MOST_QUESTIONS:
+            verdict = self._decide(record, error, tries)
+            if isinstance(verdict, Again) and tries < _MAX_DECISIONS:
                 if not may_call():
                     driver.tried = (record.offset, tries)
-                    return Ended(verdict, error)
+                    return RetryResult(verdict, error)
                 tries += 1
             elif isinstance(verdict, WaitHere):
                 if not may_wait:
                     driver.tried = (record.offset, tries)
-                    return Ended(verdict, error)
-                if not await self._waits(driver, verdict, recall):
-                    return Ended(verdict, error)
+                    return RetryResult(verdict, error)
+                if not await self._wait(driver, verdict, recall):
+                    return RetryResult(verdict, error)
                 tries += 1
             else:
-                return Ended(verdict, error)
+                return RetryResult(verdict, error)
             if recall is None:
                 continue
             recall.begin()
@@ -100,55 +100,55 @@ class Retries:
                 check_exit_at(self._handler, record, raised)
                 error = await as_failure(raised)
                 if isinstance(error, NotHandled):
-                    return Ended(Stop(), error)
+                    return RetryResult(Stop(), error)
             else:
-                return Ended(None, error)
+                return RetryResult(None, error)
 
-    async def breathe(self) -> None:
-        """Let other tasks run, if that was not just now: a failure or a later try costs as much as many calls."""
+    async def yield_to_loop(self) -> None:
+        """Let other tasks run, unless they just did: a failure or a retry costs as much as many calls."""
         if not self._slice.look():
             await self._slice.turn()
 
     def at_once(self, record: ConsumerRecord, error: Exception) -> Verdict:
-        """Return a verdict that needs neither another call nor a wait, for a call that was cancelled by its timeout."""
-        for tries in range(1, _MOST_QUESTIONS):  # a policy counts the tries that it allows
-            verdict = self._ask(record, error, tries)
+        """Return a verdict that needs neither a retry nor a wait, for a call that was cancelled by its timeout."""
+        for tries in range(1, _MAX_DECISIONS):  # a policy counts the tries that it allows
+            verdict = self._decide(record, error, tries)
             if isinstance(verdict, WaitHere):
-                return self._aside(record)
+                return self._move_to_retry_topic(record)
             if not isinstance(verdict, Again):
                 return verdict
         return Stop()
 
-    def _aside(self, record: ConsumerRecord) -> Verdict:
-        """Move the record to the retry topic, where it waits like a record that was not tried."""
+    def _move_to_retry_topic(self, record: ConsumerRecord) -> Verdict:
+        """Move the record to the retry topic, where it waits like a record that has not been tried."""
         if self._recovery.retry_topic is None:
             return Stop()
         return Move(self._recovery.behind(record, self._clock()), "retry")
 
-    def _ask(self, record: ConsumerRecord, error: Exception, tries: int) -> Verdict:
+    def _decide(self, record: ConsumerRecord, error: Exception, tries: int) -> Verdict:
         now_ms = self._clock()
-        self._tell(now_ms)
+        self._report_handled(now_ms)
         return self._recovery.decide(record, error, tries, now_ms)
 
-    def _tell(self, now_ms: int) -> None:
-        handled = self._counts.handled - self._told
+    def _report_handled(self, now_ms: int) -> None:
+        handled = self._counts.handled - self._reported
         if handled:
-            self._told += handled
+            self._reported += handled
             self._recovery.handled(handled, now_ms)
 
-    async def _waits(self, driver: PartitionDriver, verdict: WaitHere, recall: Recall | None) -> bool:
+    async def _wait(self, driver: PartitionDriver, verdict: WaitHere, recall: Recall | None) -> bool:
         """Wait as long as the policy requires. False if the partition stops meanwhile."""
         if recall is not None:
             recall.rest()
-        async with driver.step_aside():
+        async with driver.release_slot():
             seconds = verdict.seconds
-            while seconds > 0 and await self.sleeps(driver, seconds, verdict.reason):
-                seconds = self.closed_for()
+            while seconds > 0 and await self.sleep(driver, seconds, verdict.reason):
+                seconds = self.circuit_wait_seconds()
         if seconds > 0 and recall is not None:
             recall.begin()  # the partition stops: the record counts as in flight and unfinished
         return seconds <= 0
 
-    async def sleeps(self, driver: PartitionDriver, seconds: float, reason: str = "") -> bool:
+    async def sleep(self, driver: PartitionDriver, seconds: float, reason: str = "") -> bool:
         """Sleep, and show ``reason`` in the status. False if the partition stops meanwhile."""
         until = self._timers.current_time() + seconds
         driver.waits = True
@@ -165,15 +165,15 @@ class Retries:
             driver.waits = False
             self.waiting_for.pop(driver.topic_partition, None)
 
-    def closed_for(self) -> float:
+    def circuit_wait_seconds(self) -> float:
         """Seconds to wait before a record may be begun; 0: go on."""
         now_ms = self._clock()
-        self._tell(now_ms)
+        self._report_handled(now_ms)
         return self._recovery.admit(now_ms)
 
-    async def admitted(self, driver: PartitionDriver) -> bool:
+    async def wait_for_circuit(self, driver: PartitionDriver) -> bool:
         """Wait while the circuit is open. False if the partition stops meanwhile."""
-        while (seconds := self.closed_for()) > 0:
-            if not await self.sleeps(driver, seconds, "a circuit is open, as too many calls have failed"):
+        while (seconds := self.circuit_wait_seconds()) > 0:
+            if not await self.sleep(driver, seconds, "a circuit is open, as too many calls have failed"):
                 return False
         return True

@@ -110,7 +110,7 @@ async def test_a_key_that_hangs_holds_up_itself_alone_and_what_is_begun_is_bound
         assert run.consumer.offsets[T0].offset == 10
         assert 80 <= len(many.done) <= 105 and max(many.offsets()) < 110
         assert run.consumer.paused == {T0} and run.runner.paused == [T0]
-        assert [(one.topic_partition, one.offset) for one in run.runner.at_work()] == [(T0, 10)]
+        assert [(one.topic_partition, one.offset) for one in run.runner.in_flight()] == [(T0, 10)]
         await clock.advance(seconds=1_000)
         await run.runner.commit()
         assert run.consumer.offsets[T0].offset == 1_000
