@@ -1,4 +1,4 @@
-"""Measure what a log holds as it grows: memory, descriptors, and the CPU time of opening (docs/internals/scale.md).
+"""Measure what a log holds as it grows: memory, descriptors, and the CPU time of opening (benchmarks-scale.md).
 
 python benchmarks/scale.py [--only partitions,groups,producers,segments] [--sizes 1,10,100,1000,10000] [--dir FOLDER]
 

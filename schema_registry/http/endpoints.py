@@ -95,8 +95,8 @@ def _endpoint(line: str, does: str, summary: str, *arguments: str | None, **more
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    _endpoint("GET /", "_nothing", "an empty object: is anybody there?", answers=_OBJECT),
-    _endpoint("POST /", "_nothing", "the same", answers=_OBJECT),
+    _endpoint("GET /", "_nothing", "an empty object, for probes", answers=_OBJECT),
+    _endpoint("POST /", "_nothing", "an empty object, for probes", answers=_OBJECT),
     # schemas
     _endpoint(
         "GET /schemas", "schemas", "every schema, by subject and version", answers=list[Schema],
@@ -104,13 +104,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             _("subjectPrefix", "text"), _("aliases"), _("deleted"), _("latestOnly"), _("ruleType", "text"), *_PAGE,
         ),
     ),
-    _endpoint("GET /schemas/types", "schema_types", "the formats schemas may be in", answers=list[str]),
+    _endpoint("GET /schemas/types", "schema_types", "the formats of schemas", answers=list[str]),
     _endpoint(
         "GET /schemas/ids/{id}", "schema_by_id", "the schema of an id", "id", answers=SchemaString,
         query=(_("subject", "text"), *_TEXTS, _("fetchMaxId")),
     ),
     _endpoint(
-        "GET /schemas/ids/{id}/schema", "schema_by_id", "its text alone", "id", form="raw",
+        "GET /schemas/ids/{id}/schema", "schema_by_id", "the text alone", "id", form="raw",
         query=(_("subject", "text"), _("format", "text")),
     ),
     _endpoint(
@@ -134,12 +134,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         query=(_("subjectPrefix", "text"), _("deleted"), _("deletedOnly"), *_PAGE),
     ),
     _endpoint(
-        "POST /subjects/{subject}", "lookup", "which version is this schema?", "subject", "body",
+        "POST /subjects/{subject}", "lookup", "look up the version of a schema", "subject", "body",
         body=SchemaRequest, answers=Schema, prepared="prepare",
         query=(_("normalize"), _("format", "text"), _("deleted")),
     ),
     _endpoint(
-        "DELETE /subjects/{subject}", "delete_subject", "take a subject away; its versions", "subject",
+        "DELETE /subjects/{subject}", "delete_subject", "delete a subject; returns its versions", "subject",
         answers=list[int], query=(_("permanent"),), writes=True,
     ),
     _endpoint(
@@ -147,7 +147,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answers=Schema, query=(_("key", "texts"), _("value", "texts"), _("format", "text"), _("deleted")),
     ),
     _endpoint(
-        "GET /subjects/{subject}/versions", "versions", "its versions", "subject", answers=list[int],
+        "GET /subjects/{subject}/versions", "versions", "the versions of a subject", "subject", answers=list[int],
         query=(_("deleted"), _("deletedOnly"), _("deletedAsNegative"), *_PAGE),
     ),
     _endpoint(
@@ -159,7 +159,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"GET {_VERSION}", "version", "a version", "subject", "version", answers=Schema, query=_ONE_VERSION,
     ),
     _endpoint(
-        f"GET {_VERSION}/schema", "version", "its text alone", "subject", "version", form="raw",
+        f"GET {_VERSION}/schema", "version", "the text alone", "subject", "version", form="raw",
         query=(_("format", "text"), _("deleted")),
     ),
     _endpoint(
@@ -167,17 +167,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answers=list[int], query=(_("deleted"), *_PAGE),
     ),
     _endpoint(
-        f"DELETE {_VERSION}", "delete_version", "take a version away", "subject", "version", answers=int,
+        f"DELETE {_VERSION}", "delete_version", "delete a version", "subject", "version", answers=int,
         query=(_("permanent"),), writes=True,
     ),
     # compatibility
     _endpoint(
-        f"POST {_CHECK}/{{version}}", "check", "may this schema be registered, as for one version?",
+        f"POST {_CHECK}/{{version}}", "check", "check a schema against a version",
         "subject", "version", "body", body=SchemaRequest, answers=CompatibilityAnswer,
         query=(_("normalize"), _("verbose")), prepared="prepare_check",
     ),
     _endpoint(
-        f"POST {_CHECK}", "check", "may this schema be registered?", "subject", None, "body",
+        f"POST {_CHECK}", "check", "check whether a schema may be registered", "subject", None, "body",
         body=SchemaRequest, answers=CompatibilityAnswer, query=(_("normalize"), _("verbose")), prepared="prepare_check",
     ),
     # config and mode
@@ -185,7 +185,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _endpoint(
         "PUT /config", "update_config", "change it", None, "body", body=ConfigUpdate, answers=ConfigUpdate, writes=True,
     ),
-    _endpoint("DELETE /config", "delete_config", "back to what holds by default", answers=Config, writes=True),
+    _endpoint("DELETE /config", "delete_config", "restore the defaults", answers=Config, writes=True),
     _endpoint(
         "GET /config/{subject}", "config", "the configuration of a subject", "subject", answers=Config,
         query=(_("defaultToGlobal"),),
@@ -195,7 +195,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answers=ConfigUpdate, writes=True,
     ),
     _endpoint(
-        "DELETE /config/{subject}", "delete_config", "take it away", "subject", answers=Config, writes=True,
+        "DELETE /config/{subject}", "delete_config", "delete it", "subject", answers=Config, writes=True,
     ),
     _endpoint("GET /mode", "mode", "the mode of all subjects", answers=Mode, query=(_("defaultToGlobal"),)),
     _endpoint(
@@ -203,7 +203,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         writes=True,
     ),
     _endpoint(
-        "DELETE /mode", "delete_mode", "back to READWRITE", answers=Mode, query=(_("recursive"),), writes=True,
+        "DELETE /mode", "delete_mode", "restore READWRITE", answers=Mode, query=(_("recursive"),), writes=True,
     ),
     _endpoint(
         "GET /mode/{subject}", "mode", "the mode of a subject", "subject", answers=Mode,
@@ -214,7 +214,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         query=(_("force"),), writes=True,
     ),
     _endpoint(
-        "DELETE /mode/{subject}", "delete_mode", "take it away", "subject", answers=Mode, query=(_("recursive"),),
+        "DELETE /mode/{subject}", "delete_mode", "delete it", "subject", answers=Mode, query=(_("recursive"),),
         writes=True,
     ),
     # contexts
@@ -222,7 +222,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET /contexts", "contexts", "the contexts", answers=list[str], query=(_("contextPrefix", "text"), *_PAGE),
     ),
     _endpoint(
-        "DELETE /contexts/{context}", "delete_context", "take an empty context away", "context", form="empty",
+        "DELETE /contexts/{context}", "delete_context", "delete an empty context", "context", form="empty",
         writes=True,
     ),
     # associations: clients ask for them first, and fall back to the topic's name when there are none
@@ -239,29 +239,30 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "subjects of a resource, by its name", answers=list[Association], query=_ASSOCIATED,
     ),
     _endpoint(
-        "POST /associations", "change_associations", "refused: this registry keeps none", "=create", "body",
+        "POST /associations", "change_associations", "refused: associations are not stored", "=create", "body",
         body=_OBJECT, writes=True,
     ),
     _endpoint(
-        "PUT /associations", "change_associations", "refused: this registry keeps none", "=upsert", "body",
+        "PUT /associations", "change_associations", "refused: associations are not stored", "=upsert", "body",
         body=_OBJECT, writes=True,
     ),
     _endpoint(
-        "POST /associations:batchMutate", "change_associations", "refused: this registry keeps none", "=mutate",
+        "POST /associations:batchMutate", "change_associations", "refused: associations are not stored", "=mutate",
         "body", body=_OBJECT, writes=True,
     ),
     _endpoint(
-        "DELETE /associations/resources/{resource_id}", "_no_association", "there is none", "resource_id", writes=True,
+        "DELETE /associations/resources/{resource_id}", "_no_association", "no effect: associations are not stored",
+        "resource_id", writes=True,
     ),
     # what tools probe
-    _endpoint("GET /v1/metadata/id", "_metadata_id", "which cluster this is", answers=_OBJECT),
-    _endpoint("GET /v1/metadata/version", "_metadata_version", "which version this is", answers=_OBJECT),
-    _endpoint("GET /v1/metadata/deployment", "_metadata_deployment", "where it runs: not said", answers=_OBJECT),
+    _endpoint("GET /v1/metadata/id", "_metadata_id", "the cluster's id", answers=_OBJECT),
+    _endpoint("GET /v1/metadata/version", "_metadata_version", "the version", answers=_OBJECT),
+    _endpoint("GET /v1/metadata/deployment", "_metadata_deployment", "an empty object", answers=_OBJECT),
     # of our own
     _endpoint("GET /health/live", "_live", "200 while the process answers", answers=_OBJECT),
     _endpoint("GET /health/ready", "_ready", "200 when the registry has read its log; else 503", answers=_OBJECT),
     _endpoint(
         "GET /metrics", "_metrics", "counters for Prometheus", content_type=b"text/plain; version=0.0.4; charset=utf-8",
     ),
-    _endpoint("GET /openapi.json", "_openapi", "this table for programs", answers=_OBJECT),
+    _endpoint("GET /openapi.json", "_openapi", "this table as OpenAPI", answers=_OBJECT),
 )  # fmt: skip

@@ -125,7 +125,10 @@ def produce(call: Call, request: m.ProduceRequest) -> None:
 def _refusal(call: Call, request: m.ProduceRequest) -> tuple[int, str]:
     """Return code and message if nothing of the request may be stored; code 0 if it may."""
     if request.acks not in (_ALL, _LEADER, _NONE):
-        return InvalidRequiredAcks.code, f"acks={request.acks}: -1 waits for durability, 1 for the write, 0 for nothing"
+        return (
+            InvalidRequiredAcks.code,
+            f"acks={request.acks}: -1 and 1 wait until records are durable, 0 does not",
+        )
     transactional_id = request.transactional_id
     if transactional_id is not None and not call.allows(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -67,8 +66,3 @@ def opinions() -> Iterator[Opinion]:
             lines = [request.line for _, requests in story.requests() for request in requests]
             for line, answer, theirs in zip(lines, story.answers, recorded[name], strict=True):
                 yield Opinion(f"{name}: {line}", int(answer.split()[0]), theirs)
-
-
-def differences() -> Counter[str]:
-    """How many by reason."""
-    return Counter(each.reason or each.request for each in opinions() if each.ours != each.theirs)
