@@ -26,7 +26,7 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
 from spark_sinks.frames import Frames
 from spark_sinks.java.jvm import require_pyspark
-from spark_sinks.partitions import check_partition_columns
+from spark_sinks.partitions import check_key_columns, check_partition_columns
 from spark_sinks.running import LandProgress, Limits, Running
 from spark_sinks.shape import COORDINATES, DATE, KEY
 from spark_sinks.source.offsets import EARLIEST, LATEST, parse, resolve
@@ -50,6 +50,7 @@ DEFAULT_BATCH_RECORDS = 500_000
 """The most records that a run repeats after a crash."""
 _LONG_JOB_RECORDS = 5_000_000
 _LACKS: dict[str, frozenset[Lack]] = {"delta": frozenset({"time", "nanos"}), "iceberg": frozenset({"nanos"})}
+_DATABASE_LACKS: frozenset[Lack] = frozenset({"nanos"})
 _PARQUET_LACKS: frozenset[Lack] = frozenset({"narrow"})
 """Spark and pandas cannot read a directory in which a column is int in one file and long in another."""
 
@@ -215,6 +216,7 @@ def _land(
             if columns is not None and len(columns) > len(COORDINATES) + 1:  # else its schemas are yet to come
                 own_frames.check_early(columns, upsert_by)
                 own_frames.check_time(planned)
+                check_key_columns(upsert_by, planned)
                 check_partition_columns(own_frames.layout.partition_by if own_frames.are_direct else (), planned)
             founding = Founding(
                 topic,
@@ -244,7 +246,9 @@ def _land(
 
 def _lacks_of(to: str) -> frozenset[Lack]:
     kind, colon, _ = to.partition(":")
-    is_parquet = not colon or kind == "file" or (kind not in _LACKS and kind != "console" and not is_database(to))
+    if is_database(to):
+        return _DATABASE_LACKS
+    is_parquet = not colon or kind == "file" or (kind not in _LACKS and kind != "console")
     return _PARQUET_LACKS if is_parquet else _LACKS.get(kind, frozenset())
 
 

@@ -13,6 +13,7 @@ a later schema are.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FIELD = b"eventbus.field"
 """The key in the metadata of a column that has another name than its field."""
+_DOC = b"doc"
+"""The key of the text that becomes the column's doc in Iceberg's schema, or its comment in a database."""
 
 
 class NameRule(NamedTuple):
@@ -74,13 +77,20 @@ def column_of(field: str, name: str, kind: pa.DataType) -> pa.Field:
     """Return a column of this name for a field."""
     import pyarrow as pa
 
-    return pa.field(name, kind, metadata=None if name == field else {FIELD: field.encode()})
+    # JSON shows an empty name, and makes ASCII of characters that MySQL refuses in a comment.
+    metadata = {FIELD: field.encode(), _DOC: f"field {json.dumps(field)}".encode()}
+    return pa.field(name, kind, metadata=None if name == field else metadata)
 
 
 def field_of(column: pa.Field) -> str:
     """Return the name of the field that is in a column."""
     metadata = column.metadata or {}
     return metadata[FIELD].decode() if FIELD in metadata else column.name
+
+
+def doc_of(column: pa.Field) -> str:
+    """Return the text that names the field of a renamed column, else an empty one."""
+    return (column.metadata or {}).get(_DOC, b"").decode()
 
 
 def retyped(column: pa.Field, kind: pa.DataType) -> pa.Field:

@@ -53,6 +53,19 @@ def check_partition_columns(names: Sequence[str], columns: pa.Schema) -> None:
             )
 
 
+def check_key_columns(names: Sequence[str], columns: pa.Schema) -> None:
+    """Raise `ConfigError` for a column of ``upsert=`` whose values do not identify rows."""
+    import pyarrow.types as pt
+
+    for name in names:
+        if name in columns.names and (pt.is_floating(kind := columns.field(name).type) or pt.is_nested(kind)):
+            raise ConfigError(
+                f"upsert={name!r} cannot be used. The column has the type {kind}, and databases disagree about which "
+                f"of its values are equal (0.0 and -0.0, NaN, nested values). Choose another column, or cast it with "
+                f"transform=, for instance to a decimal."
+            )
+
+
 def directory_name(column: str, value: Any, columns: int = 1) -> str:
     """Return the directory (``month=1``) of a value; different values have different directories.
 

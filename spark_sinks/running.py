@@ -34,7 +34,7 @@ from spark_sinks.decoding.values import RowPlan, Values
 from spark_sinks.errors import is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.names import check_names
-from spark_sinks.partitions import check_partition_columns
+from spark_sinks.partitions import check_key_columns, check_partition_columns
 from spark_sinks.refusals import Place
 from spark_sinks.shape import DATE, TOMBSTONE
 from spark_sinks.source.batch_end import batch_end
@@ -374,6 +374,7 @@ class Running:
         layout, names = self._frames.layout, list(rows.names)
         self._frames.check(names, self._founding.upsert)
         check_partition_columns(layout.partition_by, rows)
+        check_key_columns(self._founding.upsert, rows)
         self._frames.check_time(rows)
         fields = [field for field in rows if field.name != TOMBSTONE]
         if layout.makes_date(names):

@@ -116,7 +116,10 @@ def _cast(batch: pa.RecordBatch, names: Sequence[str], kinds: dict[str, pa.DataT
 
 
 def hash_rows(columns: list[Any], *, keeps_nan: bool = True) -> Hashes:
-    """Return a hash of each row over all its columns, valid in this process only. NaN is null unless ``keeps_nan``."""
+    """Return a hash of each row over all its columns, valid in this process only.
+
+    Unless ``keeps_nan``, NaN is null, and so is an infinite number within a nested value, which JSON has not either.
+    """
     total: Hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         nulls = column.is_null(nan_is_null=not keeps_nan).to_numpy(zero_copy_only=False)
@@ -147,8 +150,8 @@ def _hash(column: Any, keeps_nan: bool) -> Hashes:
         values = encoded.dictionary.to_pylist()
         indices = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
         return _python_hashes(values)[indices] if values else np.zeros(len(column), np.uint64)
-    texts = [repr(each) for each in column.to_pylist()]  # nested, decimals
-    return _python_hashes(texts if keeps_nan else [re.sub(r"\bnan\b", "None", text) for text in texts])
+    texts = [re.sub(r"-0\.0(?!\d)", "0.0", repr(each)) for each in column.to_pylist()]  # nested, decimals
+    return _python_hashes(texts if keeps_nan else [re.sub(r"-?\b(nan|inf)\b", "None", text) for text in texts])
 
 
 def _python_hashes(values: Sequence[str | bytes]) -> Hashes:

@@ -264,10 +264,20 @@ def _expire(transaction: Transaction) -> None:
         ExpireSnapshots(transaction).by_ids(old).commit()
 
 
+def _unsigned(kind: Any) -> list[Any]:
+    import pyarrow as pa
+
+    within = (kind.field(number).type for number in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
+    return [kind] if kind in (pa.uint32(), pa.uint64()) else [found for each in within for found in _unsigned(each)]
+
+
 def _widen(transaction: Transaction, columns: pa.Schema, partition_by: Sequence[str]) -> None:
     """Bring the columns of a table up to these; its first ones bring its partitions. Raises `ConfigError`."""
     from pyiceberg.transforms import IdentityTransform
 
+    for column in columns:
+        for kind in _unsigned(column.type):  # pyiceberg makes int and long of them, which are too small
+            raise ConfigError(f"column {column.name!r}: Iceberg has no type for {kind}; make another with transform=")
     try:
         with transaction.update_schema() as update:
             update.union_by_name(columns)

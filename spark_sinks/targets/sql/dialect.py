@@ -61,7 +61,7 @@ class Dialect(ABC):
     types: ClassVar[Mapping[Kind, str]]
     rows_at_once: ClassVar[int] = 10_000
     table_options: ClassVar[str] = ""
-    limited: ClassVar[frozenset[Kind]] = frozenset({"date", "timestamp", "instant"})
+    limited: ClassVar[frozenset[Kind]] = frozenset({"date", "timestamp", "instant", "json"})
     """The kinds of columns that the database does not hold every value of."""
     longest_packet: ClassVar[str | None] = None
     """The query for the bytes of the longest statement; None: `LONGEST_ROW_BYTES` limits a row."""
@@ -119,12 +119,26 @@ class Dialect(ABC):
         """Return the statements that make a table. One that holds records has them as its primary key."""
         keys = sum(column.is_key for column in layout.columns)
         # Nullable, what is not a key: of a record without a value, and of those before a column was added.
-        lines = [f"{self.quote(column.name)} {self.type_of(column, keys)}" for column in layout.columns]
+        lines = [self.definition(column, keys) for column in layout.columns]
         if layout.key:
             lines.append(f"PRIMARY KEY ({self.names(layout.key)})")
         within, after = self.indexes(layout)
         body = ", ".join([*lines, *within])
-        return [f"CREATE TABLE IF NOT EXISTS {self.qualified(layout)} ({body}){self.table_options}", *after]
+        table = f"CREATE TABLE IF NOT EXISTS {self.qualified(layout)} ({body}){self.table_options}"
+        return [table, *after, *self.comments(layout, layout.columns)]
+
+    def definition(self, column: Column, keys: int) -> str:
+        """Return a column as CREATE TABLE and ALTER TABLE have it."""
+        return f"{self.quote(column.name)} {self.type_of(column, keys)}"
+
+    def comments(self, layout: Layout, columns: Sequence[Column]) -> list[str]:
+        """Return the statements that comment new columns, if their definitions do not."""
+        return []
+
+    def literal(self, text: str) -> str:
+        from sqlalchemy import literal
+
+        return str(literal(text).compile(dialect=self.sqlalchemy, compile_kwargs={"literal_binds": True}))
 
     def indexes(self, layout: Layout) -> tuple[list[str], list[str]]:
         """Return the indexes of keys besides the primary key: parts of CREATE TABLE, and statements after it."""
@@ -134,16 +148,17 @@ class Dialect(ABC):
             for name in layout.extra_keys
         ]
 
-    def add(self, layout: Layout, column: Column) -> str:
-        return f"ALTER TABLE {self.qualified(layout)} ADD COLUMN {self.quote(column.name)} {self.type_of(column, 1)}"
+    def add(self, layout: Layout, column: Column) -> list[str]:
+        table = f"ALTER TABLE {self.qualified(layout)} ADD COLUMN {self.definition(column, 1)}"
+        return [table, *self.comments(layout, [column])]
 
-    def change(self, layout: Layout, column: Column) -> str:
+    def change(self, layout: Layout, column: Column) -> list[str]:
         """Give a column without values a type."""
         raise NotImplementedError(f"{self.title} never leaves a column without its rows")
 
     @abstractmethod
-    def widen(self, layout: Layout, column: Column, before: Column) -> str | None:
-        """The statement that gives a column a wider type; None: none is needed. Raises `ConfigError`: none can."""
+    def widen(self, layout: Layout, column: Column, before: Column) -> list[str]:
+        """Return what gives a column a wider type; nothing if it has it. Raises `ConfigError` if no statement can."""
 
     def names(self, names: Iterable[str]) -> str:
         return ", ".join(self.quote(name) for name in names)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from eventbus.errors import ConfigError
+from spark_sinks.names import doc_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,17 +28,21 @@ Kind = Literal[
 
 
 class Column(NamedTuple):
-    """A column of a database table. ``is_key``: rows are identified or deleted by it."""
+    """A column of a database table. ``is_key``: rows are identified or deleted by it. ``comment``: see `doc_of`."""
 
     name: str
     type: pa.DataType
     kind: Kind
     is_key: bool
+    comment: str = ""
 
 
 def columns_of(schema: pa.Schema, keys: tuple[str, ...]) -> list[Column]:
     """Return the columns of a table. Raises `ConfigError` for keys that are none."""
-    columns = [Column(field.name, plain_type(field.type), kind_of(field.type), field.name in keys) for field in schema]
+    columns = [
+        Column(field.name, plain_type(field.type), kind_of(field.type), field.name in keys, doc_of(field))
+        for field in schema
+    ]
     for name in keys:
         kind = next((column.kind for column in columns if column.name == name), None)
         if kind in (None, "json"):
@@ -111,11 +116,24 @@ Convert = Callable[[Any], Any]
 def json_texts(array: pa.Array) -> list[str | None]:
     """Nested values as JSON: bytes in base64, times as in ISO 8601, decimals as text, a map with text keys an object.
 
-    What is not a number (NaN) is null, as JSON has it.
+    What is not a number (NaN) is null, as JSON has it. A value with a time outside of the years 1 to 9999 gets no text.
     """
     plain = _plain(array.type)
     encode = msgspec.json.Encoder().encode
-    return [None if value is None else encode(plain(value)).decode() for value in array.to_pylist()]
+
+    def text(value: Any) -> str | None:
+        return None if value is None else encode(plain(value)).decode()
+
+    def text_or_none(scalar: pa.Scalar) -> str | None:
+        try:
+            return text(scalar.as_py())
+        except (OverflowError, ValueError):
+            return None
+
+    try:
+        return [text(value) for value in array.to_pylist()]
+    except (OverflowError, ValueError):  # Python has no such time
+        return [text_or_none(each) for each in array]
 
 
 def from_json(texts: list[str | None], kind: pa.DataType) -> list[Any]:

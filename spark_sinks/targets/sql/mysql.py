@@ -22,6 +22,8 @@ SESSION = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', ti
 """Without these settings MySQL may truncate values that are too long, and reads times in the server's zone."""
 _KEY_BYTES = 3_072
 """InnoDB's limit for all columns of an index together."""
+_COMMENT = 1_024
+"""The longest comment of a column, in characters."""
 
 
 class MySqlDialect(Dialect):
@@ -50,7 +52,7 @@ class MySqlDialect(Dialect):
     rows_at_once = 5_000
     longest_packet = "SELECT @@max_allowed_packet"
     table_options = " ENGINE=InnoDB"
-    limited = frozenset({"date", "timestamp", "instant", "float32", "float64"})
+    limited = frozenset({"date", "timestamp", "instant", "json", "float32", "float64"})
     counts_characters = True
 
     @property
@@ -73,12 +75,15 @@ class MySqlDialect(Dialect):
         """Put the indexes into CREATE TABLE: MySQL has no transactional DDL, so this creates both or neither."""
         return [f"INDEX ({self.quote(name)})" for name in layout.extra_keys], []
 
-    def widen(self, layout: Layout, column: Column, before: Column) -> str | None:
-        return None if self.type_of(before, 1) == self.type_of(column, 1) else self.change(layout, column)
+    def widen(self, layout: Layout, column: Column, before: Column) -> list[str]:
+        return [] if self.type_of(before, 1) == self.type_of(column, 1) else self.change(layout, column)
 
-    def change(self, layout: Layout, column: Column) -> str:
-        name = self.quote(column.name)
-        return f"ALTER TABLE {self.qualified(layout)} MODIFY COLUMN {name} {self.type_of(column, 1)}"
+    def change(self, layout: Layout, column: Column) -> list[str]:
+        return [f"ALTER TABLE {self.qualified(layout)} MODIFY COLUMN {self.definition(column, 1)}"]
+
+    def definition(self, column: Column, keys: int) -> str:
+        comment = f" COMMENT {self.literal(column.comment[:_COMMENT])}" if column.comment else ""
+        return super().definition(column, keys) + comment
 
     def upsert(self, connection: Connection, layout: Layout, batches: Iterable[pa.RecordBatch]) -> None:
         marks = ", ".join([self.mark] * len(layout.columns))

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from spark_sinks.targets.sql.dialect import Dialect, Layout, part, pieces
 from spark_sinks.targets.sql.kinds import Column, Kind
-from spark_sinks.targets.sql.values import Unfit, wire
+from spark_sinks.targets.sql.values import Unfit, Years, wire
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import Connection
 
+_YEARS = Years(-2_440_588, 2_145_042_905, "the years 4714 BC to 5874897")
+"""The last day is that of dates. Arrow has no times that are too late for PostgreSQL's."""
+_JSONB_BYTES = (1 << 28) - 1
+"""The longest container or text in a value of jsonb."""
 _ROWS, _GONE = "eventbus_rows", "eventbus_gone"
 """Temporary tables, of one transaction."""
 
@@ -46,7 +50,7 @@ class PostgresDialect(Dialect):
         "json": "jsonb",
     }
     rows_at_once = 16_384
-    limited = frozenset({"text", "json"})
+    limited = frozenset({"date", "timestamp", "instant", "json", "text"})
 
     def length(self, name: str) -> tuple[int, int]:
         return len(name.encode()), 63
@@ -60,13 +64,20 @@ class PostgresDialect(Dialect):
         on = f"CREATE INDEX ON {self.qualified(layout)}"
         return [], [f"{on} ({self.quote(name)})" for name in layout.extra_keys]
 
-    def widen(self, layout: Layout, column: Column, before: Column) -> str | None:
+    def comments(self, layout: Layout, columns: Sequence[Column]) -> list[str]:
+        return [
+            f"COMMENT ON COLUMN {self.qualified(layout)}.{self.quote(each.name)} IS {self.literal(each.comment)}"
+            for each in columns
+            if each.comment
+        ]
+
+    def widen(self, layout: Layout, column: Column, before: Column) -> list[str]:
         old, new = self.type_of(before, 1), self.type_of(column, 1)
         if old == new:
-            return None
+            return []
         name = self.quote(column.name)
         to = f"to_jsonb({name})" if column.kind == "json" else f"{name}::{new}"
-        return f"ALTER TABLE {self.qualified(layout)} ALTER COLUMN {name} TYPE {new} USING {to}"
+        return [f"ALTER TABLE {self.qualified(layout)} ALTER COLUMN {name} TYPE {new} USING {to}"]
 
     # rows ------------------------------------------------------------------------------------------------------------
 
@@ -128,7 +139,9 @@ class PostgresDialect(Dialect):
 
     @classmethod
     def wire(cls, array: pa.Array, column: Column) -> pa.Array:
-        array = wire(array, column.kind, all_years=True)
+        array = wire(array, column.kind, _YEARS)
+        if column.kind == "json":
+            _check_jsonb(array)
         if column.kind in ("text", "json"):
             return _without_nul(array, is_json=column.kind == "json")
         return _hexadecimal(array) if column.kind == "bytes" else array
@@ -156,6 +169,25 @@ def _cursor(connection: Connection) -> Any:
 
 def _older(old: str, new: str) -> str:
     return f'{old}."_partition" <> {new}."_partition" OR {old}."_offset" < {new}."_offset"'
+
+
+def _check_jsonb(texts: Any) -> None:
+    """Raise `Unfit` for JSON that jsonb may be too small for. A number of one digit has two bytes as text and twelve in
+    jsonb, so the longest possible form of each value counts.
+    """
+    import pyarrow.compute as pc
+
+    compute: Any = pc
+    bound = compute.binary_length(texts)
+    if (compute.max(bound).as_py() or 0) * 16 <= _JSONB_BYTES:
+        return
+    for mark in ",:[{":
+        bound = compute.add(bound, compute.multiply(compute.count_substring(texts, mark), 16))
+    large = compute.fill_null(compute.greater(bound, _JSONB_BYTES), False)
+    if compute.any(large).as_py():
+        raise Unfit(
+            large.to_numpy(zero_copy_only=False), f"a nested value that may exceed {_JSONB_BYTES:,} bytes of jsonb"
+        )
 
 
 def _without_nul(array: pa.Array, *, is_json: bool) -> pa.Array:

@@ -64,10 +64,10 @@ class SqliteDialect(Dialect):
     def length(self, name: str) -> tuple[int, int]:
         return len(name), 1_000
 
-    def widen(self, layout: Layout, column: Column, before: Column) -> str | None:
+    def widen(self, layout: Layout, column: Column, before: Column) -> list[str]:
         old, new = self.type_of(before, 1), self.type_of(column, 1)
         if old == new or (old, new) in _WIDER:
-            return None
+            return []
         raise ConfigError(
             f"column {column.name!r} of {layout.table} is {old} and would have to be {new}, which SQLite cannot make "
             f"of it: land into a new table"

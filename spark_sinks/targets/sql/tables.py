@@ -98,17 +98,17 @@ class Tables:
         for column in layout.columns:
             before = known.get(column.name)
             if before is not None:
-                statement = dialect.widen(layout, column, before)
+                statements = dialect.widen(layout, column, before)
             elif there is None or self._folded(column.name) not in there:
-                statement = dialect.add(layout, column)
+                statements = dialect.add(layout, column)
             elif dialect.is_transactional:
                 raise ConfigError(
                     f"{self._name}: column {column.name!r} is new in the topic, and another program added a column of "
                     f"that name to the table: rename the column in the table"
                 )
             else:
-                statement = dialect.change(layout, column)
-            if statement is not None:
+                statements = dialect.change(layout, column)
+            for statement in statements:
                 dialect.run(connection, statement)
 
     def _drop_leftover(self, connection: Connection, layout: Layout) -> None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import SerializationError
 from spark_sinks.targets.sql.kinds import Column, Kind, from_json, json_texts
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The first and last day of the years 1 to 9999, counted from 1970."""
+
+
+class Years(NamedTuple):
+    """The days that a database holds, counted from 1970."""
+
+    first_day: int = _FIRST_DAY
+    last_day: int = _LAST_DAY
+    text: str = "the years 1 to 9999"
+
+
+FOUR_DIGITS = Years()
 
 
 class Unfit(Exception):
@@ -43,7 +54,7 @@ def refusal(unfit: Unfit, column: Column, batch: pa.RecordBatch) -> Serializatio
     )
 
 
-def wire(array: pa.Array, kind: Kind, *, all_years: bool = False) -> pa.Array:
+def wire(array: pa.Array, kind: Kind, years: Years = FOUR_DIGITS) -> pa.Array:
     """Numbers, booleans and bytes as they are; times, nested values and decimals as text. May raise `Unfit`."""
     import pyarrow as pa
     import pyarrow.types as pt
@@ -51,13 +62,16 @@ def wire(array: pa.Array, kind: Kind, *, all_years: bool = False) -> pa.Array:
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     if kind in ("timestamp", "instant"):
-        return _times(array, all_years=all_years)
+        return _times(array, years)
     if kind == "date":
-        return _dates(array, all_years=all_years)
+        return _dates(array, years)
     if kind == "time":
         return array.cast(pa.time64("us"), safe=False).cast(pa.string())
     if kind == "json":
-        return pa.array(json_texts(array), pa.large_string())
+        texts = pa.array(json_texts(array), pa.large_string())
+        if texts.null_count > array.null_count:
+            raise Unfit(_valid(array) & ~_valid(texts), f"a nested time outside of {FOUR_DIGITS.text}")
+        return texts
     if kind == "decimal":
         return array.cast(pa.string())
     if kind == "float32":
@@ -103,7 +117,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 # times as text -------------------------------------------------------------------------------------------------------
 
 
-def _times(array: pa.Array, *, all_years: bool) -> pa.Array:
+def _times(array: pa.Array, years: Years) -> pa.Array:
     """``2024-02-29 23:59:59.123456``, in UTC. pyarrow's own cast takes eight times as long, and errs in far years."""
     import numpy as np
     import pyarrow as pa
@@ -111,10 +125,8 @@ def _times(array: pa.Array, *, all_years: bool) -> pa.Array:
     valid = _valid(array)
     micros = array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.int64()).fill_null(0).to_numpy()
     days, rest = np.divmod(micros, _DAY_US)
-    far = (days < _FIRST_DAY) | (days > _LAST_DAY)
-    if far.any():
-        if not all_years:
-            raise Unfit(far, "a time outside of the years 1 to 9999")
+    _check_years(days, years, "time")
+    if _are_far(days, FOUR_DIGITS).any():
         return pa.array(
             [_far_time(int(each)) if is_there else None for each, is_there in zip(micros, valid, strict=True)]
         )
@@ -134,22 +146,30 @@ def _times(array: pa.Array, *, all_years: bool) -> pa.Array:
     return _fixed_texts(text, valid)
 
 
-def _dates(array: pa.Array, *, all_years: bool) -> pa.Array:
+def _dates(array: pa.Array, years: Years) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
     valid = _valid(array)
     days = array.cast(pa.date32(), safe=False).cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
-    far = (days < _FIRST_DAY) | (days > _LAST_DAY)
-    if far.any():
-        if not all_years:
-            raise Unfit(far, "a date outside of the years 1 to 9999")
+    _check_years(days, years, "date")
+    if _are_far(days, FOUR_DIGITS).any():
         return pa.array(
             [_far_date(int(each)) if is_there else None for each, is_there in zip(days, valid, strict=True)]
         )
     text = np.empty((len(days), 10), np.uint8)
     _write_dates(text, days)
     return _fixed_texts(text, valid)
+
+
+def _are_far(days: Any, years: Years) -> Any:
+    return (days < years.first_day) | (days > years.last_day)
+
+
+def _check_years(days: Any, years: Years, what: str) -> None:
+    far = _are_far(days, years)
+    if far.any():
+        raise Unfit(far, f"a {what} outside of {years.text}")
 
 
 def _write_dates(text: Any, days: Any) -> None:

@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from eventbus import EventBus
@@ -111,6 +112,16 @@ def test_an_option_that_is_not_there_is_named() -> None:
 def test_several_topics_are_for_land_many(topics: Any) -> None:
     with pytest.raises(ConfigError, match="lands one topic; several: land_many"):
         land("./data", topics, "./w")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.list_(pa.int64())])
+def test_values_that_do_not_identify_rows_are_no_key(log: TestLog, tmp_path: Path, kind: pa.DataType) -> None:
+    """PostgreSQL takes 0.0 and -0.0 for one key, and refused the batch; MySQL has no NaN."""
+    log.write("orders", [Record(None, b"{}", (), 1)])
+    for to in (f"sqlite:///{tmp_path}/x.db#t", f"delta:{tmp_path}/t"):
+        with pytest.raises(ConfigError, match=r"upsert='k' cannot be used\. The column has the type"):
+            land(log.path, "orders", to, schema=pa.schema([("k", kind)]), upsert="k")
 
 
 @pytest.mark.system

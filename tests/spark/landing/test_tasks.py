@@ -351,8 +351,8 @@ def test_small_files_of_one_directory_are_joined(tmp_path: Path) -> None:
         ("delta:s3://b/w", {"time", "nanos"}),
         ("delta:./w", {"time", "nanos"}),
         ("iceberg:./w", {"nanos"}),
-        ("sqlite:///x.db", set()),
-        ("postgresql+psycopg://h/x", set()),
+        ("sqlite:///x.db", {"nanos"}),
+        ("postgresql+psycopg://h/x", {"nanos"}),
         ("console:", set()),
     ],
 )

@@ -24,7 +24,7 @@ import pytest
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked, ProducerFenced, StorageError, StorageFull
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import ValueSettings
-from spark_sinks.names import check_names, field_of
+from spark_sinks.names import check_names, doc_of, field_of
 from spark_sinks.shape import DATE, KEY, TOMBSTONE, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.place import place_of
@@ -93,6 +93,8 @@ class Rig:
     """The `PARTITIONS` that this kind cannot have."""
     locks = True
     """Whether a second landing on this machine is refused at once."""
+    nests = True
+    """Whether its schema has the fields of nested values."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -122,6 +124,10 @@ class Rig:
     def readers(self) -> Mapping[str, Callable[[], pa.Table]]:
         """The whole table, as readers see it that know nothing of us."""
         return {}
+
+    def schema(self) -> pa.Schema | None:
+        """The table's own schema; None if its kind has no place for the names of fields."""
+        return None
 
     def state(self) -> SinkState | None:
         return self.target().state()
@@ -288,6 +294,18 @@ def of_fields(value: Any, kind: Any, names: Collection[str]) -> Any:
     if pa.types.is_map(kind):
         return {key: of_fields(each, kind.item_type, names) for key, each in dict(value).items()}
     return value
+
+
+def docs(columns: Any, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
+    """What a schema says of the columns that are renamed, by their paths."""
+    found: dict[tuple[str, ...], str] = {}
+    for field in columns:
+        kind, path = field.type, (*above, field.name)
+        found |= {path: doc_of(field)} if doc_of(field) else {}
+        if pa.types.is_nested(kind):
+            inner = kind if pa.types.is_struct(kind) else kind.item_type if pa.types.is_map(kind) else kind.value_type
+            found |= docs(inner, path)
+    return found
 
 
 def records(target: Target) -> list[Record]:
@@ -602,6 +620,11 @@ class Conformance:
         columns = None if state is None else state.value_columns()
         assert columns is not None
         assert sorted(map(field_of, columns)) == sorted([*NAMES, "outer"])
+        schema = rig.schema()
+        if schema is not None:
+            expected = docs(columns)
+            assert {'field "Id"', 'field ""'} <= set(expected.values())
+            assert docs(schema) == {path: doc for path, doc in expected.items() if len(path) == 1 or rig.nests}
         wanted = [*columns.names, "_offset"]
         readers = {"ours": lambda: pa.Table.from_batches(rig.target().read(wanted)), **rig.readers()}
         for reader, read in readers.items():

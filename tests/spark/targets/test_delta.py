@@ -66,6 +66,9 @@ class DeltaRig(Rig):
 
         return {"deltalake": lambda: DeltaTable(self.directory).to_pyarrow_table(), "DataFusion": query}
 
+    def schema(self) -> pa.Schema:
+        return pa.schema(DeltaTable(self.directory).schema().to_arrow())
+
     def outside(self) -> list[Record]:
         if not DeltaTable.is_deltatable(str(self.directory)):
             return []

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from sqlalchemy import Engine, event
 
 from eventbus.errors import ConfigError
@@ -61,6 +62,10 @@ class IcebergRig(Rig):
                 return catalog.load_table(f"default.{self.directory.name}").scan().to_arrow()
 
         return {"pyiceberg": scan}
+
+    def schema(self) -> pa.Schema:
+        with lake(self.directory.parent) as catalog:
+            return schema_to_pyarrow(catalog.load_table(f"default.{self.directory.name}").schema())
 
     def outside(self) -> list[Record]:
         with lake(self.directory.parent) as catalog:
@@ -163,6 +168,16 @@ def test_column_that_iceberg_has_no_type_for_is_refused(rig: Rig) -> None:
     target.open(founding(target, partition_by=()), NOW_MS)
     columns = pa.schema([("x", pa.timestamp("ns", "UTC")), *table_columns(target).remove(5)])
     with pytest.raises(ConfigError, match="Iceberg cannot take these columns"):
+        target.commit(Batch({0: 1}, [], [], columns), NOW_MS)
+    target.close()
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.map_(pa.string(), pa.list_(pa.uint32()))])
+def test_unsigned_numbers_are_refused_before_one_is_too_large(rig: Rig, kind: pa.DataType) -> None:
+    target = rig.target()
+    target.open(founding(target, partition_by=()), NOW_MS)
+    columns = pa.schema([("x", kind), *table_columns(target).remove(5)])
+    with pytest.raises(ConfigError, match=r"column 'x': Iceberg has no type for uint"):
         target.commit(Batch({0: 1}, [], [], columns), NOW_MS)
     target.close()
 

@@ -34,6 +34,9 @@ class ParquetRig(Rig):
         newest = max((self.directory / "_eventbus" / "ledger").iterdir())
         newest.write_text(change(newest.read_text()))
 
+    def schema(self) -> pa.Schema:
+        return max(map(pq.read_schema, self._parts()), key=len)
+
     def outside(self) -> list[Record]:
         return plain_records(self.directory)
 
@@ -41,7 +44,7 @@ class ParquetRig(Rig):
         files = f"read_parquet('{self.directory}/**/*.parquet', union_by_name = true)"
         return {
             "duckdb": lambda: duckdb.sql(f"SELECT * FROM {files}").to_arrow_table(),
-            "pyarrow": lambda: ds.dataset(self.directory, max(map(pq.read_schema, self._parts()), key=len)).to_table(),
+            "pyarrow": lambda: ds.dataset(self.directory, self.schema()).to_table(),
             "pandas": lambda: pa.concat_tables(
                 [pa.Table.from_pandas(pandas.read_parquet(each, dtype_backend="pyarrow")) for each in self._parts()],
                 promote_options="permissive",

@@ -89,5 +89,6 @@ def test_a_value_that_the_table_has_no_form_of_is_no_difference(
     bus.topic("orders", partitions=1)
     with bus.blocking() as blocking:
         blocking.send("orders", {"ratio": float("nan"), "ratios": [1.5, float("nan")]})
-    assert land_here(str(directory), TARGETS[target], registry="log").rows == 1
+        blocking.send("orders", {"ratio": -0.0, "ratios": [-0.0, float("inf"), float("-inf")]})
+    assert land_here(str(directory), TARGETS[target], registry="log").rows == 2
     assert verify(str(directory), "orders", TARGETS[target], registry="log", values=True).problems == []

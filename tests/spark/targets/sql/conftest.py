@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, inspect, text
 
 from spark_sinks.targets.sql.address import parse_address
 from spark_sinks.targets.sql.target import SqlTarget
@@ -68,6 +68,7 @@ class SqlRig(Rig):
     upserts = True
     compacts = False
     locks = False
+    nests = False
 
     def __init__(self, url: str, table: str, directory: Path) -> None:
         super().__init__(directory)
@@ -78,6 +79,17 @@ class SqlRig(Rig):
         target = make_target(self.url, self.table, stage=str(self.directory))
         step_through(target, self.steps)
         return target
+
+    def schema(self) -> pa.Schema | None:
+        target = make_target(self.url, self.table)
+        place, _, table = self.table.rpartition(".")
+        columns = inspect(target.engine).get_columns(table, place or None)
+        target.close()
+        if target.engine.dialect.name == "sqlite":
+            return None
+        return pa.schema(
+            [pa.field(each["name"], pa.null(), metadata={"doc": each["comment"] or ""}) for each in columns]
+        )
 
     def edit_account(self, change: Callable[[str], str]) -> None:
         target = make_target(self.url, self.table)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_sinks.shape import LEFT_IN_LOG, coordinate_fields, quarantine_schema
+from spark_sinks.targets.sql import postgresql
 from spark_sinks.targets.sql.dialect import Dialect
 from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.mysql import MySqlDialect
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.system
 FAR = pa.array([0, 10**18], pa.timestamp("us", "UTC"))
 TEXT = pa.array(["a", "b\0"])
 NESTED = pa.array([{"a": "a"}, {"a": "b\0"}])
+NESTED_FAR = pa.array([[0, None], [10**18]], pa.list_(pa.timestamp("us", "UTC")))
 INFINITE = pa.array([1.5, float("inf")])
 
 
@@ -32,6 +34,11 @@ INFINITE = pa.array([1.5, float("inf")])
         (SqliteDialect, FAR, (), "its 'x' is a time outside of the years 1 to 9999, which SQLite cannot hold"),
         (MySqlDialect, FAR, (), "which MySQL cannot hold"),
         (PostgresDialect, FAR, (), None),
+        (PostgresDialect, pa.array([0, -(1 << 62)], FAR.type), (), "a time outside of the years 4714 BC to 5874897"),
+        (PostgresDialect, pa.array([0, (1 << 31) - 1], pa.date32()), (), "a date outside of the years 4714 BC"),
+        (SqliteDialect, NESTED_FAR, (), "a nested time outside of the years 1 to 9999, which SQLite cannot hold"),
+        (MySqlDialect, NESTED_FAR, (), "a nested time outside"),
+        (PostgresDialect, NESTED_FAR, (), "a nested time outside"),
         (MySqlDialect, INFINITE, (), "an infinite number"),
         (PostgresDialect, INFINITE, (), None),
         (PostgresDialect, TEXT, (), "the character U+0000, which PostgreSQL cannot hold"),
@@ -65,6 +72,15 @@ def test_rows_that_are_too_long_for_a_statement_are_named_by_their_longest_colum
     ]
     assert next(limits(rows))[1].endswith("of more than 100 bytes, which MySQL cannot take in one statement")
     assert list(SqlLimits(MySqlDialect, ())(rows)) == []
+
+
+def test_a_nested_value_that_jsonb_may_be_too_small_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digit takes two bytes as JSON and twelve in jsonb, which has 28 bits for the size of a container."""
+    monkeypatch.setattr(postgresql, "_JSONB_BYTES", 3_000)
+    rows = pa.RecordBatch.from_pydict({"x": pa.array([[1] * 100, [1] * 200, None, []])})
+    found = [(mask.tolist(), reason) for mask, reason in SqlLimits(PostgresDialect, ())(rows)]
+    why = "its 'x' is a nested value that may exceed 3,000 bytes of jsonb, which PostgreSQL cannot hold"
+    assert found == [([False, True, False, False], why)]
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.shape import coordinate_fields
+from spark_sinks.targets.sql import postgresql
 from spark_sinks.targets.sql.target import SqlTarget
 from spark_sinks.targets.target import Batch, Founding
 from tests.databases import Database
@@ -208,6 +209,21 @@ def test_far_times(database: Database, name: str) -> None:
     target, found = landed(database, table)
     target.close()
     assert found["x"].cast(pa.int64()).to_pylist() == [0, FAR_US[name]]
+
+
+@pytest.mark.parametrize("database", ["psycopg"], indirect=True)
+def test_the_first_and_last_day_of_postgresql(database: Database) -> None:
+    days = pa.array([postgresql._YEARS.first_day, postgresql._YEARS.last_day], pa.int32())
+    first = days[0].as_py() * 86_400_000_000
+    times = pa.array([first, (1 << 63) - 2], pa.int64())
+    kinds = {"d": (days, pa.date32()), "t": (times, pa.timestamp("us")), "z": (times, pa.timestamp("us", "UTC"))}
+    table = table_of(schema_of(), [{}, {}])
+    for name, (values, kind) in kinds.items():
+        table = table.append_column(name, values.cast(kind))
+    target, found = landed(database, table)
+    target.close()
+    for name, (values, _) in kinds.items():
+        assert found[name].cast(values.type).to_pylist() == values.to_pylist()
 
 
 @pytest.mark.parametrize(
