@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus as BlockingBus
     from eventbus.client.bus import EventBus as EventBus
     from eventbus.client.consumer import Consumer as Consumer
-    from eventbus.client.consuming.reading import ConsumerRecords as ConsumerRecords
+    from eventbus.client.consuming.fetch_buffer import ConsumerRecords as ConsumerRecords
     from eventbus.client.handling.handlers import consumer as consumer
     from eventbus.client.handling.handlers import producer as producer
     from eventbus.client.handling.injection import Depends as Depends
@@ -78,7 +78,7 @@ _HOMES = {
     "client.blocking": ("BlockingBus",),
     "client.bus": ("EventBus",),
     "client.consumer": ("Consumer",),
-    "client.consuming.reading": ("ConsumerRecords",),
+    "client.consuming.fetch_buffer": ("ConsumerRecords",),
     "client.handling.handlers": ("consumer", "producer"),
     "client.handling.injection": ("Depends",),
     "client.handling.middleware": ("CallNext", "Middleware"),

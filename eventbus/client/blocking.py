@@ -29,7 +29,7 @@ from eventbus.forks import ForkLock, never_free, watch_forks
 from eventbus.types import ConsumerRecord, KeyT, RecordMetadata, ValueT
 
 if TYPE_CHECKING:
-    from eventbus.client.consuming.reading import ConsumerRecords
+    from eventbus.client.consuming.fetch_buffer import ConsumerRecords
     from eventbus.client.keywords import NewConsumerOptions, ProducerOptions
     from eventbus.types import ReadKeyT, ReadValueT
 

@@ -22,7 +22,7 @@ import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
 from eventbus.client.consuming.commits import BackgroundCommits, OnCommit, Spawn
-from eventbus.client.consuming.reading import ConsumerRecords, Decoding, Prefetched, partition_of
+from eventbus.client.consuming.fetch_buffer import ConsumerRecords, FetchBuffer, RecordDecoder, partition_of
 from eventbus.client.consuming.restoring import NOTHING, Restoring
 from eventbus.client.interceptors import ConsumerInterceptor, passed_through, tell_all
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
@@ -87,7 +87,7 @@ class Consumer(Generic[KeyT, ValueT]):
         self._partitions = partitions
         self._timers = backend.timers
         self._home = Home()
-        self._ahead = Prefetched(Decoding(key, value, serdes), restoring)
+        self._fetched = FetchBuffer(RecordDecoder(key, value, serdes), restoring)
         self._restoring = restoring
         watch_forks(self)
         self._interceptors = interceptors
@@ -112,7 +112,7 @@ class Consumer(Generic[KeyT, ValueT]):
         self._until_assigned = anyio.CancelScope()
 
     def after_fork_in_child(self) -> None:
-        self._ahead.clear()  # the parent returns these records; here the next poll raises
+        self._fetched.clear()  # the parent returns these records; here the next poll raises
 
     @property
     def _consumer(self) -> BackendConsumer:
@@ -171,7 +171,7 @@ class Consumer(Generic[KeyT, ValueT]):
         finally:
             self._opened = None
             self._hears_of_rebalances = False
-            self._ahead.clear()
+            self._fetched.clear()
             self._paused.clear()
             self._lost.clear()
             await opened.aclose()
@@ -234,15 +234,15 @@ class Consumer(Generic[KeyT, ValueT]):
         """Change the partitions and keep positions: a backend may give up all partitions and start from scratch."""
         with self._used_alone():
             assigned = self.assignment()
-            self._ahead.give_back(assigned, self._consumer.seek)
+            self._fetched.give_back(assigned, self._consumer.seek)
             positions = await self._consumer.positions()
-            returned, paused = self._ahead.returned.copy(), self._paused.copy()
+            returned, paused = self._fetched.returned.copy(), self._paused.copy()
             self._sought.clear()
             self._has_subject = True
             await change()
             now = set(self.assignment())
             kept = positions.keys() & now - self._sought
-            self._ahead.keep({partition: returned[partition] for partition in returned.keys() & kept})
+            self._fetched.keep({partition: returned[partition] for partition in returned.keys() & kept})
             for partition in kept:
                 self._consumer.seek(partition, positions[partition])
             self.pause(*(paused & now))
@@ -271,7 +271,7 @@ class Consumer(Generic[KeyT, ValueT]):
         elif self._hears_of_rebalances:
             self._lost.append(partition)
         self._paused.discard(partition)
-        self._ahead.forget(partition)
+        self._fetched.forget(partition)
         # A pending commit is for records that are gone, too, if the topic was deleted and created again.
         self._background.number({partition: OffsetAndMetadata(0)})
 
@@ -317,17 +317,17 @@ class Consumer(Generic[KeyT, ValueT]):
         with self._used_alone():
             if self._config.enable_auto_commit and self._timers.current_time() >= self._next_auto_commit:
                 await self._commit_automatically()
-            if not self._ahead:
+            if not self._fetched:
                 await self._fetch(setting_ms(timeout_ms))
             elif self._consumer.polled():
                 # A rebalance is pending, and some of the fetched records may belong to partitions that move.
                 await self._fetch(0)
             if self._restoring:
-                await self._ahead.restore(max_records)
-            if self._ahead.unchecked:
-                await all_fetched(self._ahead.needed)
-                self._ahead.unchecked = False
-        records = self._ahead.take(max_records)
+                await self._fetched.restore(max_records)
+            if self._fetched.unchecked:
+                await all_fetched(self._fetched.needed)
+                self._fetched.unchecked = False
+        records = self._fetched.take(max_records)
         if self._on_consume and records:
             records = passed_through(records, self._on_consume)
         return records
@@ -336,7 +336,7 @@ class Consumer(Generic[KeyT, ValueT]):
         return self
 
     async def __anext__(self) -> ConsumerRecord[KeyT, ValueT]:
-        ahead = self._ahead
+        ahead = self._fetched
         if (
             not ahead
             or ahead.unchecked
@@ -380,8 +380,8 @@ class Consumer(Generic[KeyT, ValueT]):
         if not self._has_subject:
             raise ConfigError("this consumer has nothing to read: subscribe() to topics or assign() partitions first")
         await self._tell_of_losses()
-        self._ahead.add(await consumer.fetch(timeout_ms))
-        self._ahead.passed(consumer.passed())
+        self._fetched.add(await consumer.fetch(timeout_ms))
+        self._fetched.passed(consumer.passed())
         # After the fetched records are stored: if a listener raises, none of them is lost.
         await self._tell_of_losses()
 
@@ -390,7 +390,7 @@ class Consumer(Generic[KeyT, ValueT]):
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record that `poll` returns from this partition."""
         partition = partition_of(partition)
-        ahead = self._ahead.position(partition)
+        ahead = self._fetched.position(partition)
         return await self._consumer.position(partition) if ahead is None else ahead
 
     async def positions(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -400,7 +400,7 @@ class Consumer(Generic[KeyT, ValueT]):
         """
         found = await self._consumer.positions(self._named(partitions))
         return {
-            partition: at if (ahead := self._ahead.position(partition)) is None else ahead
+            partition: at if (ahead := self._fetched.position(partition)) is None else ahead
             for partition, at in found.items()
         }
 
@@ -409,7 +409,7 @@ class Consumer(Generic[KeyT, ValueT]):
         partition = partition_of(partition)
         self._consumer.seek(partition, offset if isinstance(offset, int) else offset.offset)
         self._sought.add(partition)
-        self._ahead.forget(partition)
+        self._fetched.forget(partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue at the log start offset of these partitions, by default of all."""
@@ -454,7 +454,7 @@ class Consumer(Generic[KeyT, ValueT]):
         named = [partition_of(partition) for partition in partitions]
         self._consumer.pause(named)
         self._paused.update(named)
-        self._ahead.give_back(named, self._consumer.seek)
+        self._fetched.give_back(named, self._consumer.seek)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Continue with paused partitions."""
@@ -531,7 +531,7 @@ class Consumer(Generic[KeyT, ValueT]):
 
     def _chosen(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
-            polled = self._ahead.returned
+            polled = self._fetched.returned
             offsets = {partition: polled[partition] for partition in self.assignment() if partition in polled}
         elif not hasattr(offsets, "items"):
             raise ConfigError(

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from eventbus.backends.delivery import OnDelivery
-from eventbus.client.consuming.reading import ConsumerRecords
+from eventbus.client.consuming.fetch_buffer import ConsumerRecords
 from eventbus.client.handling.call_loop import CallLoop, Slices
 from eventbus.errors import EventBusError
 from eventbus.types import OffsetAndMetadata, RecordMetadata, TopicPartition

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from eventbus import EventBus, OffsetAndMetadata, RecordMetadata, TopicPartition
-from eventbus.client.consuming.reading import ConsumerRecords
+from eventbus.client.consuming.fetch_buffer import ConsumerRecords
 from eventbus.client.intercepted import InterceptedProducer
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
 from eventbus.client.producer import Producer

@@ -17,7 +17,7 @@ from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.kafka.backend import open_kafka
 from eventbus.backends.kafka.consumer import KafkaConsumer
-from eventbus.backends.kafka.member import Arrival, PollRequest
+from eventbus.backends.kafka.poll_thread import Arrival, PollRequest
 from eventbus.errors import ProducerFenced
 from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
@@ -66,7 +66,7 @@ async def test_a_pause_fetches_nothing_again(served: Node, monkeypatch: pytest.M
         found = await read(consumer, where, 1)
         told: list[str] = []
         for name in ("seek", "pause", "resume"):
-            monkeypatch.setattr(consumer._member, name, lambda *_, name=name: told.append(name) or set())
+            monkeypatch.setattr(consumer._thread, name, lambda *_, name=name: told.append(name) or set())
         while len(found) < 5_000:
             consumer.pause([where])
             assert await consumer.fetch(60) == []
@@ -86,7 +86,7 @@ async def test_one_partition_waits_while_another_is_read(served: Node) -> None:
         # What came of the fast one beside the first records of the slow one is not counted: so not all of it comes.
         while await consumer.position(fast) < 20_000:
             assert all(records.partition == fast.partition for records in await consumer.fetch(500))
-        assert consumer._inbox.kept_back == {slow}
+        assert consumer._buffer.paused_in_client == {slow}
         assert await consumer.position(slow) == before
         consumer.resume([slow])
         rest = await read(consumer, slow, 20_000 - len(first))
@@ -109,20 +109,20 @@ async def test_one_poll_is_under_way_at_a_time(served: Node) -> None:
     async with reading(served, 10_000) as (consumer, [where]):
         assert await read(consumer, where, 1)
         jobs: list[object] = []
-        worker = consumer._member.worker
+        worker = consumer._thread.worker
         do = worker.do
 
         def counted(*arguments: object) -> object:
             jobs.append(arguments)
             return do(*arguments)
 
-        poll, is_over = consumer._member.poll, threading.Event()
+        poll, is_over = consumer._thread.poll, threading.Event()
 
         def slow_poll(request: PollRequest) -> None:
             is_over.wait()
             poll(request)
 
-        worker.do, consumer._member.poll = counted, slow_poll
+        worker.do, consumer._thread.poll = counted, slow_poll
         consumer.pause([where])
         consumer._polled_at = -math.inf
         try:
@@ -206,7 +206,7 @@ async def test_a_rebalance_that_begins_while_a_fetch_prepares_is_taken(served: N
                 inner._prepare = prepare
                 await prepare()
                 inner._request.want(30, is_sign_of_life=False)
-                inner._poll_job = inner._member.worker.do(lambda: inner._member.poll(inner._request), inner._wake)
+                inner._poll_job = inner._thread.worker.do(lambda: inner._thread.poll(inner._request), inner._wake)
                 await until(lambda: inner._steps)
 
             inner._prepare = prepare_slowly

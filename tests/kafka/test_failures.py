@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.kafka.failures import error_of
-from eventbus.backends.kafka.member import Member
+from eventbus.backends.kafka.poll_thread import PollThread
 from eventbus.client.handling.exactly_once import _is_away
 from eventbus.errors import EventBusError, FencedInstanceId, KafkaError
 from eventbus.types import OffsetAndMetadata, TopicPartition
@@ -53,7 +53,7 @@ class Useless:
 
 
 def test_a_commit_says_what_made_its_client_useless() -> None:
-    member: Any = object.__new__(Member)
+    member: Any = object.__new__(PollThread)
     member._is_lost, member.config, member.client = False, ConsumerConfig(group="g"), Useless()
     with pytest.raises(FencedInstanceId, match="group 'g' did not commit"):
         member.commit({TopicPartition("t", 0): OffsetAndMetadata(1)})

@@ -36,7 +36,7 @@ async def test_a_child_frees_no_client_of_its_parent() -> None:
             await consumer.assigned()
             await producer.send("orders", b"1")
             log: Any = consumer._backend  # pyright: ignore[reportPrivateUsage]
-            [member], [client] = [one._member for one in log.consumers], [one.client for one in log.producers]
+            [member], [client] = [one._thread for one in log.consumers], [one.client for one in log.producers]
 
             def drop() -> None:
                 member.client = client.handle = None

@@ -14,8 +14,8 @@ from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.kafka.backend import KafkaBackend, open_kafka
 from eventbus.backends.kafka.consumer import KafkaConsumer
-from eventbus.backends.kafka.inbox import Inbox
-from eventbus.backends.kafka.member import Arrival
+from eventbus.backends.kafka.poll_thread import Arrival
+from eventbus.backends.kafka.prefetch_buffer import PrefetchBuffer
 from eventbus.errors import UnknownMemberId, error_for_code
 from eventbus.testing import KafkaServer
 from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TimestampType, TopicPartition
@@ -49,7 +49,7 @@ async def test_what_is_fetched_twice_is_handed_over_once_and_nothing_is_left_out
         consumer._on_arrival(Arrival(records=[records(20, 20)]))
         consumer._on_arrival(Arrival(records=[records(20, 20)]))
         consumer._on_arrival(Arrival(records=[records(40, 5)]))
-        found = [(record.offset, record.headers) for chunk in consumer._inbox.take() for record in chunk]
+        found = [(record.offset, record.headers) for chunk in consumer._buffer.take() for record in chunk]
         assert found == [(n, (("n", b"%d" % n),)) for n in range(20, 45)]
     finally:
         await closed(backend, consumer)
@@ -57,7 +57,7 @@ async def test_what_is_fetched_twice_is_handed_over_once_and_nothing_is_left_out
 
 def test_small_records_take_room_too() -> None:
     """Deletions have no values: a million of them that are put by is not nothing."""
-    box = Inbox(room_bytes=100_000, fetch_bytes=1)
+    box = PrefetchBuffer(room_bytes=100_000, fetch_bytes=1)
     box.pause(WHERE)
     box.add(records(0, 5_000, value=None))
     assert box.overfull([WHERE]) == {WHERE: None}
@@ -81,7 +81,7 @@ async def test_a_poll_that_librdkafka_never_runs_out_of_has_a_size() -> None:
     """It fetches more while its queue is emptied: 2,000 records of any size would come at once."""
     backend = open_kafka("kafka://", "127.0.0.1:1", QUICK, system_clock)
     consumer: Any = backend.consumer(ConsumerConfig(max_partition_fetch_bytes=1_000))  # 16 of them are in its queue
-    member, client = consumer._member, consumer._member.client
+    member, client = consumer._thread, consumer._thread.client
     offsets = iter(range(1_000))
 
     class NeverEmpty:
@@ -111,7 +111,7 @@ async def test_a_commit_is_not_asked_for_again_once_its_partition_is_gone(monkey
         asked.set()
         raise error_for_code(16, "moving")
 
-    monkeypatch.setattr(consumer._member, "commit", commit)
+    monkeypatch.setattr(consumer._thread, "commit", commit)
     try:
         consumer._held[WHERE], consumer._positions[WHERE] = None, 20
         async with anyio.create_task_group() as tasks:

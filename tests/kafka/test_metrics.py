@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from eventbus import BusMetrics, EventBus
-from eventbus.backends.kafka.counts import Counts
+from eventbus.backends.kafka.client_statistics import LatestStatistics
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
 
@@ -51,14 +51,14 @@ async def test_clients_tell_what_they_count(served: Node) -> None:
 
 def test_numbers_of_clients_that_are_closed_go() -> None:
     now = 0.0
-    counts = Counts(lambda: now, keep_seconds=30)
-    counts.hear('{ "name": "a#producer-1", "client_id": "a", "type": "producer", "txmsgs": 5 }')
+    counts = LatestStatistics(lambda: now, keep_seconds=30)
+    counts.store('{ "name": "a#producer-1", "client_id": "a", "type": "producer", "txmsgs": 5 }')
     now = 20.0
-    counts.hear('{ "name": "a#producer-2", "client_id": "a", "type": "producer", "txmsgs": 7 }')
+    counts.store('{ "name": "a#producer-2", "client_id": "a", "type": "producer", "txmsgs": 7 }')
     assert [(one.sent_records, one.age_ms) for one in counts.clients()] == [(5, 20_000), (7, 0)]
     now = 31.0
     assert [one.name for one in counts.clients()] == ["a#producer-2"]
-    counts.hear("no JSON of theirs")
+    counts.store("no JSON of theirs")
     assert [one.name for one in counts.clients()] == ["a#producer-2"]
 
 

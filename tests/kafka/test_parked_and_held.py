@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError as ClientError
 
 from eventbus import EventBus, Producer
 from eventbus.backends.kafka.backend import KafkaBackend
-from eventbus.backends.kafka.lane import Lane
+from eventbus.backends.kafka.partition_queue import PartitionQueue
 from eventbus.backends.kafka.producer import KafkaProducer
 from eventbus.backends.kafka.producer_client import ProducerClient
 from eventbus.errors import ProducerClosed, RecordTooLarge, SerializationError, TransactionAborted
@@ -169,18 +169,18 @@ async def test_a_lane_whose_producer_has_gone_is_left_in_peace(
 ) -> None:
     door = Door(monkeypatch, KafkaProducer, "_until_seen")
     released: list[BaseException | None] = []
-    release = Lane.release
+    release = PartitionQueue.release
 
-    def told(lane: Lane) -> bool:
+    def told(queue: PartitionQueue) -> bool:
         try:
-            is_empty = release(lane)
+            is_empty = release(queue)
         except BaseException as error:
             released.append(error)
             raise
         released.append(None)
         return is_empty
 
-    monkeypatch.setattr(Lane, "release", told)
+    monkeypatch.setattr(PartitionQueue, "release", told)
     async with EventBus(bus_url(served.bootstrap, **SLOW), drain_timeout_ms=200) as bus:
         producer = bus.new_producer()
         backend = backend_of(producer)

@@ -5,8 +5,9 @@ each producer and each consumer here has a thread, which communicates with the e
 record. Administration that ``confluent-kafka`` has no call for is requested with our own codec, see `wire`.
 
 - ``backend``, ``settings``, ``sasl``, ``tokens``: connection and settings
-- ``consumer``, ``member``, ``inbox``, ``beginnings``, ``topic_identity``: reading
-- ``producer``, ``lane``, ``slices``, ``limits``, ``reports``, ``producer_client``, ``transactions``: writing
+- ``consumer``, ``poll_thread``, ``prefetch_buffer``, ``start_positions``, ``topic_identity``: reading
+- ``producer``, ``producer_client``, ``partition_queue``, ``slices``, ``limits``: sending records
+- ``delivery_reports``, ``transactions``: their outcome
 - ``admin_handle``, ``topic_admin``, ``group_admin``, ``offset_admin``, ``wire``: administration
-- ``diagnosis``, ``watch``, ``counts``, ``failures``: what a cluster reports, and what fails
+- ``broker_checks``, ``diagnosis``, ``client_statistics``, ``failures``: unreachable brokers, statistics and errors
 """

@@ -19,6 +19,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.clock import Clock, Timers, timers_of
 from eventbus.backends.kafka.admin_handle import AdminHandle
+from eventbus.backends.kafka.broker_checks import BrokerChecks
 from eventbus.backends.kafka.cluster_metadata import ClusterMetadata
 from eventbus.backends.kafka.consumer import KafkaConsumer
 from eventbus.backends.kafka.diagnosis import check_advertised, check_security
@@ -28,7 +29,6 @@ from eventbus.backends.kafka.limits import UNKNOWN, TopicLimits
 from eventbus.backends.kafka.producer import KafkaProducer
 from eventbus.backends.kafka.settings import ClientSettings, read_settings
 from eventbus.backends.kafka.topic_admin import TopicAdmin
-from eventbus.backends.kafka.watch import ClusterWatch
 from eventbus.backends.kafka.wire import Wire
 from eventbus.backends.masking import shown_url
 from eventbus.backends.statistics import Statistics
@@ -108,8 +108,8 @@ class KafkaBackend:
         self.clock = clock
         self.timers: Timers = timers_of(clock)
         settings = msgspec.structs.replace(settings, kept_tokens=settings.tokens)
-        self._watch = ClusterWatch(settings, self.timers)
-        self.settings = msgspec.structs.replace(settings, listener=self._watch.listener)
+        self._broker_checks = BrokerChecks(settings, self.timers)
+        self.settings = msgspec.structs.replace(settings, listener=self._broker_checks.listener)
         self.known_counts: dict[str, int] = {}
         """Topics in use with their partition counts, as of the last lookup."""
         self.known_ids: dict[str, str] = {}
@@ -155,7 +155,7 @@ class KafkaBackend:
         self._limiter = anyio.CapacityLimiter(_THREADS)
         said: list[ClientError] = []
         self._admin = AdminHandle({**self.settings.admin(), "error_cb": said.append})
-        self._watch.start()
+        self._broker_checks.start()
         self._wire.open()
         try:
             await self._in_thread(partial(self._connect, self._admin, said))
@@ -199,12 +199,12 @@ class KafkaBackend:
     def _find_brokers(self, admin: AdminHandle, wait_seconds: float) -> None:
         """Look up the brokers; runs in a thread."""
         brokers = ClusterMetadata(admin, self._wire, wait_seconds).brokers()
-        self._watch.know(brokers)
+        self._broker_checks.set_brokers(brokers)
         self._wire.brokers = tuple(brokers.values())
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch.run, self._in_thread)
+            tasks.start_soon(self._broker_checks.run, self._in_thread)
             for number in itertools.count(1):
                 await self.timers.sleep(_LOOK_SECONDS)
                 try:
@@ -216,20 +216,20 @@ class KafkaBackend:
                     if self.known_limits:
                         await self._in_thread(partial(self.learn_limits, list(self.known_limits)))
                 except EventBusError as error:
-                    said = logger.debug if self._watch.trouble else logger.warning
+                    said = logger.debug if self._broker_checks.trouble else logger.warning
                     said("the topics of %s cannot be listed now: %s", self.settings.bootstrap, error)
 
     @property
     def trouble(self) -> str:
-        return self._watch.trouble
+        return self._broker_checks.trouble
 
     @property
     def close_seconds(self) -> float:
         """How long a client may take to close."""
-        return _CLOSE_DEAD_SECONDS if self._watch.is_out else _CLOSE_SECONDS
+        return _CLOSE_DEAD_SECONDS if self._broker_checks.is_out else _CLOSE_SECONDS
 
     def statistics(self) -> Statistics:
-        return Statistics(clients=self._watch.counts.clients())
+        return Statistics(clients=self._broker_checks.statistics.clients())
 
     async def aclose(self) -> None:
         """Close the clients that are still open on this log: a member without polls would delay its group."""

@@ -1,4 +1,4 @@
-"""The event-loop side of the Kafka consumer: assignment, positions, and `fetch`. Its thread is in `member`."""
+"""The event-loop side of the Kafka consumer: assignment, positions, and `fetch`. Its thread is in `poll_thread`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import anyio.lowlevel
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
-from eventbus.backends.kafka.beginnings import Beginning, Beginnings
 from eventbus.backends.kafka.columns import part_from
-from eventbus.backends.kafka.inbox import Inbox
-from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
+from eventbus.backends.kafka.poll_thread import Arrival, PollRequest, PollThread, Step
+from eventbus.backends.kafka.prefetch_buffer import PrefetchBuffer
+from eventbus.backends.kafka.start_positions import StartOffsets, StartPositions
 from eventbus.backends.kafka.threads import Job, Loop
 from eventbus.backends.kafka.topic_identity import ReportedIds, TopicIdentity
 from eventbus.errors import (
@@ -79,7 +79,7 @@ class KafkaConsumer:
         self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_settled: Callable[[], object] = _nothing
-        self._beginnings = Beginnings(backend, config)
+        self._start_positions = StartPositions(backend, config)
         self._held: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
@@ -110,14 +110,16 @@ class KafkaConsumer:
         self._lost_place = False
         self._event = anyio.Event()
         self._closed = False
-        self._inbox = Inbox(1024 * int(client_settings["queued.max.messages.kbytes"]), config.max_partition_fetch_bytes)
+        self._buffer = PrefetchBuffer(
+            1024 * int(client_settings["queued.max.messages.kbytes"]), config.max_partition_fetch_bytes
+        )
         self._group = GroupMetadata(config.group or "")
         self._group_at = 0.0
         """When its generation changed last, in seconds of `time.monotonic`."""
         self._is_of_new_protocol = settings.has_new_protocol(config)
         self._settled_in = -1
         """The generation whose assignment is complete: librdkafka is in a new generation before it notices that."""
-        self._member = member = Member(
+        self._thread = member = PollThread(
             client_settings,
             config,
             Loop(),
@@ -143,7 +145,7 @@ class KafkaConsumer:
         self._topics, self._pattern, self._is_subscribed = set(topics), pattern, True
         self._matched_in = None
         counts = self._backend.known_counts
-        self._beginnings.know({topic: counts.get(topic, 0) for topic in self._matching()})
+        self._start_positions.set_partition_counts({topic: counts.get(topic, 0) for topic in self._matching()})
         if self._config.group is None:
             await self._read_all()
         else:
@@ -164,7 +166,7 @@ class KafkaConsumer:
             self._named_in = self._group.generation_id
         else:
             self._named_in = None
-        await self._in_thread(lambda: self._member.subscribe(sorted(wanted)))
+        await self._in_thread(lambda: self._thread.subscribe(sorted(wanted)))
         self._named = wanted
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -182,7 +184,7 @@ class KafkaConsumer:
                     f"topic {topic!r} has partitions 0 to {count - 1}; there is no partition {partition}"
                 )
         counts = self._backend.known_counts
-        self._beginnings.know({topic: counts[topic] for topic, _ in wanted})
+        self._start_positions.set_partition_counts({topic: counts[topic] for topic, _ in wanted})
         await self._read(wanted)
 
     async def _read_all(self) -> None:
@@ -208,13 +210,13 @@ class KafkaConsumer:
             offsets = self._positions.copy()
             self._assigned_to_client = set(offsets)
             self._sought.clear()
-            await self._in_thread(lambda: self._member.read(offsets))
+            await self._in_thread(lambda: self._thread.read(offsets))
             await self._keep_back_again()
 
     async def _keep_back_again(self) -> None:
-        kept_back = list(self._inbox.kept_back)
-        if kept_back:
-            await self._in_thread(lambda: self._member.pause(kept_back))
+        paused_in_client = list(self._buffer.paused_in_client)
+        if paused_in_client:
+            await self._in_thread(lambda: self._thread.pause(paused_in_client))
 
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._held)
@@ -243,7 +245,7 @@ class KafkaConsumer:
         self._unplaced.pop(where, None)
         self._unchecked.discard(where)
         self._identity.forget(where, is_last=not any(topic == where.topic for topic, _ in self._held))
-        self._inbox.drop(where)
+        self._buffer.drop(where)
         self.on_revoked(where)
 
     # from the thread -------------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ class KafkaConsumer:
             if position is None or where in self._sought or records.next_offset <= position:
                 continue
             # While librdkafka was changing its position it returned more: it may fetch that again, and what follows.
-            self._inbox.add(part_from(records, position))
+            self._buffer.add(part_from(records, position))
             self._positions[where] = records.next_offset
         for where, end in arrival.ends.items():
             position = self._positions.get(where)
@@ -289,12 +291,12 @@ class KafkaConsumer:
     def _keep_back(self, arrival: Arrival) -> None:
         """Pause the partitions in librdkafka that are paused here and have too many buffered records."""
         arrived = [TopicPartition(records.topic, records.partition) for records in arrival.records]
-        overfull = self._inbox.overfull(arrived)
+        overfull = self._buffer.overfull(arrived)
         for where, offset in overfull.items():
             if offset is not None:
                 self._read_from(where, offset)
         if overfull:
-            self._member.worker.do(lambda: self._member.pause(overfull))
+            self._thread.worker.do(lambda: self._thread.pause(overfull))
 
     def _wake(self) -> None:
         event, self._event = self._event, anyio.Event()
@@ -334,10 +336,10 @@ class KafkaConsumer:
         for where in step.offsets:
             self._sought.pop(where, None)
         self._settled_in = self._group.generation_id
-        kept_back = [where for where in step.partitions if where in self._inbox.kept_back]
+        paused_in_client = [where for where in step.partitions if where in self._buffer.paused_in_client]
         self._release(step)
-        if kept_back:
-            self._member.worker.do(lambda: self._member.pause(kept_back))
+        if paused_in_client:
+            self._thread.worker.do(lambda: self._thread.pause(paused_in_client))
         self.on_settled()
 
     def _gave_up(self, step: Step) -> None:
@@ -347,12 +349,12 @@ class KafkaConsumer:
 
     def _release(self, step: Step) -> None:
         self._steps.remove(step)
-        self._member.worker.do(lambda: self._member.release(step))
+        self._thread.worker.do(lambda: self._thread.release(step))
 
     # where to begin --------------------------------------------------------------------------------------------------
 
     def _to_place(self) -> list[TopicPartition]:
-        return sorted(where for where in self._unplaced if not self._inbox.is_paused(where))
+        return sorted(where for where in self._unplaced if not self._buffer.is_paused(where))
 
     async def _place(self, partition: TopicPartition | None = None) -> None:
         """Determine the start of the new partitions, or of one of them.
@@ -365,7 +367,7 @@ class KafkaConsumer:
         passed = {where: self._positions[where] for where in wanted if where in self._positions}
         fresh = [where for where in wanted if where not in passed]
         recreated = self._identity.recreated & set(fresh)
-        found = await self._in_thread(lambda: self._find_beginnings(fresh, passed, recreated))
+        found = await self._in_thread(lambda: self._find_start_offsets(fresh, passed, recreated))
         for where, offset in found.offsets.items():
             if where not in self._unplaced:
                 continue  # a position was set by a seek meanwhile
@@ -382,21 +384,21 @@ class KafkaConsumer:
         for error in sorted(errors.values(), key=lambda error: error.retriable):
             raise error
 
-    def _find_beginnings(
+    def _find_start_offsets(
         self, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int], recreated: Collection[TopicPartition]
-    ) -> Beginning:
+    ) -> StartOffsets:
         """Return where to begin; runs in the thread. Committed offsets do not apply to a topic that was created
         since."""
         self._identity.identify(fresh)
-        found = self._beginnings.offsets(self._member, [one for one in fresh if one not in recreated], passed)
-        again = self._beginnings.again(sorted(recreated))
+        found = self._start_positions.offsets(self._thread, [one for one in fresh if one not in recreated], passed)
+        again = self._start_positions.offsets_after_recreation(sorted(recreated))
         found.offsets.update(again.offsets)
         found.errors.update(again.errors)
         return found
 
-    def _place_at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _place_at_once(self, member: PollThread, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         self._identity.identify(partitions)
-        return self._beginnings.at_once(member, partitions)
+        return self._start_positions.known_offsets(member, partitions)
 
     async def _take_recreated(self) -> None:
         """Restart topics that were deleted and created again since this consumer began to read them."""
@@ -418,7 +420,7 @@ class KafkaConsumer:
             return
         begin = {one: OffsetAndMetadata(self._positions[one]) for one in partitions if one in self._positions}
         try:  # a member that takes over now must not continue at an offset of the old topic
-            await self._in_thread(lambda: self._member.commit(begin))
+            await self._in_thread(lambda: self._thread.commit(begin))
         except EventBusError as error:
             logger.warning("group %r: the beginning of %s was not committed: %s", self._config.group, begin, error)
         await self.on_assigned(partitions)
@@ -441,16 +443,16 @@ class KafkaConsumer:
         while True:
             while self._steps:
                 await self._take(self._steps[0])
-            if self._identity.is_unverified and (self._inbox or self._has_passed):
+            if self._identity.is_unverified and (self._buffer or self._has_passed):
                 await self._identity.verify()
                 await self._take_recreated()
-            if self._inbox and self._has_enough():
+            if self._buffer and self._has_enough():
                 break
             if self._errors:
-                if self._inbox:
+                if self._buffer:
                     break  # return the good records first; the error occurs again
                 raise self._errors.popleft()
-            if self._has_passed and not self._inbox:
+            if self._has_passed and not self._buffer:
                 self._has_passed = False
                 break
             left = deadline - self._timers.current_time()
@@ -461,17 +463,17 @@ class KafkaConsumer:
                 # The step began while `_prepare` waited, and the event was set then: `_poll` would wait for the next
                 # event, and the thread, inside librdkafka's callback, for this step.
                 continue
-            if self._inbox.are_paused(self._held) and await self._is_resumed(max(left, 0)):
+            if self._buffer.are_paused(self._held) and await self._is_resumed(max(left, 0)):
                 continue
             if self._unplaced and self._to_place():
                 left = min(left, self._place_at - self._timers.current_time())
             if await self._poll(max(left, 0)):
                 has_polled = True
         self._owner_is_busy = False
-        return self._inbox.take()
+        return self._buffer.take()
 
     def _has_enough(self) -> bool:
-        return self._config.fetch_min_bytes <= 1 or self._inbox.ready_bytes >= self._config.fetch_min_bytes
+        return self._config.fetch_min_bytes <= 1 or self._buffer.ready_bytes >= self._config.fetch_min_bytes
 
     async def _prepare(self) -> None:
         """Pass changes since the last poll to librdkafka."""
@@ -490,7 +492,7 @@ class KafkaConsumer:
             await self._place_again()
         if self._sought:
             sought = self._sought.copy()
-            self._assigned_to_client -= await self._in_thread(lambda: self._member.seek(sought))
+            self._assigned_to_client -= await self._in_thread(lambda: self._thread.seek(sought))
             for where, offset in sought.items():
                 if self._sought.get(where) == offset:
                     del self._sought[where]
@@ -498,7 +500,7 @@ class KafkaConsumer:
         if late:
             positions = self._positions.copy()
             self._assigned_to_client |= set(late)
-            await self._in_thread(lambda: self._member.read_too(late, positions))
+            await self._in_thread(lambda: self._thread.read_too(late, positions))
             await self._keep_back_again()
 
     async def _check_bounds(self) -> None:
@@ -539,11 +541,11 @@ class KafkaConsumer:
     async def _poll(self, wait_seconds: float) -> bool:
         """Poll librdkafka once; return False if something else came first, or the poll was begun for another fetch."""
         event, request, job = self._event, self._request, self._poll_job
-        is_sign_of_life = self._owner_is_busy or self._inbox.are_paused(self._held)
+        is_sign_of_life = self._owner_is_busy or self._buffer.are_paused(self._held)
         request.want(wait_seconds, is_sign_of_life=is_sign_of_life)
         is_new = job is None or job.is_done
         if job is None or is_new:
-            self._poll_job = job = self._member.worker.do(lambda: self._member.poll(request), self._wake)
+            self._poll_job = job = self._thread.worker.do(lambda: self._thread.poll(request), self._wake)
         self._polled_at = self._timers.current_time()
         try:
             await event.wait()
@@ -556,7 +558,7 @@ class KafkaConsumer:
         if not self._passed:
             return {}
         # Records that librdkafka returned before the end of the partition may still wait here, if it is paused.
-        ready = [where for where in self._passed if self._inbox.first_offset(where) is None]
+        ready = [where for where in self._passed if self._buffer.first_offset(where) is None]
         self._passed.difference_update(ready)
         return {where: self._positions[where] for where in ready}
 
@@ -596,7 +598,7 @@ class KafkaConsumer:
                 await self._timers.sleep(_STABLE_SECONDS)
 
     def _position(self, partition: TopicPartition) -> int:
-        first = self._inbox.first_offset(partition)
+        first = self._buffer.first_offset(partition)
         return self._positions[partition] if first is None else first
 
     def _check_held(self, partition: TopicPartition) -> None:
@@ -612,7 +614,7 @@ class KafkaConsumer:
         self._unplaced.pop(partition, None)
         self._unchecked.add(partition)
         self._passed.discard(partition)  # offsets before a sought position were not read
-        self._inbox.forget(partition)
+        self._buffer.forget(partition)
         self._read_from(partition, offset)
 
     def _read_from(self, partition: TopicPartition, offset: int) -> None:
@@ -623,19 +625,19 @@ class KafkaConsumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._check_held(partition)
-            self._inbox.pause(partition)
+            self._buffer.pause(partition)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        kept_back: list[TopicPartition] = []
+        paused_in_client: list[TopicPartition] = []
         for partition in partitions:
             self._check_held(partition)
-            if self._inbox.resume(partition):
-                kept_back.append(partition)
+            if self._buffer.resume(partition):
+                paused_in_client.append(partition)
                 if partition in self._positions:
                     # librdkafka drops what it had prefetched; the position is ours to set.
                     self._read_from(partition, self._positions[partition])
-        if kept_back:
-            self._member.worker.do(lambda: self._member.resume(kept_back))
+        if paused_in_client:
+            self._thread.worker.do(lambda: self._thread.resume(paused_in_client))
         self._wake()
 
     @property
@@ -662,7 +664,7 @@ class KafkaConsumer:
         deadline = self._timers.current_time() + _MOVING_SECONDS
         while True:
             try:
-                return await self._in_thread(lambda: self._member.commit(wanted))
+                return await self._in_thread(lambda: self._thread.commit(wanted))
             except KafkaError as error:
                 if error.code not in _MOVING or self._timers.current_time() > deadline:
                     raise
@@ -692,7 +694,7 @@ class KafkaConsumer:
         return self._identity.known(wanted)
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        return await self._member.worker.do(call).wait()
+        return await self._thread.worker.do(call).wait()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -705,7 +707,7 @@ class KafkaConsumer:
         self._steps.clear()
         # Shielded: otherwise, after a Ctrl-C, the group would wait for the session timeout.
         with self._timers.move_on_after(self._backend.close_seconds, shield=True):
-            await self._member.shut().wait()
+            await self._thread.shut().wait()
 
 
 def _nothing(*_: object) -> None:

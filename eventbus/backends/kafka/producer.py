@@ -15,11 +15,11 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
 from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
+from eventbus.backends.kafka.delivery_reports import NOT_ALLOWED, RecordBatch, is_of_batch
 from eventbus.backends.kafka.failures import client_error, error_of, raised
-from eventbus.backends.kafka.lane import RECORD_OVERHEAD_BYTES, Lane
 from eventbus.backends.kafka.limits import UNKNOWN, TopicLimits
+from eventbus.backends.kafka.partition_queue import RECORD_OVERHEAD_BYTES, PartitionQueue
 from eventbus.backends.kafka.producer_client import ProducerClient
-from eventbus.backends.kafka.reports import NOT_ALLOWED, RecordBatch, is_of_batch
 from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.transactions import KafkaTransactions
 from eventbus.errors import (
@@ -70,9 +70,9 @@ class KafkaProducer:
         self.config = config
         self.on_topics_changed: Callable[[], object] = _nothing
         self.loop = Loop()
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._open: list[Lane] = []
-        """Lanes with a batch of this turn."""
+        self._queues: dict[tuple[str, int], PartitionQueue] = {}
+        self._open: list[PartitionQueue] = []
+        """Queues with a batch of this turn."""
         self._pending: dict[RecordBatch, None] = {}
         """Batches without an outcome, oldest first."""
         self._finished: deque[RecordBatch] = deque()
@@ -81,10 +81,10 @@ class KafkaProducer:
         self.is_full = False
         self._needs_bytes = 0
         self.is_held = False
-        """True while records wait in their lanes: the client has failed, and has not been replaced yet."""
+        """True while records wait in their queues: the client has failed, and has not been replaced yet."""
         self.held_bytes = 0
-        self._crowded: dict[Lane, None] = {}
-        """Lanes with records that wait for space in the buffer."""
+        self._crowded: dict[PartitionQueue, None] = {}
+        """Queues with records that wait for space in the buffer."""
         self._unlooked_count = 0
         """Records since the last check of the reports."""
         self._is_busy = False
@@ -154,42 +154,42 @@ class KafkaProducer:
     # sending ---------------------------------------------------------------------------------------------------------
 
     def appender(self, topic: str, partition: int) -> Append:
-        return self._lane(topic, partition).append
+        return self._queue(topic, partition).append
 
     def adder(self, topic: str, partition: int) -> Add:
-        return self._lane(topic, partition).add
+        return self._queue(topic, partition).add
 
     def sender(self, topic: str, partition: int) -> Send:
-        return self._lane(topic, partition).send
+        return self._queue(topic, partition).send
 
-    def _lane(self, topic: str, partition: int) -> Lane:
-        lane = self._lanes.get((topic, partition))
-        if lane is None:
-            lane = self._lanes[(topic, partition)] = Lane(self, topic, partition)
-        return lane
+    def _queue(self, topic: str, partition: int) -> PartitionQueue:
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[(topic, partition)] = PartitionQueue(self, topic, partition)
+        return queue
 
-    def check_size(self, lane: Lane, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def check_size(self, queue: PartitionQueue, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Raise RecordTooLarge beyond ``max_request_size``."""
         size_bytes = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
         size_bytes += sum([4 * len(name) + len(data or b"") + 10 for name, data in headers])
         if size_bytes > self.config.max_request_size:
             too_large = RecordTooLarge(
-                f"a record of {size_bytes:,} bytes for {lane.topic}-{lane.partition} is larger than the producer's "
+                f"a record of {size_bytes:,} bytes for {queue.topic}-{queue.partition} is larger than the producer's "
                 f"max_request_size={self.config.max_request_size:,}: send less (or a pointer to the payload), "
                 "or raise max_request_size and the topic's max.message.bytes"
             )
             self._not_stored(too_large)
             raise too_large
 
-    def open_batch(self, lane: Lane) -> RecordBatch:
-        """Begin a batch with a lane's first record of this turn of the event loop. Raises if no record is accepted
+    def open_batch(self, queue: PartitionQueue) -> RecordBatch:
+        """Begin a batch with a queue's first record of this turn of the event loop. Raises if no record is accepted
         now."""
         if self._refuses is not None:
             self._refuses()
         if not self._open:
             self.loop.later(self.seal)
-        self._open.append(lane)
-        batch = RecordBatch(lane.topic, lane.partition, self.loop.token, self._is_finished)
+        self._open.append(queue)
+        batch = RecordBatch(queue.topic, queue.partition, self.loop.token, self._is_finished)
         if self.transactions is None:
             batch.may_repeat = self._is_refused
         self._pending[batch] = None
@@ -204,15 +204,15 @@ class KafkaProducer:
 
     def seal(self) -> None:
         """End all open batches."""
-        lanes, self._open = self._open, []
-        for lane in lanes:
-            self._unlooked_count += lane.seal()
+        queues, self._open = self._open, []
+        for queue in queues:
+            self._unlooked_count += queue.seal()
         if self._unlooked_count >= _LOOK_EVERY:
-            self.look()
+            self.check_reports()
         if self._is_busy:
             self.loop.later(self._rest)
 
-    def look(self) -> None:
+    def check_reports(self) -> None:
         """Take the reports of earlier records while many records are being sent."""
         self._unlooked_count = 0
         if not self.client.is_stopped:
@@ -227,24 +227,26 @@ class KafkaProducer:
             self._is_busy = False
             self.client.rest()
 
-    def not_taken(
-        self, lane: Lane, failure: BufferError | KafkaException, value: bytes | None, key: bytes | None
+    def refused(
+        self, queue: PartitionQueue, failure: BufferError | KafkaException, value: bytes | None, key: bytes | None
     ) -> None:
-        """Handle a record that librdkafka refused: raise, or hold it in the lane until it can be sent."""
+        """Handle a record that librdkafka refused: raise, or hold it in the queue until it can be sent."""
         error = ClientError(ClientError._QUEUE_FULL) if isinstance(failure, BufferError) else client_error(failure)
         if error.code() == ClientError._QUEUE_FULL:
             raise self._has_no_room(len(value or b"") + len(key or b"")) from None
         is_fatal = error.code() == ClientError._FATAL
         error = self.client.cause_of(error)
-        if error.code() == ClientError._UNKNOWN_PARTITION and lane.partition < (self.partition_count(lane.topic) or 0):
-            lane.is_parked = True
-            self._in_thread(partial(self._until_seen, lane), partial(self._unpark, lane))
+        if error.code() == ClientError._UNKNOWN_PARTITION and queue.partition < (
+            self.partition_count(queue.topic) or 0
+        ):
+            queue.is_parked = True
+            self._in_thread(partial(self._until_seen, queue), partial(self._unpark, queue))
         elif is_fatal and self.transactions is None:
             self._replace(self.client, error)
             if self._refuses is not None:
                 self._refuses()
         else:
-            reason = raised(KafkaException(error), f"a record for {lane.topic}-{lane.partition} was not taken")
+            reason = raised(KafkaException(error), f"a record for {queue.topic}-{queue.partition} was not taken")
             if self.transactions is not None:
                 reason = self.transactions.refused(error, reason)
             raise reason from reason.__cause__
@@ -265,24 +267,24 @@ class KafkaProducer:
         )
 
     def hold_bytes(self, size_bytes: int) -> None:
-        """Count a record that is held in its lane. Raises BufferExhausted."""
+        """Count a record that is held in its queue. Raises BufferExhausted."""
         if self.held_bytes + size_bytes > self.config.buffer_memory:
             raise self._has_no_room(size_bytes)
         self.held_bytes += size_bytes
 
-    def _until_seen(self, lane: Lane) -> None:
+    def _until_seen(self, queue: PartitionQueue) -> None:
         """Return, in a thread, when librdkafka knows a partition that was added, or after ``max_block_ms``.
 
         Also returns if the topic no longer has the partition, because it was created again with fewer. The thread looks
         up other topics, too, which would otherwise wait for nothing.
         """
         deadline = time.monotonic() + self.config.max_block_ms / 1000
-        while lane.is_parked and time.monotonic() < deadline:
+        while queue.is_parked and time.monotonic() < deadline:
             try:
-                found = self.client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
-                if lane.partition in found.partitions:
+                found = self.client.handle.list_topics(queue.topic, _LOOK_UP_SECONDS).topics[queue.topic]
+                if queue.partition in found.partitions:
                     return
-                if lane.partition >= self.backend.known_counts.get(lane.topic, 0):
+                if queue.partition >= self.backend.known_counts.get(queue.topic, 0):
                     return
             # No answer; the topic does not exist; the client was replaced.
             except (KafkaException, KeyError, AttributeError):
@@ -290,24 +292,24 @@ class KafkaProducer:
             if self._leaving.wait(_PAUSE_SECONDS):
                 return
 
-    def _unpark(self, lane: Lane) -> None:
-        lane.is_parked = False
-        self.release(lane)
+    def _unpark(self, queue: PartitionQueue) -> None:
+        queue.is_parked = False
+        self.release(queue)
 
-    def release(self, lane: Lane) -> None:
-        """Pass on what a lane held, or try again when there is space."""
+    def release(self, queue: PartitionQueue) -> None:
+        """Pass on what a queue held, or try again when there is space."""
         if self.is_held or self._leaving.is_set():
             return  # `_take_over` does it, unless the producer is closed
-        if lane.release():
-            self._crowded.pop(lane, None)
+        if queue.release():
+            self._crowded.pop(queue, None)
         else:
-            self._crowded[lane] = None
+            self._crowded[queue] = None
 
     def drop_held(self, why: ClientError | None = None) -> bool:
-        """Fail the records that wait in their lanes; return True if there were any."""
+        """Fail the records that wait in their queues; return True if there were any."""
         self.seal()
         self._crowded.clear()
-        dropped = [lane.fail(why or ClientError(ClientError._PURGE_QUEUE)) for lane in self._lanes.values()]
+        dropped = [queue.fail(why or ClientError(ClientError._PURGE_QUEUE)) for queue in self._queues.values()]
         return any(dropped)
 
     def _not_stored(self, error: EventBusError) -> None:
@@ -330,11 +332,11 @@ class KafkaProducer:
 
     def _is_refused(self, batch: RecordBatch) -> None:
         """Schedule the end of direct sends to the partition of ``batch``. Called in any thread."""
-        self.loop.tell(partial(self._hold_behind, batch))
+        self.loop.tell(partial(self._hold_after, batch))
 
-    def _hold_behind(self, batch: RecordBatch) -> None:
+    def _hold_after(self, batch: RecordBatch) -> None:
         """Make later records wait for those of ``batch``; the topic's limits may have changed."""
-        self._lane(batch.topic, batch.partition).hold()
+        self._queue(batch.topic, batch.partition).hold()
         self._learn_limits(batch.topic)
 
     def _learn_limits(self, topic: str) -> None:
@@ -347,9 +349,9 @@ class KafkaProducer:
         finished = self._finished
         while finished:
             batch = finished.popleft()
-            lane = self._lane(batch.topic, batch.partition)
-            if not lane.settled(batch):
-                self.release(lane)
+            queue = self._queue(batch.topic, batch.partition)
+            if not queue.settled(batch):
+                self.release(queue)
                 continue
             failure = batch.first_failure
             if self.transactions is not None and not self.transactions.explain(batch):
@@ -363,10 +365,10 @@ class KafkaProducer:
                 self.transactions.failed(batch, failure, batch.error)
                 if is_of_batch(failure):
                     self._learn_limits(batch.topic)
-            if lane.is_waiting:
-                self.release(lane)
-        for lane in list(self._crowded):
-            self.release(lane)
+            if queue.is_waiting:
+                self.release(queue)
+        for queue in list(self._crowded):
+            self.release(queue)
 
     async def wait_for_room(self) -> None:
         if not self.is_full:
@@ -409,8 +411,8 @@ class KafkaProducer:
             self._refuse_for_a_while(client, error, count)
             return
         self.is_held = True
-        for lane in list(self._open):
-            lane.hold()
+        for queue in list(self._open):
+            queue.hold()
         logger.error(
             "the producer to kafka://%s failed (%s): another takes over. %d record(s) were on their way; whoever sent "
             "those that were not acknowledged is told", self.backend.settings.bootstrap, error.str(), count,
@@ -444,8 +446,8 @@ class KafkaProducer:
         for batch in self._pending:
             if batch.first_failure is None:
                 batch.lost_with = None
-        for lane in self._lanes.values():
-            self.release(lane)
+        for queue in self._queues.values():
+            self.release(queue)
 
     # life ------------------------------------------------------------------------------------------------------------
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
+from eventbus.backends.kafka.delivery_reports import ProduceArguments, is_of_batch
 from eventbus.backends.kafka.failures import client_error
 from eventbus.backends.kafka.limits import record_bytes, room_bytes
-from eventbus.backends.kafka.reports import Given, is_of_batch
 
 if TYPE_CHECKING:
-    from eventbus.backends.kafka.lane import Lane
+    from eventbus.backends.kafka.partition_queue import PartitionQueue
     from eventbus.backends.kafka.threads import Loop
 
 _UNSEALED = 1 << 62
-Outcome = tuple[Given, ClientError | None, Any]
+Outcome = tuple[ProduceArguments, ClientError | None, Any]
 
 
 class Slice:
@@ -38,21 +38,21 @@ class Slice:
         self._count = _UNSEALED
         self.outcomes: list[Outcome] = []
 
-    def reporter(self, given: Given) -> Callable[[ClientError | None, Any], None]:
+    def reporter(self, arguments: ProduceArguments) -> Callable[[ClientError | None, Any], None]:
         """Return the function that librdkafka calls with the outcome of a record."""
 
         def report(error: ClientError | None, message: Any) -> None:
-            self.outcomes.append((given, error, message))
-            self._look()
+            self.outcomes.append((arguments, error, message))
+            self._check_complete()
 
         return report
 
     def seal(self, count: int) -> None:
         """End the slice after ``count`` records were passed on."""
         self._count = count
-        self._look()
+        self._check_complete()
 
-    def _look(self) -> None:
+    def _check_complete(self) -> None:
         # The last report may come while the event loop seals the slice. Then both of them call, and `then` ignores the
         # second call.
         if len(self.outcomes) == self._count:
@@ -62,11 +62,11 @@ class Slice:
 class Slices:
     """The waiting records of one partition, and the slice that is in flight."""
 
-    def __init__(self, lane: Lane, loop: Loop) -> None:
-        self._lane = lane
+    def __init__(self, partition_queue: PartitionQueue, loop: Loop) -> None:
+        self._partition_queue = partition_queue
         self._loop = loop
-        self.queue: deque[Given] = deque()
-        self._again: deque[Given] = deque()
+        self.queue: deque[ProduceArguments] = deque()
+        self._again: deque[ProduceArguments] = deque()
         """Records of batches that were refused; they precede the queue."""
         self._in_flight: Slice | None = None
 
@@ -82,7 +82,7 @@ class Slices:
     def is_active(self) -> bool:
         return self.is_busy or self.is_holding
 
-    def repeat(self, refused: list[Given]) -> None:
+    def repeat(self, refused: list[ProduceArguments]) -> None:
         """Send the records of a refused batch again, each separately: the report is then about the record itself."""
         self._again.extend(refused)
 
@@ -99,24 +99,24 @@ class Slices:
         return True
 
     def _send_one(self, current: Slice, produce: Callable[..., None]) -> int:
-        if not _hand_over(current, self._again[0], produce):
+        if not _produce(current, self._again[0], produce):
             return 0
         self._again.popleft()
         return 1
 
     def _send_many(self, current: Slice, produce: Callable[..., None]) -> int:
-        left_bytes = room_bytes(self._lane.limits.max_batch_bytes)
+        left_bytes = room_bytes(self._partition_queue.limits.max_batch_bytes)
         count = 0
         while self.queue:
-            given = self.queue[0]
-            size_bytes = record_bytes(given[2], given[1], given[7])
-            is_alone = self._lane.is_alone(given)
+            arguments = self.queue[0]
+            size_bytes = record_bytes(arguments[2], arguments[1], arguments[7])
+            is_alone = self._partition_queue.is_alone(arguments)
             if count and (is_alone or size_bytes > left_bytes):
                 break
-            if not _hand_over(current, given, produce):
+            if not _produce(current, arguments, produce):
                 break
             self.queue.popleft()
-            self._lane.left(given)
+            self._partition_queue.release_bytes(arguments)
             count += 1
             left_bytes -= size_bytes
             if is_alone:
@@ -128,15 +128,15 @@ class Slices:
         if self._in_flight is not settled:
             return
         self._in_flight = None
-        is_repeated = len(settled.outcomes) > 1 and self._lane.may_repeat
-        refused: list[Given] = []
-        for given, error, message in settled.outcomes:
+        is_repeated = len(settled.outcomes) > 1 and self._partition_queue.may_repeat
+        refused: list[ProduceArguments] = []
+        for arguments, error, message in settled.outcomes:
             if is_repeated and error is not None and is_of_batch(error):
-                refused.append(given)
+                refused.append(arguments)
             else:
-                given[4](error, message)
+                arguments[4](error, message)
         self._again.extendleft(reversed(refused))
-        self._lane.go_on()
+        self._partition_queue.slice_settled()
 
     def fail(self, error: ClientError) -> bool:
         """Fail the waiting records; return True if there were any."""
@@ -145,16 +145,16 @@ class Slices:
         while self._again:
             self._again.popleft()[4](error, None)
         while self.queue:
-            given = self.queue.popleft()
-            self._lane.left(given)
-            given[4](error, None)
+            arguments = self.queue.popleft()
+            self._partition_queue.release_bytes(arguments)
+            arguments[4](error, None)
         return True
 
 
-def _hand_over(current: Slice, given: Given, produce: Callable[..., None]) -> bool:
-    report = current.reporter(given)
+def _produce(current: Slice, arguments: ProduceArguments, produce: Callable[..., None]) -> bool:
+    report = current.reporter(arguments)
     try:
-        produce(*given[:4], report, *given[5:])
+        produce(*arguments[:4], report, *arguments[5:])
     except BufferError:
         return False
     except KafkaException as failure:

@@ -22,10 +22,10 @@ import anyio
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
+from eventbus.backends.kafka.delivery_reports import FENCED, GIVEN_UP
 from eventbus.backends.kafka.failures import client_error, raised
 from eventbus.backends.kafka.group_metadata import pack_group_metadata
 from eventbus.backends.kafka.offset_text import to_commit
-from eventbus.backends.kafka.reports import FENCED, GIVEN_UP
 from eventbus.backends.kafka.threads import Worker
 from eventbus.errors import (
     EventBusError,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from eventbus.client.consuming.reading import Decoding
+from eventbus.client.consuming.fetch_buffer import RecordDecoder
 from eventbus.errors import TableError
 from eventbus.types import FetchedRecords
 from serdes import Serde, serde_for
@@ -35,7 +35,7 @@ class Format:
 
     def __init__(self, topic: str, key: Any, value: Any, serdes: Mapping[type, Serde]) -> None:
         """Raises TypeError for an annotation that no serde can read."""
-        self._needs = Decoding(key, value, serdes)
+        self._needs = RecordDecoder(key, value, serdes)
         self.key_serde = for_keys(serde_for(key, serdes))
         self.value_serde = serde_for(value, serdes)
         self.key = bind_decoder(self.key_serde, topic)

@@ -1,4 +1,4 @@
-"""Records that a consumer's thread has returned and that were not taken yet; those of paused partitions are buffered.
+"""Buffer records between the poll thread and the consumer, so that a paused partition keeps what was fetched for it.
 
 When a partition is paused, librdkafka drops the megabytes it has prefetched for it, and fetches them again when it is
 resumed. A runner pauses a partition whenever it has enough records for now, a hundred times a second. So librdkafka
@@ -15,13 +15,13 @@ from eventbus.backends.kafka.columns import joined
 from eventbus.types import FetchedRecords, TopicPartition
 
 _LONG_SECONDS = 5.0
-"""A partition that was paused for this long may as well be fetched again."""
+"""The records of a partition that was paused for longer may be dropped and fetched again."""
 _RECORD_BYTES = 100
 """The memory that Python needs for a record besides its bytes."""
 
 
-class Inbox:
-    """The buffered records of a consumer."""
+class PrefetchBuffer:
+    """The records that the poll thread has returned and the consumer has not taken yet."""
 
     def __init__(self, room_bytes: int, fetch_bytes: int) -> None:
         """``room_bytes``: the limit for buffered records of all partitions together. ``fetch_bytes``: the size of a
@@ -33,7 +33,7 @@ class Inbox:
         """The start of each pause, on the system's monotonic clock; the longest pause first."""
         self._buffered: dict[TopicPartition, list[FetchedRecords]] = {}
         self._buffered_bytes: dict[TopicPartition, int] = {}
-        self.kept_back: set[TopicPartition] = set()
+        self.paused_in_client: set[TopicPartition] = set()
         """Partitions that are paused in librdkafka."""
 
     def __bool__(self) -> bool:
@@ -99,7 +99,7 @@ class Inbox:
         """Drop everything about a partition that was revoked."""
         self.forget(where)
         self._paused.pop(where, None)
-        self.kept_back.discard(where)
+        self.paused_in_client.discard(where)
 
     # pauses ----------------------------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class Inbox:
             return False
         self._ready.extend(self._buffered.pop(where, ()))
         self._buffered_bytes.pop(where, None)
-        was_kept_back = where in self.kept_back
-        self.kept_back.discard(where)
+        was_kept_back = where in self.paused_in_client
+        self.paused_in_client.discard(where)
         return was_kept_back
 
     def overfull(self, arrived: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
@@ -148,7 +148,7 @@ class Inbox:
         for where in arrived:
             if where in self._paused and where not in found:
                 found[where] = None
-        self.kept_back |= found.keys()
+        self.paused_in_client |= found.keys()
         return found
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from eventbus.backends.kafka import inbox
-from eventbus.backends.kafka.inbox import Inbox
+from eventbus.backends.kafka import prefetch_buffer
+from eventbus.backends.kafka.prefetch_buffer import PrefetchBuffer
 from eventbus.types import FetchedRecords, TimestampType, TopicPartition
 
 pytestmark = pytest.mark.system
@@ -22,12 +22,12 @@ def records(where: TopicPartition, first: int, count: int = 10) -> FetchedRecord
     )  # fmt: skip
 
 
-def taken(box: Inbox) -> list[tuple[int, int]]:
+def taken(box: PrefetchBuffer) -> list[tuple[int, int]]:
     return [(one.partition, one.offsets[0]) for one in box.take()]
 
 
 def test_what_is_paused_is_put_by_and_comes_back_in_order() -> None:
-    box = Inbox(room_bytes=100_000, fetch_bytes=1)
+    box = PrefetchBuffer(room_bytes=100_000, fetch_bytes=1)
     box.add(records(A, 0))
     box.add(records(B, 0))
     box.pause(A)
@@ -42,7 +42,7 @@ def test_what_is_paused_is_put_by_and_comes_back_in_order() -> None:
 
 
 def test_pausing_and_resuming_twice_is_once() -> None:
-    box = Inbox(room_bytes=100_000, fetch_bytes=1)
+    box = PrefetchBuffer(room_bytes=100_000, fetch_bytes=1)
     box.add(records(A, 0))
     box.pause(A)
     box.pause(A)
@@ -51,7 +51,7 @@ def test_pausing_and_resuming_twice_is_once() -> None:
 
 
 def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
-    box = Inbox(room_bytes=3_000, fetch_bytes=1)
+    box = PrefetchBuffer(room_bytes=3_000, fetch_bytes=1)
     box.pause(A)
     box.add(records(A, 0))
     assert box.overfull([A]) == {}
@@ -64,21 +64,21 @@ def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
 
 
 def test_what_was_put_by_for_long_makes_room_for_what_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "_LONG_SECONDS", 0.0)
-    box = Inbox(room_bytes=1_500, fetch_bytes=1)
+    monkeypatch.setattr(prefetch_buffer, "_LONG_SECONDS", 0.0)
+    box = PrefetchBuffer(room_bytes=1_500, fetch_bytes=1)
     box.pause(A)
     box.add(records(A, 100))
-    monkeypatch.setattr(inbox, "_LONG_SECONDS", 1_000.0)
+    monkeypatch.setattr(prefetch_buffer, "_LONG_SECONDS", 1_000.0)
     box.pause(B)
     box.add(records(B, 0))
-    monkeypatch.setattr(inbox, "_LONG_SECONDS", 0.0)
+    monkeypatch.setattr(prefetch_buffer, "_LONG_SECONDS", 0.0)
     assert box.overfull([B])[A] == 100, "it is fetched again from there"
     assert box.first_offset(A) is None
     assert box.resume(A) and not box
 
 
 def test_a_partition_that_is_given_up_leaves_nothing() -> None:
-    box = Inbox(room_bytes=500, fetch_bytes=1)
+    box = PrefetchBuffer(room_bytes=500, fetch_bytes=1)
     box.pause(A)
     box.add(records(A, 0))
     box.overfull([A])
@@ -91,7 +91,7 @@ def test_a_partition_that_is_given_up_leaves_nothing() -> None:
 
 
 def test_all_are_paused_only_where_there_is_something_to_pause() -> None:
-    box = Inbox(room_bytes=500, fetch_bytes=1)
+    box = PrefetchBuffer(room_bytes=500, fetch_bytes=1)
     assert not box.are_paused([])
     box.pause(A)
     assert box.are_paused([A]) and not box.are_paused([A, B])
@@ -99,7 +99,7 @@ def test_all_are_paused_only_where_there_is_something_to_pause() -> None:
 
 def test_parts_of_a_partition_are_joined_up_to_the_size_of_a_fetch() -> None:
     """A busy handler had one transaction for each poll, of about three records, and never caught up."""
-    box = Inbox(room_bytes=100_000, fetch_bytes=5_000)  # of two parts
+    box = PrefetchBuffer(room_bytes=100_000, fetch_bytes=5_000)  # of two parts
     box.pause(A)
     for first in (0, 10, 20, 40):
         box.add(records(A, first))
@@ -115,7 +115,7 @@ def test_parts_of_a_partition_are_joined_up_to_the_size_of_a_fetch() -> None:
 
 
 def test_headers_stay_with_their_records_when_parts_are_joined() -> None:
-    box = Inbox(room_bytes=100_000, fetch_bytes=50_000)
+    box = PrefetchBuffer(room_bytes=100_000, fetch_bytes=50_000)
     box.add(records(A, 0, 1))
     box.add(msgspec.structs.replace(records(A, 1, 1), headers=[(("a", b"1"),)]))
     [found] = box.take()

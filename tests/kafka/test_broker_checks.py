@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import KafkaError as ClientError
 
 from eventbus.backends.clock import RealTimers
+from eventbus.backends.kafka.broker_checks import BrokerChecks
 from eventbus.backends.kafka.settings import read_settings
 from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.tokens import Tokens
-from eventbus.backends.kafka.watch import ClusterWatch
 from eventbus.backends.kafka.wire import Connection
 from eventbus.errors import CoordinatorNotAvailable
 
@@ -29,7 +29,7 @@ def test_a_refusal_is_said_once_from_whichever_loop(kind: str, caplog: pytest.Lo
 
 
 async def _refused() -> None:
-    watch = ClusterWatch(read_settings("127.0.0.1:1", {}), RealTimers())
+    watch = BrokerChecks(read_settings("127.0.0.1:1", {}), RealTimers())
     watch.start()
     said = anyio.Event()
     error = ClientError(ClientError._AUTHENTICATION, "sasl_ssl://b:9093/1: Authentication failed: expired")

@@ -1,4 +1,4 @@
-"""Records that a consumer has fetched and not yet returned, and the list that `poll` returns."""
+"""Buffer the records that a consumer has fetched until `poll` returns them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ConsumerRecords(list[ConsumerRecord[KeyT, ValueT]], Generic[KeyT, ValueT])
         return {record.topic_partition: OffsetAndMetadata(record.next_offset) for record in self}
 
 
-class Decoding:
+class RecordDecoder:
     """Decodes keys and values as the consumer's types."""
 
     def __init__(self, key: Any, value: Any, serdes: Mapping[type, Serde] | None) -> None:
@@ -153,10 +153,10 @@ def _is_permanent(error: Exception) -> bool:
     return isinstance(error, EventBusError) and not error.retriable
 
 
-class Prefetched:
+class FetchBuffer:
     """Records fetched ahead of `poll`, and the offsets of those it has returned."""
 
-    def __init__(self, decoding: Decoding, restoring: Restoring) -> None:
+    def __init__(self, decoding: RecordDecoder, restoring: Restoring) -> None:
         self._decoding = decoding
         self._restoring = restoring
         self._chunks: deque[_Chunk] = deque()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventbus.backends.base import ConsumerConfig
-from eventbus.backends.kafka.beginnings import Beginnings
+from eventbus.backends.kafka.start_positions import StartPositions
 from eventbus.errors import EventBusError, NoCommittedOffset, OffsetOutOfRange, error_for_code
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
@@ -32,10 +32,10 @@ class Cluster:
         return {OTHER: OffsetAndMetadata(3)}, {DENIED: error_for_code(29, "denied")}
 
 
-def beginnings(start: Any) -> tuple[Beginnings, Any]:
+def beginnings(start: Any) -> tuple[StartPositions, Any]:
     cluster: Any = Cluster()
-    found = Beginnings(cluster, ConsumerConfig(group="g", start=start))
-    found.know(dict.fromkeys(("gone", "denied", "good", "other"), 1))
+    found = StartPositions(cluster, ConsumerConfig(group="g", start=start))
+    found.set_partition_counts(dict.fromkeys(("gone", "denied", "good", "other"), 1))
     return found, cluster
 
 
@@ -44,7 +44,7 @@ def test_errors_of_single_partitions_leave_the_others_their_beginning() -> None:
     result = found.offsets(member, [DENIED, GONE, GOOD, OTHER], {})
     assert result.offsets == {GOOD: 7, OTHER: 3}, "a refusal to look is not taken for 'never committed'"
     assert {where: error.topic_partition for where, error in result.errors.items()} == {DENIED: DENIED, GONE: GONE}
-    assert found.at_once(member, [DENIED, GONE, GOOD, OTHER]) == {GOOD: 7, OTHER: 3}
+    assert found.known_offsets(member, [DENIED, GONE, GOOD, OTHER]) == {GOOD: 7, OTHER: 3}
 
 
 def test_start_none_concerns_the_partitions_without_a_commit() -> None:

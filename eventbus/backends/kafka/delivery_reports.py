@@ -23,10 +23,10 @@ logger = logging.getLogger("eventbus.producer")
 
 Report = Callable[[ClientError | None, Any], None]
 """Called with (error, message): without a message if librdkafka never had the record."""
-Given = tuple[str, bytes | None, bytes | None, int, Report, None, int, "list[Any] | None"]
+ProduceArguments = tuple[str, bytes | None, bytes | None, int, Report, None, int, "list[Any] | None"]
 """The arguments of librdkafka's ``produce``, in its order; positional, because names cost a third of the call."""
 
-_NOT_TOLD = -1
+_PENDING = -1
 """Used as an offset before the outcome is known."""
 NOT_ALLOWED = frozenset(
     (
@@ -73,8 +73,18 @@ class RecordBatch(BatchDelivery):
     """
 
     __slots__ = (
-        "cause", "finished", "first_failure", "is_direct", "is_sealed", "lost_with", "may_repeat", "refused",
-        "some_offset", "timestamp_ms", "told", "transaction",
+        "cause",
+        "finished",
+        "first_failure",
+        "is_direct",
+        "is_sealed",
+        "lost_with",
+        "may_repeat",
+        "refused",
+        "reported",
+        "some_offset",
+        "timestamp_ms",
+        "transaction",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, home: object, finished: Callable[[RecordBatch], object]) -> None:
@@ -82,7 +92,7 @@ class RecordBatch(BatchDelivery):
         self.finished = finished
         """Called with the last report, in its thread."""
         self.is_sealed = False
-        self.told: list[None] = []
+        self.reported: list[None] = []
         """Its length is the number of reports: appending to a list is the only way to count in two threads."""
         self.some_offset = -1
         """The offset at which one of its records was stored; -1: none."""
@@ -97,26 +107,26 @@ class RecordBatch(BatchDelivery):
         """True if librdkafka has its records in a sequence with others; False: they are sent slice by slice."""
         self.may_repeat: Callable[[RecordBatch], object] | None = None
         """Called, in any thread, when some of its records may be valid and must be sent again. None: not possible."""
-        self.refused: list[Given] = []
+        self.refused: list[ProduceArguments] = []
         """The records to send again, in order."""
         self.timestamp_ms = 0
         """The timestamp of all records without a handle."""
 
-    def tell(self, error: ClientError | None, message: Message) -> None:
+    def report(self, error: ClientError | None, message: Message) -> None:
         """Record the outcome of a record without a handle."""
         if error is not None:
-            if not self.is_refused(error, message, self.tell, self.timestamp_ms, ()):
+            if not self.is_refused(error, message, self.report, self.timestamp_ms, ()):
                 self.first_failure = self.first_failure or error
         elif self.some_offset < 0:
             offset = message.offset()
             self.some_offset = -1 if offset is None else offset
-        told = self.told
-        told.append(None)
-        if self.is_sealed and len(told) == self.count:
+        reported = self.reported
+        reported.append(None)
+        if self.is_sealed and len(reported) == self.count:
             self.finished(self)
 
     def is_refused(
-        self, error: ClientError, message: Message | None, tell: Report, timestamp_ms: int, headers: Headers
+        self, error: ClientError, message: Message | None, report: Report, timestamp_ms: int, headers: Headers
     ) -> bool:
         """True if the record is sent again, because the error may be that of another record in its batch.
 
@@ -130,7 +140,7 @@ class RecordBatch(BatchDelivery):
                 message.value(),
                 message.key(),
                 self.partition,
-                tell,
+                report,
                 None,
                 timestamp_ms,
                 list(headers) or None,
@@ -140,11 +150,11 @@ class RecordBatch(BatchDelivery):
             self.may_repeat(self)
         return True
 
-    def take_refused(self) -> list[Given]:
+    def take_refused(self) -> list[ProduceArguments]:
         """Return the records to send again, whose outcome is open. Called in the event loop after the last report."""
         refused, self.refused = self.refused, []
         self.is_direct = False
-        del self.told[len(self.told) - len(refused) :]
+        del self.reported[len(self.reported) - len(refused) :]
         return refused
 
     def seal(self) -> None:
@@ -156,7 +166,7 @@ class RecordBatch(BatchDelivery):
     @property
     def open_count(self) -> int:
         """The number of records without an outcome."""
-        return self.count - len(self.told)
+        return self.count - len(self.reported)
 
     def finish(self) -> None:
         """Set the outcome and wake waiting tasks; in the event loop."""
@@ -188,12 +198,12 @@ class RecordBatch(BatchDelivery):
 class RecordDelivery(Delivery):
     """The handle of a record. Some records of a batch may fail, and their offsets need not be consecutive."""
 
-    offset: int | None = _NOT_TOLD
+    offset: int | None = _PENDING
     """None if the offset is unknown, with acks=0."""
     failure: ClientError | None = None
     headers: Headers = ()
 
-    def tell(self, error: ClientError | None, message: Message) -> None:
+    def report(self, error: ClientError | None, message: Message) -> None:
         """Record the outcome. The hot path of `send_nowait`, once the record is stored."""
         batch: Any = self.batch
         if error is None:
@@ -203,12 +213,12 @@ class RecordDelivery(Delivery):
                 self.timestamp_ms = time_ms
             if batch.some_offset < 0 and offset is not None:
                 batch.some_offset = offset
-        elif not batch.is_refused(error, message, self.tell, self.timestamp_ms, self.headers):
+        elif not batch.is_refused(error, message, self.report, self.timestamp_ms, self.headers):
             self.failure = error
             batch.first_failure = batch.first_failure or error
-        told = batch.told
-        told.append(None)
-        if batch.is_sealed and len(told) == batch.count:
+        reported = batch.reported
+        reported.append(None)
+        if batch.is_sealed and len(reported) == batch.count:
             batch.finished(batch)
 
     def exception(self) -> EventBusError | None:
@@ -217,7 +227,7 @@ class RecordDelivery(Delivery):
             return None
         if self.failure is not None:
             return batch.error_of(self.failure)
-        return batch.error if self.offset == _NOT_TOLD else None  # dropped, or still open
+        return batch.error if self.offset == _PENDING else None  # dropped, or still open
 
     def result(self) -> RecordMetadata:
         batch = self.batch

@@ -105,15 +105,15 @@ class PollRequest:
         self.is_wanted = True
 
 
-class Member:
-    """A librdkafka consumer in its thread. Only methods that say so may be called from the event loop."""
+class PollThread:
+    """A librdkafka consumer and its thread. Only methods that are documented so may be called from the event loop."""
 
     def __init__(
         self,
         settings: dict[str, Any],
         config: ConsumerConfig,
         loop: Loop,
-        place: Callable[[Member, list[TopicPartition]], dict[TopicPartition, int]],
+        place: Callable[[PollThread, list[TopicPartition]], dict[TopicPartition, int]],
         *,
         is_cooperative: bool,
     ) -> None:

@@ -1,5 +1,4 @@
-"""Detect brokers that do not answer: logged once at the beginning and once at the end, however often librdkafka reports
-it.
+"""Check brokers that do not answer, and log each outage once when it begins and once when it ends.
 
 Each client's threads report each broker repeatedly. A report only triggers a check of the broker, with our own
 connection.
@@ -18,7 +17,7 @@ import anyio
 from confluent_kafka import KafkaError as ClientError
 
 from eventbus.backends.clock import Timers
-from eventbus.backends.kafka.counts import Counts
+from eventbus.backends.kafka.client_statistics import LatestStatistics
 from eventbus.backends.kafka.settings import ClientSettings, Listener
 from eventbus.backends.kafka.threads import Loop
 from eventbus.backends.kafka.wire import Address, Connection
@@ -35,15 +34,15 @@ _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)[/:]")
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-class ClusterWatch:
+class BrokerChecks:
     """The brokers of one backend, and the reports and statistics of its clients."""
 
     def __init__(self, settings: ClientSettings, timers: Timers) -> None:
         self._settings = settings
         self._timers = timers
         self._name = f"kafka://{settings.bootstrap}"
-        self.counts = Counts(time.monotonic, 3 * settings.statistics_seconds + 1)
-        self.listener = Listener(self._on_error, self.counts.hear)
+        self.statistics = LatestStatistics(time.monotonic, 3 * settings.statistics_seconds + 1)
+        self.listener = Listener(self._on_error, self.statistics.store)
         self._brokers: dict[Address, int] = {}
         """The brokers in the cluster's latest metadata."""
         self._suspects: set[Address] = set()
@@ -55,18 +54,18 @@ class ClusterWatch:
         self._refused: dict[str, float] = {}
         """Texts of refusals, with the time when they were logged."""
         self._loop: Loop | None = None
-        self._complaint = anyio.Event()
+        self._reported_error = anyio.Event()
 
     def start(self) -> None:
         """Prepare in the event loop in which `run` will be called."""
         self._loop = Loop()
-        self._complaint = anyio.Event()
+        self._reported_error = anyio.Event()
         self._suspects.clear()
         self._away.clear()
         self._reported.clear()
         self._all_are_suspect = False
 
-    def know(self, brokers: Mapping[int, Address]) -> None:
+    def set_brokers(self, brokers: Mapping[int, Address]) -> None:
         """Set the brokers that the cluster has now."""
         self._brokers = {address: number for number, address in brokers.items()}
 
@@ -83,7 +82,7 @@ class ClusterWatch:
         """True if no broker answers."""
         return bool(self._reported) and self._reported >= self._brokers.keys()
 
-    # what clients complain of ----------------------------------------------------------------------------------------
+    # error reports of clients ----------------------------------------------------------------------------------------
 
     def _on_error(self, error: ClientError) -> None:
         """Handle an error report, in a thread of librdkafka."""
@@ -99,7 +98,7 @@ class ClusterWatch:
         if found is not None:
             self._suspects.add((found[1].strip("[]"), int(found[2])))
         self._all_are_suspect |= error.code() == ClientError._ALL_BROKERS_DOWN
-        self._complaint.set()
+        self._reported_error.set()
 
     def _log_refusal(self, text: str) -> None:
         """Log a refusal of credentials or certificates that were accepted before: a person must act."""
@@ -109,13 +108,13 @@ class ClusterWatch:
             self._refused[plain] = now
             logger.error("%s lets this process in no more: %s", self._name, text)
 
-    # looking ---------------------------------------------------------------------------------------------------------
+    # checks ----------------------------------------------------------------------------------------------------------
 
     async def run(self, in_thread: InThread) -> None:
         """Check reported brokers until they answer; runs as a task of the backend."""
         while True:
-            await self._complaint.wait()
-            self._complaint = anyio.Event()
+            await self._reported_error.wait()
+            self._reported_error = anyio.Event()
             while await self._check_suspects(in_thread):
                 await self._timers.sleep(_LOOK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The records sent to one partition, until librdkafka has them."""
+"""Queue the records of one partition until librdkafka has accepted them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
 from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.kafka.delivery_reports import ProduceArguments, RecordBatch, RecordDelivery, Report
 from eventbus.backends.kafka.limits import NEVER_MS, UNKNOWN
-from eventbus.backends.kafka.reports import Given, RecordBatch, RecordDelivery, Report
 from eventbus.backends.kafka.slices import Slices
 from eventbus.errors import BufferExhausted, ConfigError
 from eventbus.types import Headers, RecordMetadata
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 RECORD_OVERHEAD_BYTES = 128
 """An upper limit for the lengths and deltas of one record, and its batch's header."""
-_LOOK_MASK = 0xFF
+_CHECK_MASK = 0xFF
 """Within a batch, the event loop checks the reports at every 256th record."""
 
 
-class Lane:
-    """Keeps the order of a partition's records, also if librdkafka cannot accept them yet: then they are held here."""
+class PartitionQueue:
+    """The records of one partition, in order. Records that librdkafka cannot accept yet are held in this queue."""
 
     __slots__ = (
         "_batch",
@@ -86,15 +86,15 @@ class Lane:
             packed = list(headers)
             delivery.headers = headers
         try:
-            self._produce(self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
+            self._produce(self.topic, value, key, self.partition, delivery.report, None, timestamp_ms, packed)
         except (BufferError, KafkaException) as failure:
-            batch = self._not_taken(failure, key, value, timestamp_ms)
+            batch = self._refused(failure, key, value, timestamp_ms)
             count = batch.count + 1
             delivery = RecordDelivery(batch, count, timestamp_ms, headers=headers)
-            self._hold(self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
+            self._hold(self.topic, value, key, self.partition, delivery.report, None, timestamp_ms, packed)
         batch.count = count
-        if not count & _LOOK_MASK:
-            self._producer.look()
+        if not count & _CHECK_MASK:
+            self._producer.check_reports()
         return delivery
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
@@ -116,12 +116,12 @@ class Lane:
         try:
             self._produce(self.topic, value, key, self.partition, self._report, None, timestamp_ms, None)
         except (BufferError, KafkaException) as failure:
-            batch = self._not_taken(failure, key, value, timestamp_ms)
+            batch = self._refused(failure, key, value, timestamp_ms)
             self._hold(self.topic, value, key, self.partition, self._report, None, timestamp_ms, None)
         count = batch.count + 1
         batch.count = count
-        if not count & _LOOK_MASK:
-            self._producer.look()
+        if not count & _CHECK_MASK:
+            self._producer.check_reports()
         return batch
 
     async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
@@ -141,7 +141,7 @@ class Lane:
         batch = self._producer.open_batch(self)
         self._batch = batch
         batch.timestamp_ms = self._together_ms = timestamp_ms
-        self._report = batch.tell
+        self._report = batch.report
         self.limits = self._producer.limits(self.topic)
         self._first_ms, self._last_ms = self._producer.accepted_times(self.limits)
         if self.limits.needs_key:
@@ -158,11 +158,11 @@ class Lane:
     def _has_small_batches(self) -> bool:
         return self.limits.max_batch_bytes < self._producer.batch_bytes
 
-    def _not_taken(
+    def _refused(
         self, failure: BufferError | KafkaException, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> RecordBatch:
         """Raise, or return a batch whose records wait."""
-        self._producer.not_taken(self, failure, value, key)
+        self._producer.refused(self, failure, value, key)
         return self._open_slow(timestamp_ms)
 
     def _open_slow(self, timestamp_ms: int) -> RecordBatch:
@@ -187,9 +187,9 @@ class Lane:
             return self._open_slow(timestamp_ms)
         return batch
 
-    def is_alone(self, given: Given) -> bool:
+    def is_alone(self, arguments: ProduceArguments) -> bool:
         """True if brokers may refuse the record for its timestamp or its missing key: it must not share a batch."""
-        return self._may_be_refused(given[2], given[6])
+        return self._may_be_refused(arguments[2], arguments[6])
 
     def _may_be_refused(self, key: bytes | None, timestamp_ms: int) -> bool:
         if self.limits.needs_key and key is None:
@@ -217,9 +217,9 @@ class Lane:
         self._is_slowed = True
         self.seal()
 
-    def _hold(self, *given: Any) -> None:
-        self._producer.hold_bytes(size_bytes_of(given))
-        self._slices.queue.append(given)
+    def _hold(self, *arguments: Any) -> None:
+        self._producer.hold_bytes(size_bytes_of(arguments))
+        self._slices.queue.append(arguments)
 
     def settled(self, batch: RecordBatch) -> bool:
         """Handle a batch whose records are all reported. Return False if some of them are sent again first."""
@@ -244,11 +244,11 @@ class Lane:
             self._is_slowed = False
         return True
 
-    def left(self, given: Given) -> None:
+    def release_bytes(self, arguments: ProduceArguments) -> None:
         """Count a waiting record that was passed on or dropped."""
-        self._producer.held_bytes -= size_bytes_of(given)
+        self._producer.held_bytes -= size_bytes_of(arguments)
 
-    def go_on(self) -> None:
+    def slice_settled(self) -> None:
         """Continue after a slice is settled."""
         self._producer.release(self)
 
@@ -263,9 +263,9 @@ class Lane:
         return self._slices.fail(error)
 
 
-def size_bytes_of(given: Given) -> int:
+def size_bytes_of(arguments: ProduceArguments) -> int:
     """Return the buffer space that a record needs."""
-    return len(given[1] or b"") + len(given[2] or b"")
+    return len(arguments[1] or b"") + len(arguments[2] or b"")
 
 
 def _ignore(*_: object, **__: object) -> None:

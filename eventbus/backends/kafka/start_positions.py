@@ -1,5 +1,4 @@
-"""The position at which a consumer begins to read a partition. Everything here blocks, and runs in the consumer's
-thread."""
+"""Find the offset at which a consumer starts to read a partition. All calls block, and run in the poll thread."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
-from eventbus.backends.kafka.member import Member
+from eventbus.backends.kafka.poll_thread import PollThread
 from eventbus.errors import EventBusError, NoCommittedOffset, OffsetOutOfRange
 from eventbus.types import TopicPartition
 
@@ -21,14 +20,14 @@ _STABLE_SECONDS = 1.0
 """How long to wait for a transaction that is about to commit offsets; then they are requested again later."""
 
 
-class Beginning(NamedTuple):
-    """The offsets at which to begin, and the errors of the other partitions."""
+class StartOffsets(NamedTuple):
+    """The start offsets, and the errors of the partitions without one."""
 
     offsets: dict[TopicPartition, int]
     errors: dict[TopicPartition, EventBusError]
 
 
-class Beginnings:
+class StartPositions:
     """Determines a consumer's start positions: the group's committed offsets, else by ``start``."""
 
     def __init__(self, backend: KafkaBackend, config: ConsumerConfig) -> None:
@@ -37,25 +36,27 @@ class Beginnings:
         self._known: dict[str, int] = {}
         """Topics and their partition counts at the subscription: later partitions are read from their beginning."""
 
-    def know(self, counts: Mapping[str, int]) -> None:
-        """Remember these counts, or for topics that were already read, the earlier counts."""
+    def set_partition_counts(self, counts: Mapping[str, int]) -> None:
+        """Store the partition counts of subscribed topics. The count of a topic read before stays."""
         self._known = {topic: self._known.get(topic, count) for topic, count in counts.items()}
 
-    def at_once(self, member: Member, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets that are known now. The other partitions are tried again, and may raise then."""
+    def known_offsets(self, member: PollThread, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the start offsets that can be found now. The caller retries the other partitions later."""
         try:
             return self.offsets(member, partitions, {}).offsets
         except EventBusError as error:
             logger.debug("where to begin in %s is not known yet: %s", partitions, error)
             return {}
 
-    def offsets(self, member: Member, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int]) -> Beginning:
+    def offsets(
+        self, member: PollThread, fresh: list[TopicPartition], passed: Mapping[TopicPartition, int]
+    ) -> StartOffsets:
         """Return where to begin in new partitions, and in those whose position (``passed``) is out of range.
 
         The errors are NoCommittedOffset and OffsetOutOfRange with ``start="none"``, and those of the partition's
         leader. Raises an error of the whole group.
         """
-        result = Beginning({}, {})
+        result = StartOffsets({}, {})
         if self._config.start == "none":
             for where, position in passed.items():
                 result.errors[where] = OffsetOutOfRange(
@@ -75,13 +76,13 @@ class Beginnings:
             error.topic_partition = where
         return result
 
-    def again(self, partitions: list[TopicPartition]) -> Beginning:
+    def offsets_after_recreation(self, partitions: list[TopicPartition]) -> StartOffsets:
         """Return where to begin in topics that were deleted and created again since this consumer began.
 
         Committed offsets belong to the old topics. All records were sent since this consumer began, so
         ``start="latest"`` means all of them, as for a partition that was added.
         """
-        result = Beginning({}, {})
+        result = StartOffsets({}, {})
         match self._config.start:
             case "none":
                 for where in partitions:
@@ -102,13 +103,13 @@ class Beginnings:
         old records."""
         return where.partition >= self._known.get(where.topic, 0)
 
-    def _list(self, at: Mapping[TopicPartition, int], result: Beginning) -> None:
+    def _list(self, at: Mapping[TopicPartition, int], result: StartOffsets) -> None:
         offsets, errors = self._backend.offsets_in_thread(at, self._config.isolation)
         result.offsets.update(offsets)
         result.errors.update(errors)
 
-    def _reset(self, partitions: list[TopicPartition], result: Beginning) -> None:
-        """Begin where ``start=`` specifies."""
+    def _reset(self, partitions: list[TopicPartition], result: StartOffsets) -> None:
+        """Add the offsets that ``start=`` specifies."""
         match self._config.start:
             case "none":
                 for where in partitions:

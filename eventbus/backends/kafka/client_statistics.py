@@ -82,8 +82,8 @@ class _Client(msgspec.Struct):
 _read = msgspec.json.Decoder(_Client).decode
 
 
-class Counts:
-    """The last text of each client, parsed on request. Texts of closed clients expire."""
+class LatestStatistics:
+    """The latest statistics of each client, parsed on request. Those of closed clients expire."""
 
     def __init__(self, clock: Callable[[], float], keep_seconds: float) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class Counts:
         self._lock = threading.Lock()
         self._texts: dict[str, tuple[float, str]] = {}
 
-    def hear(self, text: str) -> None:
+    def store(self, text: str) -> None:
         """Store a text; called in a thread of librdkafka."""
         found = _NAME.search(text, 0, 1_000)
         now = self._clock()
