@@ -381,6 +381,14 @@ def test_interrupted_at_many_turns(name: str) -> None:
     run_the_same("trio", trials, KINDS[name], every_turn(24))
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_last_commit_after_a_cancel_begins_no_record(backend: str) -> None:
+    """The commit makes room for records of other keys, but the workers' task group has ended."""
+    acts = [(f"cancel at turn {turn}", functools.partial(at_turn, turn, cancel)) for turn in range(10)]
+    run_the_same(backend, trials, KINDS["by_key_producer"], acts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", KINDS)

@@ -224,12 +224,14 @@ class Runner:
                         self._driver_tasks.start_soon(self._outlive_no_thread)
                     if workers is not None:
                         workers.start(self._driver_tasks)
-                    with self._poll_scope:
-                        await self._poll()
-                    self._close_drivers()
-                    await self._drain()
-                    if workers is not None:
-                        workers.close()
+                    try:
+                        with self._poll_scope:
+                            await self._poll()
+                        self._close_drivers()
+                        await self._drain()
+                    finally:
+                        if workers is not None:
+                            workers.close()
                     self._drained.set()
                 background.cancel_scope.cancel()
             is_cancelled = self._deadline_seconds == 0

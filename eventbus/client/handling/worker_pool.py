@@ -52,7 +52,7 @@ class WorkerPool:
         self._tasks = tasks
 
     def close(self) -> None:
-        """End the workers, once all partitions are finished."""
+        """End the workers, and start no others: all partitions are finished, or the handler is cancelled."""
         self._closing = True
         for worker in self._idle:
             worker.wake.set()
@@ -64,6 +64,8 @@ class WorkerPool:
 
     def _wake_another(self) -> None:
         assert self._tasks is not None
+        if self._closing:  # the last commit makes room for calls, but the task group of the workers has ended
+            return
         if self._idle:
             self._idle.pop().wake.set()
         elif len(self._all) < self.concurrency:
