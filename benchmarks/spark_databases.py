@@ -37,10 +37,10 @@ def _landed(url: str, batches: list[Any]) -> list[float]:
     import pyarrow.parquet as pq
 
     from spark_sinks.targets.choose import open_target
-    from spark_sinks.targets.target import Batch, Founding, StagedFile
+    from spark_sinks.targets.target import Batch, NewTable, StagedFile
 
     target = open_target(f"{url}#landed")
-    target.open(Founding("orders", upsert=(_KEY,)), 0)
+    target.open(NewTable("orders", upsert=(_KEY,)), 0)
     taken: list[float] = []
     for rows in batches:
         path = Path(target.stage_directory()) / "0.staged"

@@ -3,7 +3,7 @@
 ``spark_session()`` needs no installed Java, ``format("eventbus")`` reads a log directory with the columns of Spark's
 Kafka source, and `land` makes a table of a topic. Importing this package does not import pyspark.
 
-- ``landing``, ``together``, ``running``, ``tasks``, ``stage``, ``frames``: `land`
+- ``landing``, ``landing_runs``, ``running``, ``tasks``, ``stage``, ``frames``: `land`
 - ``source``: ``format("eventbus")``
 - ``decoding``: values to columns
 - ``targets``: the tables; each keeps the offsets at which the next run resumes (the account)

@@ -26,6 +26,7 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
 from spark_sinks.frames import Frames
 from spark_sinks.java.jvm import require_pyspark
+from spark_sinks.landing_runs import run_all
 from spark_sinks.partitions import check_key_columns, check_partition_columns
 from spark_sinks.running import LandProgress, Limits, Running
 from spark_sinks.shape import COORDINATES, DATE, KEY
@@ -34,8 +35,7 @@ from spark_sinks.source.origin import Origin
 from spark_sinks.source.origins import open_origin, topics_of
 from spark_sinks.targets.choose import TargetOptions, is_database, open_target
 from spark_sinks.targets.place import below
-from spark_sinks.targets.target import Founding
-from spark_sinks.together import run_all
+from spark_sinks.targets.target import NewTable
 
 if TYPE_CHECKING:
     import msgspec
@@ -218,7 +218,7 @@ def _land(
                 own_frames.check_time(planned)
                 check_key_columns(upsert_by, planned)
                 check_partition_columns(own_frames.layout.partition_by if own_frames.are_direct else (), planned)
-            founding = Founding(
+            new_table = NewTable(
                 topic,
                 own_frames.layout.partition_by,
                 upsert_by,
@@ -226,9 +226,9 @@ def _land(
                 starting_point(origin, starting_offsets) if target.state() is None else {},
                 origin.topic_id(),
             )
-            state = target.open(founding, time.time_ns() // 1_000_000)
+            state = target.open(new_table, time.time_ns() // 1_000_000)
             stack.callback(target.close)
-            running = runs[topic] = Running(origin, values, target, founding, state, own_frames, limits, progress)
+            running = runs[topic] = Running(origin, values, target, new_table, state, own_frames, limits, progress)
             running.check_kept()
             if not running.exists():
                 _warn_of_absence(origin, url)

@@ -42,8 +42,8 @@ from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
 from spark_sinks.stage import joined
 from spark_sinks.targets.files import disk_errors
-from spark_sinks.targets.founding import check_founding
-from spark_sinks.targets.target import Batch, Founding, SinkState, Target
+from spark_sinks.targets.table_creation import check_new_table
+from spark_sinks.targets.target import Batch, NewTable, SinkState, Target
 from spark_sinks.tasks import (
     FIT,
     REJECTED,
@@ -111,7 +111,7 @@ class Running:
         origin: Origin,
         values: Values,
         target: Target,
-        founding: Founding,
+        new_table: NewTable,
         state: SinkState,
         frames: Frames,
         limits: Limits,
@@ -120,7 +120,7 @@ class Running:
         self._origin = origin
         self._values = values
         self._target = target
-        self._founding = founding
+        self._founding = new_table
         self.state = state
         self._frames = frames
         self._limits = limits
@@ -278,7 +278,7 @@ class Running:
         written = self._written(frame, ahead)
         self._check_rejected(written)
         # After the batch was read: a topic that is created again between this check and the commit is not in it.
-        check_founding(self.table, self.state, self._founding._replace(topic_id=self._origin.topic_id()))
+        check_new_table(self.table, self.state, self._founding._replace(topic_id=self._origin.topic_id()))
         files, rejected = written.files()
         batch = Batch(ahead, joined(files, self._frames.layout.compression), rejected, written.columns)
         self.state = self._target.commit(batch, time.time_ns() // 1_000_000)

@@ -115,7 +115,7 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def run_standalone(args: argparse.Namespace) -> int:
-    from eventbus.cli.running.codes import by_signal
+    from eventbus.cli.running.exit_codes import by_signal
     from eventbus.cli.running.logs import LifeAsNotes
     from eventbus.cli.running.service import stopped_in_startup
     from eventbus.cli.running.startup import Startup, StoppedInStartup
@@ -140,7 +140,7 @@ async def _run(bus: EventBus, connectors: Connectors, once: bool, startup: Start
     """Return the exit code. A signal is a clean end at any time: what is at work is finished, or was not begun."""
     import anyio
 
-    from eventbus.cli.running.codes import by_signal
+    from eventbus.cli.running.exit_codes import by_signal
     from eventbus.cli.running.service import stopped_in_startup
 
     interrupted = False

@@ -19,7 +19,7 @@ from eventbus.errors import ConfigError, EventBusError
 
 if TYPE_CHECKING:
     from eventbus import EventBus
-    from eventbus.cli.running.line import Worker
+    from eventbus.cli.running.control_channel import WorkerChannel
     from eventbus.cli.running.startup import Startup
 
 _PACKAGE = Path(__file__).parent.parent
@@ -95,10 +95,10 @@ def run_service(args: argparse.Namespace) -> int:
             if not logs:
                 stack.enter_context(LifeAsNotes(out))
             return _supervise(args)
-        from eventbus.cli.running.line import Worker
+        from eventbus.cli.running.control_channel import WorkerChannel
 
         startup = stack.enter_context(Startup())
-        worker = Worker.of_environment()
+        worker = WorkerChannel.of_environment()
         notes = LifeAsNotes(out, prefix="" if worker is None else worker.prefix)
         if not logs:
             stack.enter_context(notes)
@@ -126,11 +126,11 @@ def _check(args: argparse.Namespace) -> None:
     if args.health_host is not None and args.health_port is None:
         raise UsageError(f"{args.program}: --health-host needs --health-port")
     if args.reload or workers > 1:
-        from eventbus.cli.running.processes import check_system
+        from eventbus.cli.running.worker_processes import check_system
 
         check_system()
     if args.reload:
-        from eventbus.cli.running.watching import check_watching
+        from eventbus.cli.running.file_changes import check_watching
 
         check_watching(args.reload_dir or ["."])
     if args.health_port is not None:
@@ -140,7 +140,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _supervise(args: argparse.Namespace) -> int:
-    from eventbus.cli.running.processes import Supervisor
+    from eventbus.cli.running.worker_processes import Supervisor
 
     command = [sys.executable, "-m", "eventbus", "run", args.target]
     if not args.url_is_default:
@@ -163,7 +163,7 @@ def _health_server(args: argparse.Namespace) -> Any:
     return HealthServer(args.health_host or "127.0.0.1", args.health_port)
 
 
-def _run(args: argparse.Namespace, startup: Startup, worker: Worker | None, notes: Any, out: Output) -> int:
+def _run(args: argparse.Namespace, startup: Startup, worker: WorkerChannel | None, notes: Any, out: Output) -> int:
     from eventbus.cli.running.service import run_bus, spell_out_what_stdout_lacks
 
     spell_out_what_stdout_lacks(out)

@@ -74,9 +74,9 @@ def register(subcommands: Subcommands) -> None:
     security.add_argument("--user", action="append", metavar="NAME:PASSWORD", help="for SASL; repeatable")
     security.add_argument("--acls", action="store_true", help="deny what no ACL allows")
     security.add_argument("--super-user", action="append", metavar="NAME", help="may do everything; repeatable")
-    from schema_registry.http.beside import RegistryBeside  # upwards, and only for this command
+    from schema_registry.http.embedded_server import EmbeddedRegistry  # upwards, and only for this command
 
-    registry = RegistryBeside()
+    registry = EmbeddedRegistry()
     registry.add_arguments(parser)
     parser.set_defaults(run=serve, registry=registry)
 

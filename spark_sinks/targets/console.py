@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from eventbus.errors import ConfigError
 from spark_sinks.names import IN_FILES
 from spark_sinks.shape import TOMBSTONE
-from spark_sinks.targets.founding import found, new_id, take_over
 from spark_sinks.targets.stages import Stage
-from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
+from spark_sinks.targets.table_creation import new_account, new_id, take_over
+from spark_sinks.targets.target import Batch, Compacted, FileCount, NewTable, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,11 +51,11 @@ class ConsoleTarget:
     def limits(self, upsert: tuple[str, ...]) -> None:
         return None
 
-    def open(self, founding: Founding, now_ms: int) -> SinkState:
+    def open(self, new_table: NewTable, now_ms: int) -> SinkState:
         if self._state is None:
-            self._say(f"console: {founding.topic} is only shown, and the landed offsets are not stored")
-            self._state = found(founding, new_id(), now_ms)
-        self._state = take_over(self._state, founding)
+            self._say(f"console: {new_table.topic} is only shown, and the landed offsets are not stored")
+            self._state = new_account(new_table, new_id(), now_ms)
+        self._state = take_over(self._state, new_table)
         return self._state
 
     def stage_directory(self) -> str:

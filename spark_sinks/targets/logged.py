@@ -21,7 +21,12 @@ import msgspec
 from eventbus.errors import ConfigError, EventBusError, StorageError
 from spark_sinks.names import IN_FILES
 from spark_sinks.shape import quarantine_schema
-from spark_sinks.targets.beside import (
+from spark_sinks.targets.choose import TargetOptions
+from spark_sinks.targets.deleted_keys import ends_of, without_deleted
+from spark_sinks.targets.parts import Epochs, Part, part_of, sorts_below
+from spark_sinks.targets.place import Place, place_of
+from spark_sinks.targets.rewrite import write_file
+from spark_sinks.targets.side_files import (
     META,
     Kind,
     Quarantine,
@@ -31,14 +36,9 @@ from spark_sinks.targets.beside import (
     move_parts,
     remove_parts,
 )
-from spark_sinks.targets.choose import TargetOptions
-from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
-from spark_sinks.targets.parts import Epochs, Part, part_of, sorts_below
-from spark_sinks.targets.place import Place, place_of
-from spark_sinks.targets.rewrite import write_file
-from spark_sinks.targets.settled import ends_of, without_settled
 from spark_sinks.targets.storage import MakeFiles, parquet_file
-from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
+from spark_sinks.targets.table_creation import check_new_table, fenced, new_account, new_id, take_over
+from spark_sinks.targets.target import Batch, Compacted, FileCount, NewTable, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,16 +147,16 @@ class LoggedTarget:
     def limits(self, upsert: tuple[str, ...]) -> None:
         return None
 
-    def open(self, founding: Founding, now_ms: int) -> SinkState:
+    def open(self, new_table: NewTable, now_ms: int) -> SinkState:
         self._account = None
         check_kind(self._directory, self._kind, self._files)
         self._files.makedirs(META)
         self.lock.acquire()
         try:
             self._log = self._log or self._make_log()
-            if founding.upsert and not self._log.merges:
+            if new_table.upsert and not self._log.merges:
                 raise ConfigError(f"{self.name} is only added to: upsert= needs delta: or a database")
-            state, epochs = self._take_over(self._log, founding, now_ms)
+            state, epochs = self._take_over(self._log, new_table, now_ms)
             self._clear(self._log, state, epochs)
         except BaseException:
             self.close()
@@ -261,18 +261,18 @@ class LoggedTarget:
             raise ConfigError(f"{self.name} is not open: open it, and again after an error")
         return self._log, *self._account
 
-    def _take_over(self, log: TableLog, founding: Founding, now_ms: int) -> tuple[SinkState, Epochs]:
+    def _take_over(self, log: TableLog, new_table: NewTable, now_ms: int) -> tuple[SinkState, Epochs]:
         for _ in range(_TRIES):
             try:
                 if not log.exists():
-                    state = take_over(found(founding, new_id(), now_ms), founding)
+                    state = take_over(new_account(new_table, new_id(), now_ms), new_table)
                     epochs = Epochs({}).begun(state.epoch, state.sequence)
                     log.create(state, epochs)
                 else:
                     log.refresh()
                     state, epochs = log.account()
-                    check_founding(self.name, state, founding)
-                    state = take_over(state, founding)
+                    check_new_table(self.name, state, new_table)
+                    state = take_over(state, new_table)
                     epochs = epochs.begun(state.epoch, state.sequence)
                     log.take_over(state, epochs)
             except LostRace:
@@ -297,7 +297,7 @@ class LoggedTarget:
         if not (last.upsert and state.rejected and (ends := ends_of(files))):
             return batch.rejected, state
         waiting = () if batch.replaces_quarantine else self._quarantine.read(last, epochs)
-        kept, settled = without_settled(itertools.chain(waiting, _rows_of(batch.rejected)), ends)
+        kept, settled = without_deleted(itertools.chain(waiting, _rows_of(batch.rejected)), ends)
         if not settled:
             return batch.rejected, state
         path = place_of(self._stage.directory(last)) / f"waiting-{new_id()}.staged"

@@ -28,7 +28,7 @@ QUARANTINE_SUFFIX = "__quarantine"
 """The suffix of the name of the table of refused records."""
 
 
-class Founding(NamedTuple):
+class NewTable(NamedTuple):
     """The options that a table is created with. Each later landing must have them too, or `ConfigError` is raised.
 
     ``upsert``: the columns of the key; without them every record is a row. ``transformed``: a row need not be one
@@ -172,7 +172,7 @@ class Target(Protocol):
         """Return a check that tasks run on rows of a table that is upserted by these columns; None: it holds all."""
         ...
 
-    def open(self, founding: Founding, now_ms: int) -> SinkState:
+    def open(self, new_table: NewTable, now_ms: int) -> SinkState:
         """Found the table if it is missing, take it over (a new epoch), and clear what a crash left.
 
         Raises `ConfigError` when the table is another topic's or was founded otherwise, `LogLocked` when a living

@@ -16,7 +16,7 @@ from spark_sinks.shape import TOMBSTONE
 from spark_sinks.targets.target import SinkState, Target
 from spark_sinks.upkeep.offsets import WINDOW, Ranges, RangesBuilder
 from spark_sinks.upkeep.rows import RowMaker
-from spark_sinks.upkeep.seen import own
+from spark_sinks.upkeep.table_offsets import own
 
 if TYPE_CHECKING:
     import pyarrow as pa

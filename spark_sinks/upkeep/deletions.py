@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from spark_sinks.targets.target import SinkState
-from spark_sinks.upkeep.truth import Truth
+from spark_sinks.upkeep.topic_contents import TopicContents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Deletions:
     """The last deletion of each waiting key by partition, read from the log as far as the table was landed."""
 
-    def __init__(self, truth: Callable[[], Truth]) -> None:
+    def __init__(self, truth: Callable[[], TopicContents]) -> None:
         self._truth = truth
         self._last: dict[tuple[int, bytes], int] = {}
         self._places: dict[tuple[int, int], bytes] = {}

@@ -22,7 +22,7 @@ from spark_sinks.targets.target import Batch, SinkState, Target
 from spark_sinks.upkeep.deletions import Deletions
 from spark_sinks.upkeep.rows import RowMaker, ValueArguments
 from spark_sinks.upkeep.tables import founding_of, opened
-from spark_sinks.upkeep.truth import truth_of
+from spark_sinks.upkeep.topic_contents import contents_of
 
 if TYPE_CHECKING:
     import msgspec
@@ -86,7 +86,7 @@ def replay_quarantine(
             by, event_time or "_timestamp", compression, target.keeps_partition_columns, target.limits(state.upsert)
         )
         rows = RowMaker(there.url, state, arguments, there.session, layout, target.names)
-        deleted = Deletions(lambda: truth_of(there.origin, there.session)) if state.upsert else None
+        deleted = Deletions(lambda: contents_of(there.origin, there.session)) if state.upsert else None
         replay = _Replay(target, state, rows, layout, deleted, progress or (lambda _: None))
         try:
             committed = replay.dry() if dry_run else replay.run()

@@ -12,7 +12,7 @@ from spark_sinks.landing import table_of
 from spark_sinks.source.origin import Origin
 from spark_sinks.source.origins import open_origin
 from spark_sinks.targets.choose import open_target
-from spark_sinks.targets.target import Founding, SinkState, Target
+from spark_sinks.targets.target import NewTable, SinkState, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,9 +71,9 @@ def state_of(target: Target, topic: str | None) -> SinkState:
     return state
 
 
-def founding_of(state: SinkState) -> Founding:
+def founding_of(state: SinkState) -> NewTable:
     """Return how the table was created, to open it again."""
-    return Founding(state.topic, state.partition_by, state.upsert, state.transformed, state.started)
+    return NewTable(state.topic, state.partition_by, state.upsert, state.transformed, state.started)
 
 
 def _active() -> SparkSession | None:

@@ -1,7 +1,7 @@
 """`verify`: check that a table holds each committed record of its topic exactly once, and explain every gap.
 
-The table's rows and quarantine become sets of offsets (`spark_sinks.upkeep.seen`), which are compared with the kinds of
-offsets in the log (`spark_sinks.upkeep.truth`), a million offsets at a time.
+The table's rows and quarantine become sets of offsets (`spark_sinks.upkeep.table_offsets`), which are compared with the
+kinds of offsets in the log (`spark_sinks.upkeep.topic_contents`), a million offsets at a time.
 """
 
 # pyarrow has no type information.
@@ -25,9 +25,9 @@ from spark_sinks.upkeep.newest import Newest, Shown
 from spark_sinks.upkeep.offsets import WINDOW, Ranges, RangesBuilder
 from spark_sinks.upkeep.report import Kind, PartitionReport, VerifyProgress, VerifyReport, problems_of
 from spark_sinks.upkeep.rows import RowMaker, ValueArguments
-from spark_sinks.upkeep.seen import Held, Seen
+from spark_sinks.upkeep.table_offsets import PartitionOffsets, TableOffsets
 from spark_sinks.upkeep.tables import Opened, opened
-from spark_sinks.upkeep.truth import ABORTED, GONE, MARKER, NOTHING, RECORD, Truth, truth_of
+from spark_sinks.upkeep.topic_contents import ABORTED, GONE, MARKER, NOTHING, RECORD, TopicContents, contents_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +77,7 @@ def verify(
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
     with opened(url, topic, to, spark=spark) as there:
-        truth, state = truth_of(there.origin, there.session), there.state
+        truth, state = contents_of(there.origin, there.session), there.state
         for attempt in range(_ATTEMPTS):
             check = _Check(there, truth, state, arguments, progress or (lambda _: None))
             report = check.run(values=values, started=started)
@@ -92,7 +92,7 @@ class _Check:
     """One comparison, with the account as of its start."""
 
     def __init__(
-        self, there: Opened, truth: Truth, state: SinkState, arguments: ValueArguments, progress: OnProgress
+        self, there: Opened, truth: TopicContents, state: SinkState, arguments: ValueArguments, progress: OnProgress
     ) -> None:
         self._there = there
         self._truth = truth
@@ -103,7 +103,7 @@ class _Check:
         columns = state.columns()
         self._columns: set[str] = set() if columns is None else set(columns.names)
         self._kind: Kind = "transformed" if state.transformed else "upserted" if state.upsert else "records"
-        self._seen = Seen(state.topic)
+        self._seen = TableOffsets(state.topic)
         self._later = state
         """The account after the table was read."""
         self._shown: Mapping[int, Shown] = {}
@@ -320,7 +320,7 @@ class _Tally:
         self.missing, self.doubled, self.foreign = RangesBuilder(), RangesBuilder(), RangesBuilder()
         self.explained: dict[str, int] = {}
 
-    def add(self, window: int, kinds: NDArray[np.uint8], held: Held) -> None:
+    def add(self, window: int, kinds: NDArray[np.uint8], held: PartitionOffsets) -> None:
         """Compare the ``kinds`` of the offsets in a window with what the table holds of them."""
         base = window * WINDOW
         rows, rejected = held.rows.window(window), held.rejected.window(window)

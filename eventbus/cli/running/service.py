@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
-from eventbus.cli.running.codes import CUT_OFF, STOPPED, by_signal
+from eventbus.cli.running.exit_codes import CUT_OFF, STOPPED, by_signal
 from eventbus.cli.running.startup import Startup
 from eventbus.cli.shell import run_async
 from eventbus.errors import StoppedBySignal

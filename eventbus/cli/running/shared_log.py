@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from eventbus.cli.running.line import Go, Loaded, Refused
+from eventbus.cli.running.control_channel import Loaded, Refused, Start
 from eventbus.errors import EventBusError
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ class SharedLog:
         """``on_failure``: called in another thread when the log can serve no more, with the reason."""
         self._on_failure = on_failure
         self._open = ExitStack()
-        self._go: Go | Refused | None = None
+        self._go: Start | Refused | None = None
 
-    def place(self, loaded: Loaded) -> Go | Refused:
+    def place(self, loaded: Loaded) -> Start | Refused:
         """Where a worker is to start its bus."""
         if loaded.kind == "shared":
-            return Go()
+            return Start()
         if loaded.kind == "memory":
             return Refused(
                 f"--workers: each worker would have a {loaded.url} of its own, and none of them the others' records; "
@@ -43,7 +43,7 @@ class SharedLog:
             self._go = self._serve(loaded)
         return self._go
 
-    def _serve(self, loaded: Loaded) -> Go | Refused:
+    def _serve(self, loaded: Loaded) -> Start | Refused:
         if importlib.util.find_spec("confluent_kafka") is None:
             return Refused(
                 f"--workers: {loaded.url} is one process's; workers reach it over kafka://, which needs the client "
@@ -71,7 +71,7 @@ class SharedLog:
             "sasl.username": _USER,
             "sasl.password": password,
         }
-        return Go(f"kafka://{server.bootstrap}", settings)
+        return Start(f"kafka://{server.bootstrap}", settings)
 
     async def _watch(self, server: Server) -> None:
         try:

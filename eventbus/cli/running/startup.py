@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM before the bus hears them itself: a clean end, in the middle of an import or of a recovery."""
+"""Handle SIGINT and SIGTERM until the bus does: a clean exit even during an import or the recovery of a log."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class StoppedInStartup(BaseException):
-    """The signal came while the service was imported. Nobody is to take it for an error of the import."""
+    """Raised by a signal during the import of the service. As a BaseException, it is no error of the import."""
 
 
 class Startup:
-    """Holds the process's handlers until the bus takes them over, and again when it gives them back.
+    """Signal handlers for the time before the bus installs its own, and after it has removed them.
 
-    In the import a signal raises, in the start of the bus it cancels; a second one kills.
+    During the import a signal raises, during the start of the bus it cancels. A second signal kills the process.
     """
 
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
-        """Of the signal that came; None: none did."""
+        """The signal that was received, if any."""
         self._react: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -36,7 +36,7 @@ class Startup:
         try:
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._arrive)
-        except ValueError:  # not the main thread: signals are somebody else's
+        except ValueError:  # not the main thread: the program handles signals itself
             self._before.clear()
         return self
 
@@ -54,12 +54,12 @@ class Startup:
         self._react()
 
     def cancels(self, scope: anyio.CancelScope) -> None:
-        """The bus is about to start, inside of this scope."""
+        """Cancel ``scope``, in which the bus starts, on a signal from now on."""
         home = Home()
         self._react = lambda: home.call_soon(scope.cancel)
-        if self.number is not None:  # the import has swallowed it
+        if self.number is not None:  # the service caught the exception during its import
             scope.cancel()
 
     def stops(self, bus: EventBus) -> None:
-        """It has started: `EventBus.run` will hear signals in a moment."""
+        """Stop the bus on a signal from now on, until `EventBus.run` installs its own handlers."""
         self._react = bus.stop

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from signal import Signals
 from typing import Literal, Protocol
 
-from eventbus.cli.running.codes import CUT_OFF, FAILURE, STOPPED, by_signal, of_process, worst
+from eventbus.cli.running.exit_codes import CUT_OFF, FAILURE, STOPPED, by_signal, of_process, worst
 
 FAST_SECONDS = 10.0
 """A worker that dies sooner than that after its start has died fast."""
@@ -26,7 +26,7 @@ _AT_ONCE_SECONDS = 5.0
 State = Literal["waiting", "loading", "starting", "running", "stopping", "ended"]
 
 
-class Hands(Protocol):
+class Actions(Protocol):
     """What the machine has done."""
 
     def spawn(self, worker: int) -> None: ...
@@ -35,7 +35,7 @@ class Hands(Protocol):
 
     def kill(self, worker: int) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def log(self, text: str) -> None: ...
 
 
 class Slot:
@@ -67,8 +67,8 @@ class Slot:
 class Supervision:
     """Times are seconds of a steady clock, given with what happens."""
 
-    def __init__(self, hands: Hands, workers: int = 1, *, reload: bool = False) -> None:
-        self._hands = hands
+    def __init__(self, actions: Actions, workers: int = 1, *, reload: bool = False) -> None:
+        self._actions = actions
         self._reload = reload
         self.slots = [Slot() for _ in range(workers)]
         self._signals = 0
@@ -97,7 +97,7 @@ class Supervision:
         slot = self.slots[worker]
         slot.state, slot.started_at, slot.start_at, slot.kill_at = "loading", now, None, None
         slot.code, slot.is_killed = STOPPED, False
-        self._hands.spawn(worker)
+        self._actions.spawn(worker)
 
     # what workers tell ------------------------------------------------------------------------------------------------
 
@@ -129,9 +129,9 @@ class Supervision:
             if was == "stopping":
                 self._spawn(worker, now)
             else:
-                self._hands.say(f"the service has ended ({_how(returncode)}); waiting for a change of its files")
+                self._actions.log(f"the service has ended ({_how(returncode)}); waiting for a change of its files")
         elif slot.code == STOPPED:
-            self._hands.say(f"worker {worker} has ended by itself, and is not started again")
+            self._actions.log(f"worker {worker} has ended by itself, and is not started again")
             self._is_over = not any(each.is_alive or each.state == "waiting" for each in self.slots)
         elif not self._has_loaded:  # it has said why
             self._give_up(slot.code, now)
@@ -143,7 +143,7 @@ class Supervision:
         is_fast = now - slot.started_at < FAST_SECONDS
         slot.fast_failures = slot.fast_failures + 1 if is_fast else 0
         if slot.fast_failures >= MOST_FAST_FAILURES:
-            self._hands.say(
+            self._actions.log(
                 f"worker {worker} has ended ({_how(returncode)}) for the {slot.fast_failures}th time within "
                 f"{FAST_SECONDS:g} s of its start: giving up"
             )
@@ -151,7 +151,7 @@ class Supervision:
             return
         pause = min(FIRST_PAUSE_SECONDS * 2 ** max(slot.fast_failures - 1, 0), LONGEST_PAUSE_SECONDS)
         slot.state, slot.start_at = "waiting", now + pause
-        self._hands.say(f"worker {worker} has ended ({_how(returncode)}); it is started again in {pause:g} s")
+        self._actions.log(f"worker {worker} has ended ({_how(returncode)}); it is started again in {pause:g} s")
 
     # what happens -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Supervision:
         slot = self.slots[0]
         if self._is_over or slot.is_stopping:  # what comes next reads what is there then
             return
-        self._hands.say(f"changed: {_listed(files)}; starting again")
+        self._actions.log(f"changed: {_listed(files)}; starting again")
         if slot.is_alive:
             self._stop(0, Signals.SIGTERM, now)
         else:
@@ -172,14 +172,14 @@ class Supervision:
         self._signal = number
         self._is_over = True
         if self._signals == 1:
-            self._hands.say(f"{Signals(number).name}: stopping; a second signal stops at once")
+            self._actions.log(f"{Signals(number).name}: stopping; a second signal stops at once")
             for worker, slot in enumerate(self.slots):
                 # One that is being stopped has had its signal: another one would cut its records off.
                 if slot.is_alive and not slot.is_stopping:
                     self._stop(worker, Signals(number), now)
         elif self._signals == 2:
             for worker in self._alive():
-                self._hands.signal(worker, Signals(number))
+                self._actions.signal(worker, Signals(number))
                 self.slots[worker].kill_at = now + _AT_ONCE_SECONDS
         else:
             for worker in self._alive():
@@ -187,7 +187,7 @@ class Supervision:
 
     def failed(self, why: str, now: float) -> None:
         """What the workers need is gone."""
-        self._hands.say(why)
+        self._actions.log(why)
         self._give_up(FAILURE, now)
 
     def _give_up(self, code: int, now: float) -> None:
@@ -201,12 +201,12 @@ class Supervision:
     def _stop(self, worker: int, number: Signals, now: float) -> None:
         slot = self.slots[worker]
         slot.state, slot.kill_at = "stopping", now + slot.drain_seconds + GRACE_SECONDS
-        self._hands.signal(worker, number)
+        self._actions.signal(worker, number)
 
     def _kill(self, worker: int) -> None:
         slot = self.slots[worker]
         slot.kill_at, slot.is_killed = None, True
-        self._hands.kill(worker)
+        self._actions.kill(worker)
 
     def _alive(self) -> Collection[int]:
         return [worker for worker, slot in enumerate(self.slots) if slot.is_alive]
@@ -228,7 +228,7 @@ class Supervision:
             if start_at is not None and start_at <= now:
                 self._spawn(worker, now)
             if slot.kill_at is not None and slot.kill_at <= now:
-                self._hands.say(f"worker {worker} does not stop: killed")
+                self._actions.log(f"worker {worker} does not stop: killed")
                 self._kill(worker)
 
 

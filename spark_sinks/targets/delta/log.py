@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 APP = "eventbus"
 EMPTY = "_empty"
 """The column of a table without rows: Delta has no table without columns, and which ones come is not known yet."""
-_FOUNDING = f"{APP}.founding"
+_FOUNDING = f"{APP}.new_table"
 _COMPRESSIONS: dict[str, Any] = {
     "none": "UNCOMPRESSED",
     "zstd": "ZSTD",
@@ -144,13 +144,13 @@ class DeltaLog:
             raise
 
     def account(self) -> tuple[SinkState, Epochs]:
-        founding = self.table.metadata().configuration.get(_FOUNDING)
-        if founding is None:
+        new_table = self.table.metadata().configuration.get(_FOUNDING)
+        if new_table is None:
             raise ConfigError(f"{self._path} is a Delta table that no landing made: land into another directory")
         with delta_errors(self._path):
             numbers, offsets, self._epochs = self._newest_numbers() or self._kept_numbers()
         state = msgspec.structs.replace(
-            read_account(founding, self._path),
+            read_account(new_table, self._path),
             **numbers,
             offsets=offsets,
             schema=b"" if (columns := self.columns()) is None else pack_columns(columns),
@@ -200,7 +200,7 @@ class DeltaLog:
 
     def take_over(self, state: SinkState, epochs: Epochs) -> None:
         before = self.account()[0]
-        # At the founding the topic may have had no id, and no schema that decides what the key's column is called.
+        # At the new_table the topic may have had no id, and no schema that decides what the key's column is called.
         if (state.topic_id, state.upsert) != (before.topic_id, before.upsert):
             with delta_errors(self._path):
                 self.table.alter.set_table_properties({_FOUNDING: _founding(state)}, raise_if_not_exists=False)
@@ -221,7 +221,7 @@ class DeltaLog:
             )
 
     def columns(self) -> pa.Schema | None:
-        """Return the columns of the table; None as long as it has only the founding's."""
+        """Return the columns of the table; None as long as it has only the new_table's."""
         import pyarrow as pa
 
         columns = pa.schema(self.table.schema().to_arrow())

@@ -20,13 +20,13 @@ from pathlib import Path
 import msgspec
 
 from eventbus.errors import ConfigError
-from spark_sinks.targets.beside import META, ReadLock
 from spark_sinks.targets.files import Files
-from spark_sinks.targets.founding import fenced
 from spark_sinks.targets.parquet.ledger import Entry, TableFile, append, successor
 from spark_sinks.targets.parts import Part, join, parent
 from spark_sinks.targets.rewrite import Rewrite
+from spark_sinks.targets.side_files import META, ReadLock
 from spark_sinks.targets.storage import MakeFiles
+from spark_sinks.targets.table_creation import fenced
 from spark_sinks.targets.target import Compacted
 
 _SUFFIX = "__compaction"

@@ -16,8 +16,8 @@ from typing import Literal
 import msgspec
 
 from eventbus.errors import CorruptRecord
-from spark_sinks.targets.beside import META
 from spark_sinks.targets.files import Files
+from spark_sinks.targets.side_files import META
 from spark_sinks.targets.target import SinkState
 
 LEDGER = f"{META}/ledger"

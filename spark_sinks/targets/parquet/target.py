@@ -16,18 +16,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError
 from spark_sinks.names import IN_FILES
-from spark_sinks.targets.beside import (
-    META,
-    Quarantine,
-    ReadLock,
-    Stage,
-    TableLock,
-    check_kind,
-    move_parts,
-    remove_parts,
-)
 from spark_sinks.targets.choose import TargetOptions
-from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.parquet.compaction import Compaction
 from spark_sinks.targets.parquet.ledger import (
     LEDGER,
@@ -42,8 +31,19 @@ from spark_sinks.targets.parquet.ledger import (
 from spark_sinks.targets.parts import Epochs, parent, part_of, sorts_below
 from spark_sinks.targets.place import ObjectPath, Place
 from spark_sinks.targets.rewrite import Rewrite, rewrite, rows_of
+from spark_sinks.targets.side_files import (
+    META,
+    Quarantine,
+    ReadLock,
+    Stage,
+    TableLock,
+    check_kind,
+    move_parts,
+    remove_parts,
+)
 from spark_sinks.targets.storage import MakeFiles, files_at
-from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
+from spark_sinks.targets.table_creation import check_new_table, fenced, new_account, new_id, take_over
+from spark_sinks.targets.target import Batch, Compacted, FileCount, NewTable, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,8 +82,8 @@ class ParquetTarget:
     def limits(self, upsert: tuple[str, ...]) -> None:
         return None
 
-    def open(self, founding: Founding, now_ms: int) -> SinkState:
-        if founding.upsert:
+    def open(self, new_table: NewTable, now_ms: int) -> SinkState:
+        if new_table.upsert:
             raise ConfigError(f"{self.name}: Parquet files are only added to: upsert= needs delta: or a database")
         check_kind(self._directory, "Parquet files", self._files)
         if newest(self._files) is None and (foreign := self._foreign()):
@@ -94,7 +94,7 @@ class ParquetTarget:
         self._files.makedirs(LEDGER)
         self.lock.acquire()
         try:
-            entry = self._take_over(founding, now_ms)
+            entry = self._take_over(new_table, now_ms)
             self._heal(entry)
         except BaseException:
             self.close()
@@ -195,14 +195,14 @@ class ParquetTarget:
             raise ConfigError(f"{self.name} is not open: open it, and again after an error")
         return self._entry
 
-    def _take_over(self, founding: Founding, now_ms: int) -> Entry:
+    def _take_over(self, new_table: NewTable, now_ms: int) -> Entry:
         """Check the table, then enter the next epoch. Nothing is touched before it is known to be ours."""
         while True:
             last = newest(self._files)
-            state = last.state if last is not None else found(founding, new_id(), now_ms)
-            check_founding(self.name, state, founding)
+            state = last.state if last is not None else new_account(new_table, new_id(), now_ms)
+            check_new_table(self.name, state, new_table)
             self._check_parts(state)
-            state = take_over(state, founding)
+            state = take_over(state, new_table)
             begins = Epochs(last.begins if last else {}).begun(state.epoch, state.sequence).begins
             swap, files = (last.swap, last.files) if last and last.swap is not None else (None, [])
             number = last.number + 1 if last else 0

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from eventbus.errors import ConfigError, CorruptRecord
 from spark_sinks.names import IN_DATABASES
-from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.sql.account import Account
 from spark_sinks.targets.sql.address import Address, file_is_missing, parse_address, table_of
+from spark_sinks.targets.sql.database_errors import kind_of_error, own_error
 from spark_sinks.targets.sql.dialect import Dialect, Layout
 from spark_sinks.targets.sql.kinds import held
 from spark_sinks.targets.sql.limits import SqlLimits
@@ -23,10 +23,10 @@ from spark_sinks.targets.sql.mysql import SESSION, MySqlDialect
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.targets.sql.sqlite import LOOKS, SqliteDialect
 from spark_sinks.targets.sql.tables import Tables
-from spark_sinks.targets.sql.troubles import own_error, trouble_of
 from spark_sinks.targets.sql.values import unwire
 from spark_sinks.targets.stages import Stage
-from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, advanced
+from spark_sinks.targets.table_creation import check_new_table, fenced, new_account, new_id, take_over
+from spark_sinks.targets.target import Batch, Compacted, FileCount, NewTable, SinkState, advanced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,9 +90,9 @@ class SqlTarget:
         longest = self._run(self._dialect.longest_row_bytes, may_wait=False, looks=True)
         return limits._replace(longest_bytes=longest)
 
-    def open(self, founding: Founding, now_ms: int) -> SinkState:
+    def open(self, new_table: NewTable, now_ms: int) -> SinkState:
         if self._address.table is None:
-            self._address = self._address._replace(table=table_of(founding.topic))
+            self._address = self._address._replace(table=table_of(new_table.topic))
         self._state = None
         account, tables = self._account(), self._tables()
         self._dialect.check(tables.quarantine)
@@ -102,12 +102,12 @@ class SqlTarget:
             state = account.load(connection, lock=True)
             if state is None:
                 tables.check_absent(connection)
-                state = take_over(found(founding, new_id(), now_ms), founding)
+                state = take_over(new_account(new_table, new_id(), now_ms), new_table)
                 account.insert(connection, state)
                 return state
-            check_founding(self.name, state, founding)
+            check_new_table(self.name, state, new_table)
             tables.check_present(connection, state)
-            mine = take_over(state, founding)
+            mine = take_over(state, new_table)
             if not account.replace(connection, state, mine):
                 raise CorruptRecord(f"{self.name}: its account changed under a lock: restore it from a copy")
             return mine
@@ -216,7 +216,7 @@ class SqlTarget:
                 with engine.begin() as connection:
                     return work(connection)
             except Exception as error:
-                trouble = trouble_of(error)
+                trouble = kind_of_error(error)
                 again = trouble in ("conflict", "taken") or (trouble == "away" and may_wait)
                 if not again or time.monotonic() >= deadline:
                     self._raise(error)

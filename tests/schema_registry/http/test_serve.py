@@ -17,7 +17,7 @@ import pytest
 from eventbus import EventBus
 from eventbus.cli.app import run
 from schema_registry.client import RegistryClient
-from schema_registry.http.beside import RegistryBeside
+from schema_registry.http.embedded_server import EmbeddedRegistry
 from serdes.errors import SchemaRegistryError
 from serdes.registry import SchemaText
 from tests.warm import commands as warm
@@ -87,7 +87,7 @@ def test_beside_the_log_and_alone(tmp_path: Path) -> None:
 async def test_a_registry_that_cannot_start_leaves_the_log_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url, beside = f"file://{tmp_path}", RegistryBeside()
+    url, beside = f"file://{tmp_path}", EmbeddedRegistry()
     parser = argparse.ArgumentParser()
     beside.add_arguments(parser)
     parser.set_defaults(insecure=False)

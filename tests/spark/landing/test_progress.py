@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from spark_sinks.running import LandProgress, Running
-from spark_sinks.targets.founding import found
-from spark_sinks.targets.target import Batch, Founding, StagedFile
+from spark_sinks.targets.table_creation import new_account
+from spark_sinks.targets.target import Batch, NewTable, StagedFile
 
 
 class FakeTarget:
@@ -25,13 +25,13 @@ class FakeTarget:
 
 
 def test_progress_counts_offsets_that_hold_no_record_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    founding = Founding("orders")
-    state = msgspec.structs.replace(found(founding, "12345678", 0), offsets={0: 10})
+    new_table = NewTable("orders")
+    state = msgspec.structs.replace(new_account(new_table, "12345678", 0), offsets={0: 10})
     bounds = {0: (0, 30), 1: (5, 25)}
     origin: Any = SimpleNamespace(topic="orders", topic_id=lambda: "", bounds=lambda: bounds)
     seen: list[LandProgress] = []
     frames: Any = SimpleNamespace(layout=SimpleNamespace(compression="zstd"))
-    parts: Any = (origin, None, FakeTarget(state), founding, state, frames, None, seen.append)
+    parts: Any = (origin, None, FakeTarget(state), new_table, state, frames, None, seen.append)
     running = Running(*parts)
     files = ((StagedFile("a", "", 4, 1),), (StagedFile("b", "", 1, 1),))
     monkeypatch.setattr(running, "_written", lambda frame, end: SimpleNamespace(files=lambda: files, columns=()))

@@ -9,8 +9,8 @@ import pytest
 
 from eventbus.errors import ConfigError
 from spark_sinks.running import Running
-from spark_sinks.targets.founding import found
-from spark_sinks.targets.target import Founding
+from spark_sinks.targets.table_creation import new_account
+from spark_sinks.targets.target import NewTable
 
 
 class FakeTarget:
@@ -21,10 +21,10 @@ class FakeTarget:
 
 
 def test_a_batch_of_another_topic_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    founding = Founding("orders", topic_id="old")
+    new_table = NewTable("orders", topic_id="old")
     origin = SimpleNamespace(topic="orders", topic_id=lambda: "new")
     written = SimpleNamespace(files=lambda: ((), ()), columns=None)
-    parts: Any = (origin, None, FakeTarget(), founding, found(founding, "12345678", 0), None, None)
+    parts: Any = (origin, None, FakeTarget(), new_table, new_account(new_table, "12345678", 0), None, None)
     running = Running(*parts)
     monkeypatch.setattr(running, "_written", lambda frame, end: written)
     monkeypatch.setattr(running, "_check_rejected", lambda written: None)

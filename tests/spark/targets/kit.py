@@ -29,7 +29,7 @@ from spark_sinks.shape import DATE, KEY, TOMBSTONE, coordinate_fields, quarantin
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.place import place_of
 from spark_sinks.targets.rewrite import write_file
-from spark_sinks.targets.target import Batch, Founding, SinkState, StagedFile, Target
+from spark_sinks.targets.target import Batch, NewTable, SinkState, StagedFile, Target
 from tests.spark.decoding.batches import source_batch
 
 NOW_MS = 1_709_251_199_000
@@ -139,9 +139,9 @@ class Rig:
         return refused(self.target())
 
 
-def founding(target: Target, **changes: Any) -> Founding:
-    founding = Founding("orders", (DATE,) if target.is_partitioned else (), started={0: 0, 1: 0})
-    return founding._replace(**changes)
+def new_table(target: Target, **changes: Any) -> NewTable:
+    new_table = NewTable("orders", (DATE,) if target.is_partitioned else (), started={0: 0, 1: 0})
+    return new_table._replace(**changes)
 
 
 def table_columns(target: Target, *, wide: bool = False, key: bool = False) -> pa.Schema:
@@ -240,7 +240,7 @@ def land_values(
     target: Target, kind: pa.DataType, values: list[Any], number: int, upsert: tuple[str, ...] = ()
 ) -> None:
     """Land commit ``number`` of rows with these values in the partition column ``p``."""
-    target.open(founding(target, partition_by=("p",), upsert=upsert), NOW_MS)
+    target.open(new_table(target, partition_by=("p",), upsert=upsert), NOW_MS)
     columns = pa.schema([("p", kind), (KEY, pa.binary()), *coordinate_fields()])
     rows = [{**_values(Row(0, number * len(values) + each)), "p": value} for each, value in enumerate(values)]
     writer = StageWriter(target.stage_directory(), Layout(("p",), in_files=target.keeps_partition_columns))
@@ -265,7 +265,7 @@ NAMES = (
 
 def land_names(target: Target, offset: int, names: Sequence[str]) -> dict[str, Any]:
     """Land a JSON value with fields of these names, also in a struct, a list and a map. Return the value."""
-    state = target.open(founding(target, partition_by=()), NOW_MS)
+    state = target.open(new_table(target, partition_by=()), NOW_MS)
     fields = [(name, pa.int64()) for name in names]
     inner = pa.struct([(name, pa.string()) for name in names])
     outer = pa.struct([("s", inner), ("S", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
@@ -343,7 +343,7 @@ class Story:
     def run(self) -> None:
         target = self.rig.target()
         try:
-            state = target.open(founding(target), NOW_MS)
+            state = target.open(new_table(target), NOW_MS)
             while (number := self.batches_done(state)) < self.batches:
                 state = target.commit(self.batch(target, number), NOW_MS + number)
                 if self.compact and number >= 1:
@@ -425,7 +425,7 @@ class Conformance:
 
     def opened(self, rig: Rig, **changes: Any) -> tuple[Target, SinkState]:
         target = rig.target()
-        return target, target.open(founding(target, **changes), NOW_MS)
+        return target, target.open(new_table(target, **changes), NOW_MS)
 
     # -- the account --------------------------------------------------------------------------------------------------
 
@@ -475,7 +475,7 @@ class Conformance:
             pytest.skip("this kind has no keys")
         for key in ("key", KEY):
             target = rig.target()
-            assert target.open(founding(target, upsert=(key,)), NOW_MS).upsert == (key,)
+            assert target.open(new_table(target, upsert=(key,)), NOW_MS).upsert == (key,)
             target.close()
         assert rig.target().state().upsert == (KEY,)
 
@@ -592,7 +592,7 @@ class Conformance:
         target = rig.target()
         if not target.is_partitioned:
             pytest.skip("a database has no such years, and says so: see tests/spark/targets/sql")
-        target.open(founding(target, partition_by=()), NOW_MS)
+        target.open(new_table(target, partition_by=()), NOW_MS)
         far = [-(1 << 60), -62_135_596_800_000_001, -30_610_224_000_000_000, 1 << 60]
         fields = [pa.field("far", pa.timestamp("us", "UTC")), *coordinate_fields()]
         rows = [{**_values(Row(0, offset)), "far": each} for offset, each in enumerate(far)]
@@ -755,7 +755,7 @@ class Conformance:
                 target = rig.target()
                 rig.steps.fail_at(second)
                 try:
-                    target.open(founding(target), NOW_MS)
+                    target.open(new_table(target), NOW_MS)
                 except Crash:
                     rig.abandon(target)
                     target.close()
@@ -796,7 +796,7 @@ class Conformance:
         with pytest.raises(ConfigError, match="not open"):
             target.commit(batch, NOW_MS)
         story.check(outside=True)
-        state = target.open(founding(target), NOW_MS)
+        state = target.open(new_table(target), NOW_MS)
         assert Story.batches_done(state) == 1
         target.commit(story.batch(target, 1), NOW_MS)
         target.close()
@@ -861,7 +861,7 @@ class UpsertConformance:
     @staticmethod
     def open(rig: Rig, upsert: tuple[str, ...] = (KEY,)) -> Target:
         target = rig.target()
-        target.open(founding(target, upsert=upsert, partition_by=()), NOW_MS)
+        target.open(new_table(target, upsert=upsert, partition_by=()), NOW_MS)
         return target
 
     @pytest.mark.parametrize("name", PARTITIONS)
@@ -957,7 +957,7 @@ class UpsertConformance:
         def run(rig: Rig) -> None:
             target = rig.target()
             try:
-                state = target.open(founding(target, upsert=(KEY,), partition_by=()), NOW_MS)
+                state = target.open(new_table(target, upsert=(KEY,), partition_by=()), NOW_MS)
                 for number in range(state.offsets[0] // 3, 2):
                     self.put(target, batches[number])
             except BaseException:

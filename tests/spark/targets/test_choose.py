@@ -12,7 +12,7 @@ import pytest
 from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.stages import Stage
-from spark_sinks.targets.target import Founding
+from spark_sinks.targets.target import NewTable
 
 
 @pytest.mark.system
@@ -90,13 +90,13 @@ def test_choosing_imports_no_library() -> None:
 def test_directory_of_another_kind_is_refused(tmp_path: Path, one: str, other: str) -> None:
     """A forgotten `delta:` must not land the topic once more among the files of its table."""
     target = open_target(f"{one}{tmp_path}/orders")
-    target.open(Founding("orders"), 0)
+    target.open(NewTable("orders"), 0)
     target.close()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ConfigError, match=f"say {one}{tmp_path}/orders"):
-        open_target(f"{other}{tmp_path}/orders").open(Founding("orders"), 0)
+        open_target(f"{other}{tmp_path}/orders").open(NewTable("orders"), 0)
     assert sorted(tmp_path.rglob("*")) == before
-    target.open(Founding("orders"), 0)
+    target.open(NewTable("orders"), 0)
     target.close()
 
 

@@ -30,7 +30,7 @@ from tests.spark.targets.kit import (
     Row,
     Story,
     UpsertConformance,
-    founding,
+    new_table,
     records,
     stage,
     table_columns,
@@ -56,8 +56,8 @@ class DeltaRig(Rig):
 
     def edit_account(self, change: Callable[[str], str]) -> None:
         table = DeltaTable(self.directory)
-        founding = table.metadata().configuration["eventbus.founding"]
-        table.alter.set_table_properties({"eventbus.founding": change(founding)}, raise_if_not_exists=False)
+        new_table = table.metadata().configuration["eventbus.new_table"]
+        table.alter.set_table_properties({"eventbus.new_table": change(new_table)}, raise_if_not_exists=False)
 
     def readers(self) -> Mapping[str, Callable[[], pa.Table]]:
         def query() -> pa.Table:
@@ -116,7 +116,7 @@ def rig(rigs: MakeRig) -> Rig:
 
 def opened(rig: Rig) -> Target:
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     return target
 
 

@@ -19,7 +19,7 @@ from spark_sinks.targets.iceberg import log as iceberg_log
 from spark_sinks.targets.iceberg.log import IcebergLog, Where
 from spark_sinks.targets.iceberg.target import open_iceberg
 from spark_sinks.targets.logged import TableLog
-from spark_sinks.targets.target import Batch, Founding, Target
+from spark_sinks.targets.target import Batch, NewTable, Target
 from tests.spark.targets.kit import (
     NOW_MS,
     Conformance,
@@ -28,7 +28,7 @@ from tests.spark.targets.kit import (
     Rig,
     Row,
     Story,
-    founding,
+    new_table,
     records,
     stage,
     table_columns,
@@ -108,7 +108,7 @@ def rig(rigs: MakeRig) -> Rig:
 
 def opened(rig: Rig) -> Target:
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     return target
 
 
@@ -155,7 +155,7 @@ def test_readers_skip_partitions_and_files(rig: Rig) -> None:
 def test_upsert_is_refused(rig: Rig) -> None:
     target = rig.target()
     with pytest.raises(ConfigError, match="upsert= needs delta: or a database"):
-        target.open(Founding("orders", upsert=("_key",)), NOW_MS)
+        target.open(NewTable("orders", upsert=("_key",)), NOW_MS)
 
 
 def test_looking_makes_nothing(rig: Rig) -> None:
@@ -165,7 +165,7 @@ def test_looking_makes_nothing(rig: Rig) -> None:
 
 def test_column_that_iceberg_has_no_type_for_is_refused(rig: Rig) -> None:
     target = rig.target()
-    target.open(founding(target, partition_by=()), NOW_MS)
+    target.open(new_table(target, partition_by=()), NOW_MS)
     columns = pa.schema([("x", pa.timestamp("ns", "UTC")), *table_columns(target).remove(5)])
     with pytest.raises(ConfigError, match="Iceberg cannot take these columns"):
         target.commit(Batch({0: 1}, [], [], columns), NOW_MS)
@@ -175,7 +175,7 @@ def test_column_that_iceberg_has_no_type_for_is_refused(rig: Rig) -> None:
 @pytest.mark.parametrize("kind", [pa.uint64(), pa.map_(pa.string(), pa.list_(pa.uint32()))])
 def test_unsigned_numbers_are_refused_before_one_is_too_large(rig: Rig, kind: pa.DataType) -> None:
     target = rig.target()
-    target.open(founding(target, partition_by=()), NOW_MS)
+    target.open(new_table(target, partition_by=()), NOW_MS)
     columns = pa.schema([("x", kind), *table_columns(target).remove(5)])
     with pytest.raises(ConfigError, match=r"column 'x': Iceberg has no type for uint"):
         target.commit(Batch({0: 1}, [], [], columns), NOW_MS)
@@ -191,7 +191,7 @@ def test_configured_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(pyiceberg.catalog, "load_catalog", load)
     target = open_target("iceberg:prod.sales.eu.orders")
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     columns = table_columns(target)
     target.commit(Batch({0: 1}, stage(target, [Row(0, 0)], columns), [], columns), NOW_MS)
     target.close()

@@ -31,7 +31,7 @@ from tests.spark.targets.kit import (
     Rig,
     Story,
     UpsertConformance,
-    founding,
+    new_table,
 )
 
 pytestmark = pytest.mark.system
@@ -84,8 +84,8 @@ class DeltaRig(StoreRig):
 
     def edit_account(self, change: Callable[[str], str]) -> None:
         table = self.table()
-        founding = table.metadata().configuration["eventbus.founding"]
-        table.alter.set_table_properties({"eventbus.founding": change(founding)}, raise_if_not_exists=False)
+        new_table = table.metadata().configuration["eventbus.new_table"]
+        table.alter.set_table_properties({"eventbus.new_table": change(new_table)}, raise_if_not_exists=False)
 
     def outside(self) -> list[Record]:
         if not DeltaTable.is_deltatable(str(self.place), self.store.options()):
@@ -176,7 +176,7 @@ class InStore(Conformance):
         with pytest.raises(ConfigError, match="not open"):
             target.commit(batch, NOW_MS)
         story.check(outside=True)
-        assert Story.batches_done(target.open(founding(target), NOW_MS)) == 1
+        assert Story.batches_done(target.open(new_table(target), NOW_MS)) == 1
         target.commit(story.batch(target, 1), NOW_MS)
         target.close()
         story.check(outside=True)
@@ -238,7 +238,7 @@ def test_a_request_that_is_never_answered_is_repeated(store: ObjectStore) -> Non
     for applied in (False, True):
         target = open_target(store.url(f"orders{applied}", timeout="700ms"))
         story = Story(ParquetRig(store, f"orders{applied}"))
-        state = target.open(founding(target), NOW_MS)
+        state = target.open(new_table(target), NOW_MS)
         for number, silent_at in enumerate((0, 4, 5, 7, 9)):  # a staged file, copies, the entry of the ledger, the end
             with store.failing(Faults(silent_at=silent_at, applied=applied)):
                 state = target.commit(story.batch(target, number), NOW_MS)
@@ -257,7 +257,7 @@ def test_a_store_that_ignores_conditions_is_refused(store: ObjectStore, monkeypa
     monkeypatch.setattr(obstore, "put", unconditional)
     target = ParquetRig(store, "orders").target()
     with pytest.raises(ConfigError, match=r"s3://lake-\w+/orders cannot hold a table. Its store ignores the condition"):
-        target.open(founding(target), NOW_MS)
+        target.open(new_table(target), NOW_MS)
     assert target.state() is None
 
 
@@ -270,7 +270,7 @@ def test_missing_credentials_are_named() -> None:
 
 def test_parquet_files_in_a_store_are_not_compacted(store: ObjectStore) -> None:
     target = ParquetRig(store, "orders").target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     with pytest.raises(ConfigError, match=r"cannot be compacted\. An object store cannot replace"):
         target.compact(before=None, min_files=2)
     target.close()

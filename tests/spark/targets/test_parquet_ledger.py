@@ -19,14 +19,14 @@ import pytest
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked, StorageError, StorageFull
 from spark_sinks.shape import coordinate_fields
 from spark_sinks.targets import files as files_module
-from spark_sinks.targets.beside import ReadLock
 from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.files import DirectoryLock, LocalFiles
 from spark_sinks.targets.parquet.ledger import entry_path, newest
 from spark_sinks.targets.parquet.target import ParquetTarget
 from spark_sinks.targets.parts import Part
-from spark_sinks.targets.target import Batch, Founding, StagedFile
-from tests.spark.targets.kit import NOW_MS, Crash, Record, Row, Story, founding, records, refused, stage, table_columns
+from spark_sinks.targets.side_files import ReadLock
+from spark_sinks.targets.target import Batch, NewTable, StagedFile
+from tests.spark.targets.kit import NOW_MS, Crash, Record, Row, Story, new_table, records, refused, stage, table_columns
 from tests.spark.targets.test_parquet import ParquetRig, plain_records
 
 pytestmark = pytest.mark.system
@@ -42,7 +42,7 @@ def landed(rig: ParquetRig) -> ParquetRig:
     """Three batches of the story."""
     Story(rig, long=False).run()
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     target.commit(Story(rig).batch(target, 2), NOW_MS)
     target.close()
     return rig
@@ -50,7 +50,7 @@ def landed(rig: ParquetRig) -> ParquetRig:
 
 def reopen(rig: ParquetRig) -> None:
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     target.close()
 
 
@@ -103,7 +103,7 @@ def test_opening_reads_the_newest_entry_only(landed: ParquetRig) -> None:
         (landed.directory / entry_path(number)).write_bytes(data)
     target = landed.target()
     begin = time.process_time()
-    state = target.open(founding(target), NOW_MS)
+    state = target.open(new_table(target), NOW_MS)
     seconds = time.process_time() - begin
     target.close()
     assert state.epoch == entry.state.epoch + 1
@@ -119,7 +119,7 @@ def test_a_directory_with_foreign_files_is_refused(rig: ParquetRig) -> None:
     pq.write_table(pa.table({"x": [1]}), foreign)
     target = rig.target()
     with pytest.raises(ConfigError, match=r"contains old/part-0.parquet, which no landing wrote"):
-        target.open(founding(target), NOW_MS)
+        target.open(new_table(target), NOW_MS)
     assert [path for path in rig.directory.rglob("*") if path.is_file()] == [foreign]
 
 
@@ -129,12 +129,12 @@ def test_foreign_files_are_left_alone(rig: ParquetRig) -> None:
     (rig.directory / "notes.txt").write_text("mine")
     pq.write_table(pa.table({"x": [1]}), foreign)
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     target.close()
     assert foreign.exists()
     assert (rig.directory / "notes.txt").exists()
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     with pytest.raises(ConfigError, match=r"part-00000-abc.c000.snappy.parquet was not landed here: move it away"):
         target.compact(before=None, min_files=2)
     target.close()
@@ -145,7 +145,7 @@ def test_files_of_a_landing_that_died_after_it_lost_its_table(rig: ParquetRig, s
     """It had moved its files when it was stopped, and another landing had opened the table: never counted, and gone."""
     story = Story(rig)
     first = rig.target()
-    first.open(founding(first), NOW_MS)
+    first.open(new_table(first), NOW_MS)
     first.commit(story.batch(first, 0), NOW_MS)
     moved = {path: path.read_bytes() for path in rig.directory.rglob("dt=*/*.parquet")}
     batch = story.batch(first, 1)
@@ -159,7 +159,7 @@ def test_files_of_a_landing_that_died_after_it_lost_its_table(rig: ParquetRig, s
     rig.abandon(first)
     first.close()
     second = rig.target()
-    second.open(founding(second), NOW_MS)
+    second.open(new_table(second), NOW_MS)
     if second_commits:
         second.commit(Batch({0: 8, 1: 8}, [], [], table_columns(second)), NOW_MS)  # offsets only: no files of its own
     for path, data in late.items():
@@ -174,7 +174,7 @@ def test_files_of_a_landing_that_died_after_it_lost_its_table(rig: ParquetRig, s
 def test_stage_elsewhere_is_cleared_of_our_own_files_only(tmp_path: Path) -> None:
     options = TargetOptions(stage=str(tmp_path / "stage"))
     target = open_target(str(tmp_path / "orders"), options=options)
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     (tmp_path / "stage" / "other").mkdir(parents=True)
     (tmp_path / "stage" / "other" / "file").write_bytes(b"not ours")
     columns = table_columns(target)
@@ -183,7 +183,7 @@ def test_stage_elsewhere_is_cleared_of_our_own_files_only(tmp_path: Path) -> Non
     left = Path(target.stage_directory()) / "attempt"
     left.write_bytes(b"")
     target.close()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     assert not left.exists()
     assert (tmp_path / "stage" / "other" / "file").exists()
     target.commit(Batch({0: 1}, stage(target, [Row(0, 0)], columns), [], columns), NOW_MS)
@@ -194,7 +194,7 @@ def test_stage_elsewhere_is_cleared_of_our_own_files_only(tmp_path: Path) -> Non
 
 def test_commit_clears_what_failed_attempts_of_tasks_staged(rig: ParquetRig) -> None:
     target = rig.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     left = Path(target.stage_directory()) / "failed-attempt"
     left.write_bytes(b"half a fi")
     target.commit(Story(rig).batch(target, 0), NOW_MS)
@@ -226,7 +226,7 @@ def test_crash_of_compaction_leaves_duckdb_the_rows_once(tmp_path: Path) -> None
         rig.steps.fail_at(-1)
         Story(rig).run()
         target = rig.target()
-        target.open(founding(target), NOW_MS)
+        target.open(new_table(target), NOW_MS)
         target.commit(Story(rig).batch(target, 2), NOW_MS)
         rig.steps.fail_at(step)
         try:
@@ -250,7 +250,7 @@ def test_crash_of_compaction_leaves_duckdb_the_rows_once(tmp_path: Path) -> None
 
 def test_compaction_needs_partitions(tmp_path: Path) -> None:
     target = open_target(str(tmp_path / "t"))
-    target.open(Founding("orders"), NOW_MS)
+    target.open(NewTable("orders"), NOW_MS)
     with pytest.raises(ConfigError, match="no partitions"):
         target.compact(before=None, min_files=2)
     target.close()
@@ -259,7 +259,7 @@ def test_compaction_needs_partitions(tmp_path: Path) -> None:
 def test_compaction_leaves_what_a_lost_landing_wrote_behind(landed: ParquetRig) -> None:
     """Its files are in the place where directories are made; they must not get into the table with one."""
     target = landed.target()
-    state = target.open(founding(target), NOW_MS)
+    state = target.open(new_table(target), NOW_MS)
     target.commit(Story(landed).batch(target, 3), NOW_MS)
     left = landed.directory.with_name("orders__compaction") / "dt=2024-02-29"
     left.mkdir(parents=True)
@@ -273,13 +273,13 @@ def test_compaction_leaves_what_a_lost_landing_wrote_behind(landed: ParquetRig) 
 
 def test_compaction_waits_for_nobody_who_reads(landed: ParquetRig) -> None:
     target = landed.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     reading = landed.target().read(["_offset"])
     next(reading)
     with pytest.raises(LogLocked, match="is being read"):
         target.compact(before=None, min_files=2)
     reading.close()  # pyright: ignore[reportAttributeAccessIssue] - it is a generator
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     assert target.compact(before=None, min_files=2).files_after == 2
     target.close()
     assert landed.records() == Story.expected(3)[0]
@@ -290,7 +290,7 @@ def test_exchange_without_linux(landed: ParquetRig, monkeypatch: pytest.MonkeyPa
     """Three renames, each of which may be the last before a crash."""
     monkeypatch.setattr(files_module, "_exchange", lambda one, other: False)
     target = landed.target()
-    target.open(founding(target), NOW_MS)
+    target.open(new_table(target), NOW_MS)
     rename, renames = Path.rename, iter(range(100))
 
     def crashing(self: Path, to: Path) -> Path:
@@ -315,7 +315,7 @@ def test_exchange_without_linux(landed: ParquetRig, monkeypatch: pytest.MonkeyPa
 def test_nested_and_odd_partitions_compact(tmp_path: Path) -> None:
     columns = pa.schema([("x", pa.int32()), *coordinate_fields(), ("n", pa.int32()), ("who", pa.string())])
     target = open_target(str(tmp_path / "t"))
-    target.open(Founding("orders", ("n", "who")), NOW_MS)
+    target.open(NewTable("orders", ("n", "who")), NOW_MS)
     directories = ["n=9/who=a%2Fb", "n=10/who=__HIVE_DEFAULT_PARTITION__"]
     for number in range(2):
         files: list[StagedFile] = []
@@ -428,5 +428,5 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_upsert_is_refused(tmp_path: Path) -> None:
     target = ParquetTarget(tmp_path / "t", TargetOptions())
     with pytest.raises(ConfigError, match="upsert= needs delta: or a database"):
-        target.open(Founding("orders", upsert=("_key",)), NOW_MS)
+        target.open(NewTable("orders", upsert=("_key",)), NOW_MS)
     assert not (tmp_path / "t").exists()

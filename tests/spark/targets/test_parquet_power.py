@@ -12,7 +12,7 @@ import pytest
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.files import Files
 from spark_sinks.targets.parquet.target import ParquetTarget
-from spark_sinks.targets.target import Batch, Founding, StagedFile
+from spark_sinks.targets.target import Batch, NewTable, StagedFile
 from tests.spark.targets.disk import FakeDisk, FakeFiles
 from tests.spark.targets.kit import Crash, Record
 from tests.tiers import quick
@@ -36,7 +36,7 @@ def land_all(disk: FakeDisk, root: Path, months: int = 3, *, compact: bool = Tru
     (root / "_eventbus").mkdir(exist_ok=True, parents=True)  # where the lock is, which needs a real disk
     target = ParquetTarget(root, TargetOptions(), make_files=files, rewrite=disk.rewrite)
     try:
-        state = target.open(Founding("t", ("m",)), 1)
+        state = target.open(NewTable("t", ("m",)), 1)
         while min(state.offsets.get(p, 0) for p in range(PARTITIONS)) < RECORDS:
             start = state.offsets.get(0, 0)
             fresh = [(p, o) for p in range(PARTITIONS) for o in range(start, start + PER_BATCH)]

@@ -19,9 +19,9 @@ from spark_sinks.names import IN_FILES
 from spark_sinks.shape import TOMBSTONE, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.choose import open_target
-from spark_sinks.targets.target import Batch, Founding, SinkState, pack_columns
+from spark_sinks.targets.target import Batch, NewTable, SinkState, pack_columns
 from spark_sinks.upkeep.rows import RowMaker, ValueArguments
-from spark_sinks.upkeep.truth import LogTruth
+from spark_sinks.upkeep.topic_contents import LogContents
 
 NOW_MS = 1_709_251_199_000
 
@@ -176,12 +176,12 @@ def land_here(url: str, to: str, *, upto: int | None = None, **said: Any) -> Sin
     by = by if target.is_partitioned else ()
     upsert = tuple(said.pop("upsert", ()))
     layout = Layout(by, in_files=target.keeps_partition_columns, limits=target.limits(upsert))
-    founding = Founding("orders", by, upsert, started={0: 0})
+    new_table = NewTable("orders", by, upsert, started={0: 0})
     try:
-        state = target.open(founding, NOW_MS)
+        state = target.open(new_table, NOW_MS)
         rows = RowMaker(url, state, ValueArguments(**said), None, layout)
         stage = target.stage_directory()
-        truth = LogTruth(url, "orders")
+        truth = LogContents(url, "orders")
         end = truth.bounds()[0][1] if upto is None else upto
         good, bad = StageWriter(stage, layout), StageWriter(stage, Layout())
         for batch in truth.records(0, state.offsets[0], end):

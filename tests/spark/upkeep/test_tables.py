@@ -13,7 +13,7 @@ from eventbus.errors import ConfigError, CorruptRecord, LogLocked
 from spark_sinks.shape import LEFT_IN_LOG
 from spark_sinks.targets.choose import open_target
 from spark_sinks.targets.parquet.target import ParquetTarget
-from spark_sinks.targets.target import Founding
+from spark_sinks.targets.target import NewTable
 from spark_sinks.upkeep.compact import compact
 from spark_sinks.upkeep.replay import replay_quarantine
 from spark_sinks.upkeep.status import status
@@ -181,7 +181,7 @@ def test_a_table_that_is_being_landed_is_not_replayed(directory: Path, to: str) 
 
     land_here(log.path, to, schema=pa.schema([("id", pa.int8())]))
     target = open_target(to)
-    target.open(Founding("orders", ("dt",)), NOW_MS)
+    target.open(NewTable("orders", ("dt",)), NOW_MS)
     try:
         with pytest.raises(LogLocked):
             replay_quarantine(log.path, None, to, schema=Order)

@@ -10,7 +10,7 @@ import pytest
 
 from eventbus.errors import ConfigError
 from spark_sinks.upkeep.report import VerifyReport
-from spark_sinks.upkeep.truth import ABORTED, MARKER, NOTHING, RECORD, LogTruth
+from spark_sinks.upkeep.topic_contents import ABORTED, MARKER, NOTHING, RECORD, LogContents
 from spark_sinks.upkeep.verify import verify
 
 from .conftest import GappyLog, Table
@@ -38,7 +38,7 @@ def test_what_is_at_each_offset(directory: Path) -> None:
     log.commit(b"c")  # 2, its end 3
     log.send(b"d", b"e", aborts=True)  # 4 5, its end 6
     log.send(b"f")  # 7
-    truth = LogTruth(log.path, "orders")
+    truth = LogContents(log.path, "orders")
     expected = [RECORD, RECORD, RECORD, MARKER, ABORTED, ABORTED, MARKER, RECORD]
     assert truth.bounds() == {0: (0, 8)}
     assert truth.kinds(0, 0, 8).tolist() == expected
@@ -53,8 +53,10 @@ def test_compaction_leaves_gaps_within_batches_and_between_them(directory: Path)
     for number in range(12):
         log.send(b"%d" % number, b"x", key=b"k%d" % (number % 2))
     log.compact()
-    kinds = LogTruth(log.path, "orders").kinds(0, 0, 24).tolist()
-    kept = [o for batch in LogTruth(log.path, "orders").records(0, 0, 24) for o in batch.column("offset").to_pylist()]
+    kinds = LogContents(log.path, "orders").kinds(0, 0, 24).tolist()
+    kept = [
+        o for batch in LogContents(log.path, "orders").records(0, 0, 24) for o in batch.column("offset").to_pylist()
+    ]
     assert NOTHING in kinds
     assert [offset for offset, kind in enumerate(kinds) if kind == RECORD] == kept
     assert kept[-1] == 23
@@ -147,7 +149,7 @@ def test_what_compaction_took_after_landing_may_stay_in_a_table_of_all_records(c
     for number in range(10):
         log.send(b"%d" % number, key=b"k")
     log.compact()
-    kinds = LogTruth(log.path, "orders").kinds(0, 0, 10).tolist()
+    kinds = LogContents(log.path, "orders").kinds(0, 0, 10).tolist()
     assert kinds.count(NOTHING) > 5
     assert check(Table(**account(10)).hold(*range(10))).explained == {"unchecked": kinds.count(NOTHING)}
     only_kept = Table(**account(10)).hold(*(o for o, kind in enumerate(kinds) if kind == RECORD))
@@ -294,7 +296,7 @@ def test_rows_that_do_not_say_where_they_are_from_are_counted(check: Any, direct
 def test_values_are_compared_when_asked_for(check: Any, directory: Path) -> None:
     log = GappyLog(directory)
     log.send(b"a", b"b", None, key=b"k")
-    truth = next(LogTruth(log.path, "orders").records(0, 0, 3))
+    truth = next(LogContents(log.path, "orders").records(0, 0, 3))
     good = {"key": truth.column("key"), "value": truth.column("value")}
     table = Table(**account(3)).hold(0, 1, 2, **good)
     table.rows[0] = table.rows[0].set_column(3, "_timestamp", truth.column("timestamp"))
@@ -359,11 +361,11 @@ def test_a_cluster_is_read_by_its_origin(show: Any, directory: Path, monkeypatch
         topic, directory = "orders", None
 
         def bounds(self) -> Any:
-            return LogTruth(log.path, "orders").bounds()
+            return LogContents(log.path, "orders").bounds()
 
         def batch(self, spark: Any, start: Any, end: Any) -> Frame:
             [partition] = end
-            batches = list(LogTruth(log.path, "orders").records(partition, start[partition], end[partition]))
+            batches = list(LogContents(log.path, "orders").records(partition, start[partition], end[partition]))
             return Frame(pa.Table.from_batches(batches))
 
         def session_conf(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.sql.address import parse_address, table_of, with_topic
-from spark_sinks.targets.target import Founding
+from spark_sinks.targets.target import NewTable
 
 pytestmark = pytest.mark.system
 
@@ -91,7 +91,7 @@ def test_topic_names_the_table_where_nothing_else_does(tmp_path: Path) -> None:
     target = open_target(f"sqlite:///{tmp_path}/shop.db", options=OPTIONS)
     with pytest.raises(ConfigError, match=r"names no table: say it after a #"):
         target.state()
-    target.open(Founding("Shop.Orders"), 1)
+    target.open(NewTable("Shop.Orders"), 1)
     assert target.name == f"sqlite:///{tmp_path}/shop.db#shop_orders"
     assert target.state() is not None
     target.close()

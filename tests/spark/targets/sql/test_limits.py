@@ -14,7 +14,7 @@ from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.mysql import MySqlDialect
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.targets.sql.sqlite import SqliteDialect
-from spark_sinks.targets.target import Batch, Founding
+from spark_sinks.targets.target import Batch, NewTable
 from tests.databases import Database
 from tests.spark.targets.kit import NOW_MS
 from tests.spark.targets.sql.conftest import make_target, write
@@ -91,7 +91,7 @@ def test_a_record_that_is_too_long_for_a_statement_waits_without_its_bytes(datab
     with database.engine.connect() as connection:
         packet = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
     assert packet // 4 <= longest < packet // 2
-    target.open(Founding("orders"), NOW_MS)
+    target.open(NewTable("orders"), NOW_MS)
     columns = pa.schema([("x", pa.string()), *coordinate_fields()])
     fits = pa.Table.from_pylist([{"x": "\\" * (longest - 100), "_partition": 0, "_offset": 0}], columns)
     refused = [

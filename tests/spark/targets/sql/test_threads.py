@@ -16,7 +16,7 @@ import importlib, sys, threading
 from importlib.machinery import PathFinder, SourceFileLoader
 
 from spark_sinks.targets.choose import TargetOptions, open_target
-from spark_sinks.targets.target import Founding
+from spark_sinks.targets.target import NewTable
 
 half_done, go_on = threading.Event(), threading.Event()
 
@@ -44,7 +44,7 @@ beside = threading.Thread(target=lambda: (importlib.import_module("sqlalchemy.or
 beside.start()
 half_done.wait()
 try:
-    print(target.open(Founding("orders"), 0).epoch)
+    print(target.open(NewTable("orders"), 0).epoch)
 finally:
     go_on.set()
     beside.join()

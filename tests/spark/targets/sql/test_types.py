@@ -18,7 +18,7 @@ from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.shape import coordinate_fields
 from spark_sinks.targets.sql import postgresql
 from spark_sinks.targets.sql.target import SqlTarget
-from spark_sinks.targets.target import Batch, Founding
+from spark_sinks.targets.target import Batch, NewTable
 from tests.databases import Database
 from tests.spark.targets.kit import NOW_MS
 from tests.spark.targets.sql.conftest import make_target, write
@@ -108,7 +108,7 @@ def table_of(schema: pa.Schema, rows: list[dict[str, Any]], first: int = 0) -> p
 def landed(database: Database, table: pa.Table, *, name: str = "") -> tuple[SqlTarget, pa.Table]:
     """A new table with these rows, and what is read of it."""
     target = make_target(database.url, name or f"t{next(NAMES)}")
-    target.open(Founding("orders", started={0: 0}), NOW_MS)
+    target.open(NewTable("orders", started={0: 0}), NOW_MS)
     target.commit(Batch({0: table.num_rows}, [write(target, table)], [], table.schema), NOW_MS)
     return target, read(target, table.schema.names)
 
@@ -263,7 +263,7 @@ def test_nanoseconds_become_microseconds(database: Database) -> None:
 def test_types_that_no_column_has(database: Database) -> None:
     table = table_of(schema_of(x=pa.month_day_nano_interval()), [{"x": None}])
     target = make_target(database.url, "orders")
-    target.open(Founding("orders"), NOW_MS)
+    target.open(NewTable("orders"), NOW_MS)
     with pytest.raises(ConfigError, match="holds values of the type month_day_nano_interval"):
         target.commit(Batch({0: 1}, [], [], table.schema), NOW_MS)
     target.close()
@@ -285,7 +285,7 @@ def test_tables_whose_quarantine_has_no_name(database: Database) -> None:
         return
     target = make_target(database.url, "x" * 60)
     with pytest.raises(ConfigError, match="x__quarantine' cannot be a name"):
-        target.open(Founding("orders"), NOW_MS)
+        target.open(NewTable("orders"), NOW_MS)
     target.close()
 
 
@@ -326,7 +326,7 @@ def test_keys_are_told_apart_by_every_byte(database: Database) -> None:
     for kind, make in columns:
         table = table_of(schema_of(x=kind), [{"x": make(key)} for key in keys + keys])
         target = make_target(database.url, f"k{next(NAMES)}")
-        target.open(Founding("orders", upsert=("x",), started={0: 0}), NOW_MS)
+        target.open(NewTable("orders", upsert=("x",), started={0: 0}), NOW_MS)
         target.commit(Batch({0: 18}, [write(target, table)], [], table.schema), NOW_MS)
         target.commit(Batch({0: 18}, [write(target, table)], [], table.schema), NOW_MS)
         found = read(target, ["x", "_offset"])

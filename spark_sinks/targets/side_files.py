@@ -1,4 +1,4 @@
-"""The parts of a table of files besides its rows: a directory of staged files, a lock, and refused records."""
+"""The files of a table besides its rows: staged files, a lock, and refused records."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from eventbus.cli.running.line import Worker
+from eventbus.cli.running.control_channel import WorkerChannel
 
 
-class WatchedWorker(Worker):
+class WatchedWorker(WorkerChannel):
     def __init__(self, line: socket.socket) -> None:
         self.is_orphaned = threading.Event()
         super().__init__(line)
 
-    def _orphaned(self) -> None:
+    def _stop_orphan(self) -> None:
         self.is_orphaned.set()
 
 

@@ -1,4 +1,4 @@
-"""Which of a service's files have changed."""
+"""Watch the Python files of a service for changes, for ``--reload``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from eventbus.cli.parser import UsageError
 from eventbus.errors import ConfigError
 
 _STEP_MS = 50
-"""A change is told when nothing more has changed for so long: an editor writes a file in several steps,"""
+"""Changes are reported once no file has changed for this time, because an editor writes a file in several steps."""
 _DEBOUNCE_MS = 400
-"""or after so long: a version control system writes many."""
+"""Changes are reported at the latest after this time: a version control system may write for longer."""
 
 
 def check_watching(directories: Sequence[str]) -> None:
-    """Raises ConfigError without watchfiles, UsageError for a directory that is none."""
+    """Check the directories. Raises ConfigError if watchfiles is not installed, UsageError for a missing directory."""
     if importlib.util.find_spec("watchfiles") is None:
         raise ConfigError('--reload needs watchfiles: pip install "eventbus-log[reload]"')
     for directory in directories:
@@ -28,7 +28,7 @@ def check_watching(directories: Sequence[str]) -> None:
 
 
 def watch_files(directories: Sequence[str], on_change: Callable[[list[str]], object]) -> None:
-    """Call ``on_change``, in another thread, with the Python files that have changed, as seen from here."""
+    """Call ``on_change``, in another thread, with the relative paths of Python files that have changed."""
     from watchfiles import PythonFilter, watch
 
     def run() -> None:
@@ -42,7 +42,11 @@ def watch_files(directories: Sequence[str], on_change: Callable[[list[str]], obj
 
 
 def forget_compiled(files: Sequence[str]) -> None:
-    """A change within the second in which the file was compiled, to one of the same size, is none to Python."""
+    """Delete the compiled files.
+
+    Python compares the size and the modification time in seconds, so it would miss a change of the same size that was
+    made in the second of the compilation.
+    """
     for file in files:
-        with suppress(OSError):  # of another user, or no directory: what may not be forgotten is compared as ever
+        with suppress(OSError):  # a file of another user stays, and Python compares it as usual
             Path(importlib.util.cache_from_source(file)).unlink()

@@ -1,4 +1,4 @@
-"""Refused records of keys that were deleted later: replayed, they would bring their keys back."""
+"""Leave out refused records whose keys were deleted later: a replay would restore the deleted keys."""
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -39,8 +39,8 @@ def ends_of(files: Sequence[StagedFile]) -> Ends:
     return ends
 
 
-def without_settled(waiting: Iterable[pa.RecordBatch], ends: Ends) -> tuple[list[pa.RecordBatch], bool]:
-    """The refused records that still wait, and whether any does not."""
+def without_deleted(waiting: Iterable[pa.RecordBatch], ends: Ends) -> tuple[list[pa.RecordBatch], bool]:
+    """Return the refused records whose keys were not deleted later, and True if any record was left out."""
     import pyarrow as pa
 
     kept: list[pa.RecordBatch] = []

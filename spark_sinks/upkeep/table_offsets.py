@@ -47,7 +47,7 @@ def own(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
     return batch.filter(mine) if mine.false_count else batch
 
 
-class Held:
+class PartitionOffsets:
     """The offsets of one partition in a table: as rows, in the quarantine, and more than once."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Held:
         return {*self.rows.windows(), *self.rejected.windows(), *self.doubled.windows()}
 
 
-class Seen:
+class TableOffsets:
     """The coordinates read from a table. ``strangers`` counts rows of another topic, or without coordinates."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self.held: defaultdict[int, Held] = defaultdict(Held)
+        self.held: defaultdict[int, PartitionOffsets] = defaultdict(PartitionOffsets)
         self.rows = 0
         self.strangers = 0
 

@@ -1,4 +1,4 @@
-"""The health and metrics of several workers as those of one."""
+"""Combine the health and metrics of several workers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from eventbus.web.sources import settled
 
 _PROBE_SECONDS = 0.8
 _SCRAPE_SECONDS = 6.0
-"""A little longer than a worker asks its own bus."""
+"""A little longer than a worker waits for an answer of its own bus."""
 _WORST_FIRST: tuple[BusStatus, ...] = ("failed", "starting", "degraded", "ok")
 
 
-def together(standings: Mapping[int, Standing]) -> Standing:
-    """As a whole it is as its worst worker is: failed, before closing, before starting."""
-    said = {worker: said_of(standing) for worker, standing in standings.items()}
-    statuses = {status for status, _ in said.values()}
+def aggregate(standings: Mapping[int, Standing]) -> Standing:
+    """Return the health of the service, which is that of its worst worker: failed, then closing, then starting."""
+    reports = {worker: said_of(standing) for worker, standing in standings.items()}
+    statuses = {status for status, _ in reports.values()}
     for phase in ("closing", "stopped"):
         if phase in statuses and "failed" not in statuses:
             return Standing(phase=phase)
@@ -35,20 +35,22 @@ def together(standings: Mapping[int, Standing]) -> Standing:
         phase="running",
         health=BusHealth(
             status=status,
-            reason="; ".join(f"worker {worker}: {reason}" for worker, (its, reason) in said.items() if its == status),
+            reason="; ".join(
+                f"worker {worker}: {reason}" for worker, (its, reason) in reports.items() if its == status
+            ),
             handlers=tuple(handler for health in healths for handler in health.handlers),
             parts=tuple(part for health in healths for part in health.parts),
         ),
     )
 
 
-def of_worker(worker: int, samples: Iterable[Sample]) -> list[Sample]:
-    """With the label that tells workers apart."""
+def with_worker_label(worker: int, samples: Iterable[Sample]) -> list[Sample]:
+    """Add the label ``worker``, so that the samples of different workers are different series."""
     return [sample._replace(labels={**sample.labels, "worker": str(worker)}) for sample in samples]
 
 
-class OfWorkers:
-    """See `eventbus.web.sources.Source`. Questions go to the workers, answers come back in futures."""
+class WorkersSource:
+    """A `eventbus.web.sources.Source` that queries all workers. Their answers arrive in futures."""
 
     def __init__(
         self,
@@ -59,12 +61,12 @@ class OfWorkers:
         self._ask_samples = ask_samples
         self._timers = RealTimers()
         self._silent_since: dict[int, float] = {}
-        """Workers that do not even say that their bus does not answer."""
+        """Workers that do not answer at all, and since when."""
 
     async def standing(self) -> Standing:
         standings: dict[int, Standing] = {}
 
-        async def hear(worker: int, future: Future[Standing]) -> None:
+        async def receive(worker: int, future: Future[Standing]) -> None:
             now = self._timers.current_time()
             try:
                 standings[worker] = await settled(future, _PROBE_SECONDS)
@@ -76,20 +78,20 @@ class OfWorkers:
 
         async with anyio.create_task_group() as tasks:
             for worker, future in self._ask_standings().items():
-                tasks.start_soon(hear, worker, future)
-        return together(standings)
+                tasks.start_soon(receive, worker, future)
+        return aggregate(standings)
 
     async def samples(self) -> list[Sample]:
         asked = self._ask_samples()
         found: dict[int, list[Sample]] = {}
 
-        async def hear(worker: int, future: Future[list[Sample]]) -> None:
+        async def receive(worker: int, future: Future[list[Sample]]) -> None:
             with suppress(RequestTimedOut):
                 found[worker] = await settled(future, _SCRAPE_SECONDS)
 
         async with anyio.create_task_group() as tasks:
             for worker, future in asked.items():
-                tasks.start_soon(hear, worker, future)
+                tasks.start_soon(receive, worker, future)
         if len(found) < len(asked):
             raise RequestTimedOut(f"of {len(asked)} workers {len(found)} have answered")
-        return [sample for worker in sorted(found) for sample in of_worker(worker, found[worker])]
+        return [sample for worker in sorted(found) for sample in with_worker_label(worker, found[worker])]

@@ -1,4 +1,4 @@
-"""The supervisor's hands: processes, the lines to them, signals, and the queue in which all that happens arrives."""
+"""Run the worker processes of a service: spawn and signal them, and pass all events to `Supervision` in one thread."""
 
 from __future__ import annotations
 
@@ -21,11 +21,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus.cli.parser import UsageError
-from eventbus.cli.running.line import LINE, NUMBER, Ask, Counts, Go, Loaded, Running, Stands, read_from_worker, write
+from eventbus.cli.running.aggregation import WorkersSource
+from eventbus.cli.running.control_channel import (
+    CHANNEL,
+    WORKER_NUMBER,
+    BusStarted,
+    HealthAnswer,
+    Loaded,
+    MetricsAnswer,
+    Query,
+    Start,
+    read_from_worker,
+    write,
+)
+from eventbus.cli.running.file_changes import forget_compiled, watch_files
 from eventbus.cli.running.shared_log import SharedLog
 from eventbus.cli.running.supervision import Supervision
-from eventbus.cli.running.together import OfWorkers
-from eventbus.cli.running.watching import forget_compiled, watch_files
 from eventbus.client.metrics import Sample
 from eventbus.client.running.signals import SIGNALS
 from eventbus.client.threads import settle
@@ -38,51 +49,51 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.bus_run")
 
 _LAST_LINES_SECONDS = 1.0
-"""How long what a dead worker has said may take to be read."""
+"""The time to read the last messages of a worker that has exited."""
 
 
-class Process:
-    """One process of a worker, and our end of the line to it."""
+class WorkerProcess:
+    """One process of a worker, and the supervisor's end of its channel."""
 
     def __init__(self, worker: int, command: Sequence[str], *, is_alone: bool) -> None:
         self.worker = worker
-        number = {} if is_alone else {NUMBER: str(worker)}
-        self.line, theirs = socket.socketpair()
+        number = {} if is_alone else {WORKER_NUMBER: str(worker)}
+        self.channel, theirs = socket.socketpair()
         with theirs:
             self.popen = subprocess.Popen(
                 command,
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # Ctrl-C goes to the terminal's whole group: to them it comes from us, once
+                process_group=0,  # else Ctrl-C, which goes to the whole foreground group, would reach each worker twice
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, LINE: str(theirs.fileno()), **number},
+                env={**os.environ, CHANNEL: str(theirs.fileno()), **number},
             )
-        self.has_begun = False
-        """It was told where its log is: from then on it answers questions."""
+        self.is_placed = False
+        """True once the worker has its log. It answers queries only after that."""
         self._lock = threading.Lock()
-        self._asked: dict[int, Future[Any]] = {}
+        self._queries: dict[int, Future[Any]] = {}
         self._numbers = 0
 
-    def tell(self, message: Any) -> None:
-        """A worker that is dead by now hears nothing; that it is dead is heard otherwise."""
+    def send(self, message: Any) -> None:
+        """Send a message. A worker that has exited is noticed by the thread that waits for it."""
         with self._lock, suppress(OSError):
-            write(self.line, message)
+            write(self.channel, message)
 
-    def ask(self, what: Any) -> Future[Any]:
-        """From any thread. The future has no outcome where there is no answer."""
+    def query(self, what: Any) -> Future[Any]:
+        """Send a query, from any thread. The future stays open if the worker does not answer."""
         future: Future[Any] = Future()
         with self._lock:
             self._numbers += 1
             number = self._numbers
-            self._asked[number] = future
-        future.add_done_callback(lambda _: self._asked.pop(number, None))
-        self.tell(Ask(number, what))
+            self._queries[number] = future
+        future.add_done_callback(lambda _: self._queries.pop(number, None))
+        self.send(Query(number, what))
         return future
 
-    def answered(self, message: Stands | Counts) -> None:
-        future = self._asked.get(message.number)
+    def answered(self, message: HealthAnswer | MetricsAnswer) -> None:
+        future = self._queries.get(message.number)
         if future is None:
             return
-        if isinstance(message, Stands):
+        if isinstance(message, HealthAnswer):
             settle(future, message.standing)
         elif message.samples is None:
             settle(future, error=RequestTimedOut("its bus does not answer"))
@@ -91,41 +102,41 @@ class Process:
 
 
 class Supervisor:
-    """Runs workers until all is over. All that happens is put into one queue, and done in the main thread."""
+    """Runs workers until all have ended. Events of all threads go through one queue to the main thread."""
 
     def __init__(self, command: Sequence[str], workers: int, reload_directories: Sequence[str] = ()) -> None:
-        """``command``: of a worker. ``reload_directories``: start it again when files below them change."""
+        """``command`` starts a worker. Changed files below ``reload_directories`` restart it."""
         self._command = command
         self._directories = reload_directories
-        self._happened: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._processes: dict[int, Process] = {}
-        self._log = SharedLog(lambda why: self._happened.put(lambda: self._machine.failed(why, time.monotonic())))
+        self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._processes: dict[int, WorkerProcess] = {}
+        self._log = SharedLog(lambda why: self._events.put(lambda: self._machine.failed(why, time.monotonic())))
         self._shares = workers > 1
         self._machine = Supervision(self, workers, reload=bool(reload_directories))
         self._changed_at: float | None = None
 
     def run(self, health: HealthServer | None = None) -> int:
-        """Return the exit code."""
+        """Run the workers until they end. Return the exit code."""
         with ExitStack() as stack:
             if health is not None:
-                stack.enter_context(health.around(OfWorkers(self._ask_standings, self._ask_samples)))
+                stack.enter_context(health.around(WorkersSource(self._ask_standings, self._ask_samples)))
             stack.callback(self._log.close)
             stack.callback(self._end_all)
             stack.enter_context(self._signals())
             if self._directories:
-                watch_files(self._directories, lambda files: self._happened.put(partial(self._changed, files)))
+                watch_files(self._directories, lambda files: self._events.put(partial(self._changed, files)))
             self._machine.start(time.monotonic())
             while (code := self._machine.code) is None:
                 at = self._machine.next_at()
                 with suppress(queue.Empty):
-                    self._happened.get(timeout=None if at is None else max(at - time.monotonic(), 0.0))()
+                    self._events.get(timeout=None if at is None else max(at - time.monotonic(), 0.0))()
                 self._machine.passed(time.monotonic())
             return code
 
     @contextmanager
     def _signals(self) -> Generator[None]:
         def arrive(number: int, _: object) -> None:
-            self._happened.put(lambda: self._machine.signalled(number, time.monotonic()))
+            self._events.put(lambda: self._machine.signalled(number, time.monotonic()))
 
         before = {number: signal.signal(number, arrive) for number in SIGNALS}
         try:
@@ -135,20 +146,20 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _end_all(self) -> None:
-        """Only where something went wrong here is any of them left."""
+        """Kill workers that are left, which happens only after an error in the supervisor."""
         for process in self._processes.values():
-            process.line.close()
+            process.channel.close()
             if process.popen.poll() is None:
                 process.popen.kill()
                 process.popen.wait()
 
-    # what the machine has done ----------------------------------------------------------------------------------------
+    # actions of the machine -------------------------------------------------------------------------------------------
 
     def spawn(self, worker: int) -> None:
         before = self._processes.get(worker)
         if before is not None:
-            before.line.close()
-        process = self._processes[worker] = Process(worker, self._command, is_alone=not self._shares)
+            before.channel.close()
+        process = self._processes[worker] = WorkerProcess(worker, self._command, is_alone=not self._shares)
         listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
         listener.start()
         threading.Thread(target=self._wait, args=(process, listener), daemon=True).start()
@@ -160,46 +171,46 @@ class Supervisor:
         with suppress(ProcessLookupError):  # it has just ended
             os.killpg(self._processes[worker].popen.pid, signal.SIGKILL)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         logger.info("%s", text)
 
-    # what happens -----------------------------------------------------------------------------------------------------
+    # events -----------------------------------------------------------------------------------------------------------
 
-    def _listen(self, process: Process) -> None:
-        with suppress(OSError, ValueError, msgspec.DecodeError), process.line.makefile("rb") as lines:
+    def _listen(self, process: WorkerProcess) -> None:
+        with suppress(OSError, ValueError, msgspec.DecodeError), process.channel.makefile("rb") as lines:
             for text in lines:
                 message = read_from_worker(text)
-                if isinstance(message, (Stands, Counts)):
+                if isinstance(message, (HealthAnswer, MetricsAnswer)):
                     process.answered(message)
                 else:
-                    self._happened.put(partial(self._heard, process, message))
+                    self._events.put(partial(self._received, process, message))
 
-    def _wait(self, process: Process, listener: threading.Thread) -> None:
+    def _wait(self, process: WorkerProcess, listener: threading.Thread) -> None:
         returncode = process.popen.wait()
-        listener.join(_LAST_LINES_SECONDS)  # what it forked may hold the line
-        self._happened.put(partial(self._exited, process, returncode))
+        listener.join(_LAST_LINES_SECONDS)  # a process that it forked may keep the channel open
+        self._events.put(partial(self._exited, process, returncode))
 
-    def _heard(self, process: Process, message: Loaded | Running) -> None:
+    def _received(self, process: WorkerProcess, message: Loaded | BusStarted) -> None:
         if self._processes[process.worker] is not process:
             return
-        if isinstance(message, Running):
+        if isinstance(message, BusStarted):
             self._machine.running(process.worker)
-            self._say_how_long()
+            self._log_restart_time()
             return
-        go = self._log.place(message) if self._shares else Go()
-        if isinstance(go, Go):
+        go = self._log.place(message) if self._shares else Start()
+        if isinstance(go, Start):
             self._machine.loaded(process.worker, message.drain_seconds, time.monotonic())
-            process.has_begun = True
-        process.tell(go)
+            process.is_placed = True
+        process.send(go)
 
-    def _say_how_long(self) -> None:
+    def _log_restart_time(self) -> None:
         if self._changed_at is not None:
-            self.say(f"runs again, {time.monotonic() - self._changed_at:.2f} s after the change was seen")
+            self.log(f"runs again, {time.monotonic() - self._changed_at:.2f} s after the change was seen")
             self._changed_at = None
 
-    def _exited(self, process: Process, returncode: int) -> None:
+    def _exited(self, process: WorkerProcess, returncode: int) -> None:
         if self._processes[process.worker] is process:
-            process.has_begun = False
+            process.is_placed = False
             if not self._machine.slots[process.worker].is_stopping:
                 self._changed_at = None
             self._machine.exited(process.worker, returncode, time.monotonic())
@@ -209,17 +220,17 @@ class Supervisor:
         self._changed_at = self._changed_at or time.monotonic()
         self._machine.changed(files, time.monotonic())
 
-    # health, in the threads of whoever asks ---------------------------------------------------------------------------
+    # health, in the threads of the callers ----------------------------------------------------------------------------
 
     def _ask_standings(self) -> dict[int, Future[Standing]]:
         return {
-            worker: process.ask("standing") if process.has_begun else _settled(Standing(phase="starting"))
+            worker: process.query("standing") if process.is_placed else _settled(Standing(phase="starting"))
             for worker, process in sorted(self._processes.items())
         }
 
     def _ask_samples(self) -> dict[int, Future[list[Sample]]]:
         return {
-            worker: process.ask("samples") for worker, process in sorted(self._processes.items()) if process.has_begun
+            worker: process.query("samples") for worker, process in sorted(self._processes.items()) if process.is_placed
         }
 
 
@@ -230,7 +241,7 @@ def _settled(value: Any) -> Future[Any]:
 
 
 def check_system() -> None:
-    """Raises UsageError where processes cannot be signalled."""
+    """Raise UsageError on systems where processes cannot be signalled."""
     if sys.platform == "win32":
         raise UsageError(
             "eventbus run: --workers and --reload need signals that Windows does not have: use WSL, or run the "

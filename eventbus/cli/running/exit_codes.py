@@ -1,25 +1,25 @@
-"""How ``eventbus run`` ends, as a number."""
+"""The exit codes of ``eventbus run``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 STOPPED = 0
-"""Asked to, and all that was begun is finished."""
+"""Stopped on request, with all records in flight finished."""
 FAILURE = 1
 """A handler has stopped, or the service could not run."""
 CUT_OFF = 75
-"""Asked to, but records at work were cancelled: the time to finish was over. sysexits.h calls it EX_TEMPFAIL."""
+"""Stopped on request, but records in flight were cancelled after the drain timeout: EX_TEMPFAIL of sysexits.h."""
 _SIGNALS = 128
 
 
 def by_signal(number: int) -> int:
-    """Ended at once, as by a second signal: what shells say of it."""
+    """Return the exit code of a process that a signal ended at once, as shells compute it."""
     return _SIGNALS + number
 
 
 def of_process(returncode: int) -> int:
-    """As a shell has it: `subprocess` counts signals below zero."""
+    """Convert a return code of `subprocess`, where signals are negative, to that of a shell."""
     return by_signal(-returncode) if returncode < 0 else returncode
 
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 from eventbus.errors import ConfigError, SerializationError, StorageError, StorageFull
 
-Trouble = Literal["conflict", "taken", "away", "full", "refused", "value", "other"]
+ErrorKind = Literal["conflict", "taken", "away", "full", "refused", "value", "other"]
 """Run the transaction again (``conflict``; ``taken``: what was to be made is there by now); the server is ``away``, its
 disk is ``full``; it ``refused`` the user, the database or the statement; it cannot hold a ``value``."""
 
-_STATES: tuple[tuple[tuple[str, ...], Trouble], ...] = (
+_STATES: tuple[tuple[tuple[str, ...], ErrorKind], ...] = (
     (("40001", "40P01", "55P03"), "conflict"),
     (("23505", "42P07", "42701", "42710", "42P06"), "taken"),
     (("53100", "53200"), "full"),
@@ -19,7 +19,7 @@ _STATES: tuple[tuple[tuple[str, ...], Trouble], ...] = (
     (("08", "57P", "53", "25006"), "away"),
 )
 """How PostgreSQL's SQLSTATEs begin; the first that fits."""
-_NUMBERS: dict[Trouble, frozenset[int]] = {
+_NUMBERS: dict[ErrorKind, frozenset[int]] = {
     "conflict": frozenset({1020, 1205, 1213, 3572}),
     "taken": frozenset({1050, 1060, 1061, 1062}),
     "away": frozenset(
@@ -30,7 +30,7 @@ _NUMBERS: dict[Trouble, frozenset[int]] = {
     "value": frozenset({1048, 1153, 1264, 1292, 1300, 1366, 1406, 1690, 3140, 4025}),
 }
 """Error numbers of MySQL and MariaDB."""
-_SQLITE: tuple[tuple[str, Trouble], ...] = (
+_SQLITE: tuple[tuple[str, ErrorKind], ...] = (
     ("is locked", "conflict"),
     ("schema has changed", "conflict"),
     ("unique constraint", "taken"),
@@ -42,7 +42,7 @@ _SQLITE: tuple[tuple[str, Trouble], ...] = (
     ("readonly", "refused"),
     ("not a database", "refused"),
 )
-_NO_CODE: tuple[tuple[str, Trouble], ...] = (
+_NO_CODE: tuple[tuple[str, ErrorKind], ...] = (
     ("authentication failed", "refused"),
     ("does not exist", "refused"),
     ("no password supplied", "refused"),
@@ -60,7 +60,7 @@ _NO_CODE: tuple[tuple[str, Trouble], ...] = (
 """Words of drivers that could not ask the server, which therefore has no code to give."""
 
 
-def trouble_of(error: BaseException) -> Trouble:
+def kind_of_error(error: BaseException) -> ErrorKind:
     """Classify an error; errors that do not come from the database are ``other``."""
     original = _original(error)
     if isinstance(original, ConnectionError):
@@ -85,7 +85,7 @@ def trouble_of(error: BaseException) -> Trouble:
     return _first(_NO_CODE, said)
 
 
-def _first(known: tuple[tuple[str, Trouble], ...], said: str) -> Trouble:
+def _first(known: tuple[tuple[str, ErrorKind], ...], said: str) -> ErrorKind:
     for words, trouble in known:
         if words in said:
             return trouble
@@ -111,7 +111,7 @@ def own_error(error: Exception, name: str) -> Exception:
         return error
     parts = [part for part in original.args if isinstance(part, str)] or [str(original)]
     said = parts[-1].strip().partition("\n")[0]
-    match trouble_of(error):
+    match kind_of_error(error):
         case "conflict" | "taken":
             return StorageError(f"{name}: others are in the way ({said}): nothing was landed; run it again")
         case "away":

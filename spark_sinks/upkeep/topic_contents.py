@@ -37,7 +37,7 @@ transaction marker, a record of an aborted transaction, or a record that retenti
 _READ_BYTES = 4 << 20
 
 
-class Truth(Protocol):
+class TopicContents(Protocol):
     """The present contents of a topic."""
 
     tells_gaps: bool
@@ -54,14 +54,14 @@ class Truth(Protocol):
         ...
 
 
-def truth_of(origin: Origin, session: Callable[[], SparkSession]) -> Truth:
-    """Return the truth about a topic. ``session`` is only called for a cluster."""
+def contents_of(origin: Origin, session: Callable[[], SparkSession]) -> TopicContents:
+    """Return the contents of a topic. ``session`` is only called for a cluster."""
     if origin.directory is not None:
-        return LogTruth(origin.directory, origin.topic)
-    return SparkTruth(origin, session())
+        return LogContents(origin.directory, origin.topic)
+    return ClusterContents(origin, session())
 
 
-class LogTruth:
+class LogContents:
     """A topic in a directory. Headers suffice for batches without gaps, so most records are not decoded."""
 
     tells_gaps = True
@@ -116,7 +116,7 @@ class LogTruth:
             yield batch.select(SOURCE_COLUMNS)
 
 
-class SparkTruth:
+class ClusterContents:
     """A topic of a cluster. It shows only committed records, not why an offset has none."""
 
     tells_gaps = False

@@ -1,4 +1,4 @@
-"""Several landings in one session: in turn until each is caught up, or all together permanently."""
+"""Run several landings in one Spark session: each until it is caught up, or all of them concurrently until a stop."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from eventbus.errors import CorruptRecord, SparkCrashed, SparkFailed
-from spark_sinks import errors, together
+from spark_sinks import errors, landing_runs
 from spark_sinks.errors import in_short, own_error
+from spark_sinks.landing_runs import run_all
 from spark_sinks.running import Running
-from spark_sinks.together import run_all
 
 
 class FakeRunning:
@@ -57,7 +57,7 @@ def run(runs: list[FakeRunning], stop: threading.Event | None = None, every_ms: 
 
 @pytest.mark.parametrize("jvm_is_gone", [False, True])
 def test_one_bad_topic_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch, jvm_is_gone: bool) -> None:
-    monkeypatch.setattr(together, "is_gone", lambda spark: jvm_is_gone)
+    monkeypatch.setattr(landing_runs, "is_gone", lambda spark: jvm_is_gone)
     story: list[str] = []
     errors = [CorruptRecord("a is torn"), None, CorruptRecord("c is torn"), None]
     runs = [FakeRunning(story, name, error) for name, error in zip("abcd", errors, strict=True)]
@@ -79,7 +79,7 @@ def test_stop_leaves_the_rest_for_another_run() -> None:
 
 
 def test_a_topic_that_does_not_exist_yet_is_landed_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_CREATED_SECONDS", 0)
+    monkeypatch.setattr(landing_runs, "_CREATED_SECONDS", 0)
     story: list[str] = []
     run([FakeRunning(story, "late", checks=3), FakeRunning(story, "early")], every_ms=0)
     assert story == ["early", "late", "late closed", "early closed"]
@@ -121,8 +121,8 @@ def test_a_worker_with_another_python_is_given_the_variable() -> None:
 
 
 def test_a_landing_of_a_topic_that_does_not_exist_yet_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_CREATED_SECONDS", 0)
+    monkeypatch.setattr(landing_runs, "_CREATED_SECONDS", 0)
     stop, story = threading.Event(), list[str]()
     stop.set()
-    together._run(cast("list[Running]", [FakeRunning(story, "late", checks=9)]), cast("Any", None), 0, stop)
+    landing_runs._run(cast("list[Running]", [FakeRunning(story, "late", checks=9)]), cast("Any", None), 0, stop)
     assert story == ["late closed"]

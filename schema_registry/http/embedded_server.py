@@ -1,4 +1,4 @@
-"""``eventbus serve --registry-port``: the registry of the served log, in the same process."""
+"""Serve the schema registry in the process of ``eventbus serve``, for ``--registry-port``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eventbus.cli.parser import UsageError, natural
 from schema_registry.http.serve import add_security, serving
 
 
-class RegistryBeside:
+class EmbeddedRegistry:
     """The flags of ``eventbus serve`` that start a registry, and that registry."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
