@@ -219,6 +219,8 @@ class ProducerTransactions:
             assert identity is not None
             self._state = _State.COMMITTING
             try:
+                # Open batches are stored, and then nothing can join the transaction, before the first await: a record
+                # that another task sends meanwhile could not become durable before the decision.
                 self._producer.close_open()
                 self._close_door()
                 await self._make_durable()

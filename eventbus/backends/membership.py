@@ -108,7 +108,8 @@ class Membership:
         self.group = group
         self.owned: set[TopicPartition] = set()
         self.metadata = GroupMetadata(group, group_instance_id=config.group_instance_id)
-        """The member's identity in commits. It stays after a loss, so that the coordinator refuses late commits."""
+        """The member's identity in commits. It stays after a loss, so that the coordinator refuses late commits: one
+        without a member would be accepted once the group is empty."""
         self._host = host
         self._config = config
         self._wake = wake

@@ -11,7 +11,8 @@ The file is a cache (big-endian)::
         key | value (of length -1: null)
 
 ``next_offset`` is the end of the log that the records represent, and ``last_batch_crc`` the CRC of the batch that ends
-there. If the log has another batch at that place, the file was made from another log.
+there. If the log has another batch at that place, the file was made from another log. It may also be ahead of the log
+after a power cut, and is not used then, because other records may follow at its offsets.
 """
 
 from __future__ import annotations

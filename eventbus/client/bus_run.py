@@ -87,7 +87,11 @@ class Outcome:
 
 
 class BusRun:
-    """The tasks, producers, runners and parts of a bus that runs. One task starts, uses and closes it."""
+    """The tasks, producers, runners and parts of a bus that runs. One task starts, uses and closes it.
+
+    The bus keeps it until its log is closed. A task that waits across the end (in `drain`, `run` or a call from a
+    thread) holds this object, so it gets the result of this run and never of the next one.
+    """
 
     def __init__(self, bus: Host, plan: Plan) -> None:
         self._bus = bus

@@ -189,6 +189,8 @@ class GroupsShard:
     def _joined(self, member: GroupMetadata) -> Group:
         group = self.groups.get(member.group)
         if group is None:
+            # Not GROUP_ID_NOT_FOUND, which ends Kafka's own consumer: its members could not join again after a log in
+            # memory was restarted.
             raise _unknown_member(member.group, member.member_id)
         return group
 

@@ -154,7 +154,11 @@ class Members:
             member.rebalance_timeout_ms = request.session_timeout_ms
 
     def park_join(self, member: Member, reply: JoinReply | None) -> None:
-        """Park a join, instead of an earlier parked join; None unparks it."""
+        """Park a join, instead of an earlier parked join; None unparks it.
+
+        The caller answers the earlier join: responses leave a connection in the order of its requests, so a missing
+        response would hold back all later ones.
+        """
         self.joining_count += (reply is not None) - (member.joining is not None)
         member.joining = reply
 

@@ -134,7 +134,11 @@ class LogProducers:
         return bool(self._unsynced) or self._unsaved_offset != _NEVER
 
     def begin_sync(self, segments: Sequence[Segment]) -> list[File]:
-        """Return the files to flush with the log; pass them to `take_back` or `synced`."""
+        """Return the files to flush with the log; pass them to `take_back` or `synced`.
+
+        They are flushed with the marker, before the last stable offset is published, because readers in other processes
+        find aborted records with them.
+        """
         if self._unsaved_offset != _NEVER:
             with contextlib.suppress(OSError):
                 self.settle_files(segments)
@@ -315,7 +319,10 @@ class LogProducers:
             self.take_snapshot(segments, log_end_offset, log_end_offset)
 
     def _remove_beyond(self, segments: Sequence[Segment], log_end_offset: int) -> None:
-        """Remove snapshots beyond the log's end, which must never be combined with other records at their offset."""
+        """Remove snapshots beyond the log's end, durably, before the first append.
+
+        Another batch at their offset would be compared with the sequences of batches that are lost.
+        """
         storage = self._storage
         first_offset = segments[0].base_offset if segments else _NEVER
         removed = False

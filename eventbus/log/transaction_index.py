@@ -8,6 +8,9 @@ In memory they are sorted by the offset of their marker. On disk each segment ha
 ``last_stable_offset`` is the start of the oldest transaction that was open when this one ended: transactions that end
 later began at that offset or after it. So a search may stop at the first entry whose ``last_stable_offset`` is beyond
 its range.
+
+Readers find aborted records by these offsets and not by scanning for markers. So the result does not depend on where a
+fetch begins, nor on markers that compaction has removed.
 """
 
 from __future__ import annotations

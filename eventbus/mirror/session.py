@@ -96,7 +96,8 @@ class Session:
         self._next: dict[TopicPartition, int] = {}
         """The offset after the last record that was read."""
         self._passed: dict[TopicPartition, int] = {}
-        """The consumer's positions after an empty poll: if they are unchanged after the next one, it has no more."""
+        """The consumer's positions after an empty poll: if they are unchanged after the next one, it has no more. On
+        Kafka a position may be ahead of the records that were returned, except after an empty poll."""
         self._only: set[str] | None = None
         """The topics at the start, unless the mirror follows."""
         self._gaps: list[tuple[TopicPartition, int, int]] = []

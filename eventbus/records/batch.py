@@ -183,7 +183,10 @@ def write_crc(batch: WritableBuffer) -> None:
 
 
 def patch_offsets(batch: WritableBuffer, base_offset: int, leader_epoch: int, position: int = 0) -> None:
-    """Write base offset and leader epoch. Both fields are before the CRC's range, so the CRC stays valid."""
+    """Write base offset and leader epoch. Both fields are before the CRC's range, so the CRC stays valid.
+
+    A damaged leader epoch is therefore not noticed. It does no harm, because it is not read.
+    """
     _BASE_OFFSET.pack_into(batch, position, base_offset)
     _LEADER_EPOCH.pack_into(batch, position + 12, leader_epoch)
 

@@ -137,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
                 frame += bytes(more)
                 self.node.gate.hold(more)
             return memoryview(frame)[self._filled :]
+        # All connections share this buffer: it is valid until `buffer_updated`, which the event loop calls next,
+        # without a turn in between, on selectors and under TLS.
         scratch = self.node.scratch
         have = len(self._rest)
         scratch[:have] = self._rest

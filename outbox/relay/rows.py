@@ -126,6 +126,7 @@ class Rows:
             found = connection.execute(asked, {"limit": limit + len(held), **values})
             rows = [row for row in cast("list[Row]", found.fetchall()) if row[0] not in held][:limit]
             return self._whole(connection, rows)
+        # Exact ranges: a single range around all of them could hide a row whose transaction was committed late.
         for first, last in known:
             asked = asked.where(~self._events.c.id.between(first, last))
         found = connection.execute(asked, {"limit": limit, **values})

@@ -1,7 +1,9 @@
 """Topics that the log refuses now and may accept later: they do not exist yet, or their ACL is missing.
 
 Events for such a topic stay in the outbox. Batches are taken without them, so the events of other topics are published.
-After ``patience_ms`` they are quarantined. The relay puts them back when the topic exists.
+The whole topic waits, so that no event overtakes another of its key, and is tried again with its first event. After
+``patience_ms`` the events are quarantined, because each batch would have to read past more and more of them. The relay
+puts them back when the topic exists.
 
 An explicit partition that does not exist waits alone: the other events of its topic are published. Kafka orders events
 within a partition only, so no event overtakes another of its partition.

@@ -100,7 +100,8 @@ class RecordBatch(BatchDelivery):
         self.lost_with: ClientError | None = None
         """The error of the client that had the rest of the batch."""
         self.transaction = 0
-        """The number of its transaction."""
+        """The number of its transaction. Late reports of an abandoned client, whose records were purged or which its
+        own successor has fenced, are recognized by it and ignored."""
         self.cause: EventBusError | None = None
         """The failure of its transaction, because of which librdkafka dropped its records."""
         self.is_direct = True

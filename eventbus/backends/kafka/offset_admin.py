@@ -1,7 +1,9 @@
 """First and last offsets of partitions, offsets by time, and deleting records.
 
 Requests go to the leaders on our own connections. librdkafka's are used only where these are not possible, because they
-can crash the process, see `OffsetAdmin._prepare_librdkafka`. Everything here blocks, and runs in threads.
+can crash the process, see `OffsetAdmin._prepare_librdkafka`. In addition, librdkafka's admin client sends to the leader
+that it has cached until the request times out, and never learns of a new leader. Everything here blocks, and runs in
+threads.
 """
 
 from __future__ import annotations

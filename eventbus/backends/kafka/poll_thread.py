@@ -1,7 +1,8 @@
 """The thread of one consumer: it polls librdkafka, which calls back in it when the group moves partitions.
 
-Only one thread at a time may use a librdkafka consumer, and a poll may take long. So everything about a consumer is
-done here, between short polls; and during a callback, while the event loop finishes records in flight, too.
+Only one thread at a time may use a librdkafka consumer, and a poll may take long. A commit in a second thread would
+hang forever while the first thread is in a rebalance callback. So everything about a consumer is done here, between
+short polls; and during a callback, while the event loop finishes records in flight, too.
 """
 
 from __future__ import annotations

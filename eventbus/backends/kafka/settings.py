@@ -105,6 +105,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
         names = {*_names("librdkafka"), "client.id", *(_names(kind) if kind else ())}
         callback = callback_of(given, self.oauth_cb)
         if callback is not None:
+            # confluent-kafka's constructors then wait for a token: at least 1 s, and 10 s if there is none.
             chosen["oauth_cb"] = callback
             given = without_unsecured(given)
         chosen |= {name: value for name, value in given.items() if name in names}

@@ -124,7 +124,7 @@ class KafkaTransactions:
 
     async def _init_client(self) -> None:
         what = f"the transactional id {self._id!r} was not taken over"
-        client = self._producer.client
+        client = self._producer.client  # now: a job that runs after a stuck one must not use the successor
         try:
             await self._until_answered(lambda: client.handle.init_transactions(self._attempt_seconds))
         except KafkaException as failure:
@@ -178,6 +178,8 @@ class KafkaTransactions:
         if failure.fatal() or failure.code() == ClientError._FENCED:
             self._fatal(failure, error)
         else:
+            # The record took a sequence number that no broker will ever see. The next transaction of this client would
+            # fail with it, so the transactional id is initialized again.
             self._has_gap = True
             self.spoil(error)
 

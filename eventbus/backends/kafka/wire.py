@@ -172,7 +172,9 @@ class Wire:
         """Return all brokers, in each turn beginning with another.
 
         A broker that is cut off from the others, but not from its clients, returns outdated metadata for as long as it
-        is used. A single broker per turn is used, because a topic that was just created is not known to all of them.
+        is used. (librdkafka does use one such broker, and then waits until the cluster is whole again. It acknowledges
+        nothing meanwhile.) A single broker per turn is used, because a topic that was just created is not known to all
+        of them.
         """
         addresses = list(dict.fromkeys((*self._settings.addresses, *self.brokers)))
         turn = int(time.monotonic() // _TURN_SECONDS)

@@ -132,6 +132,8 @@ class Dispatch:
             call.is_resting = call.at >= call.end
             try:
                 # The loops inside the try: entering one per record would cost as much as the await.
+                # `call.at` is set before `call.end` is read, and `PartitionWork.cut` does both in reverse. So a stop on
+                # the event loop and the begin of a record in a thread see each other.
                 if decode is None:
                     for after, value in islice(left, calls_to_look):
                         if after > call.end:

@@ -151,7 +151,8 @@ class PartitionDriver:
         self.note: Callable[[], str] | None = None
         """Returns the metadata that a commit stores with the offset."""
         self.waits = False
-        """True if the next record waits on purpose: for a set time, or for an earlier record's next try."""
+        """True if the next record waits on purpose: for a set time, or for an earlier record's next try. Such a
+        partition is not stuck."""
         self.wait: Wait | None = None
         """Set while the partition tries something until it works, although its next record is due."""
         self.release_slot: Callable[[], AbstractAsyncContextManager[None]] = nullcontext

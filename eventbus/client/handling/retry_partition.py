@@ -224,6 +224,7 @@ class RetryPartitionDriver(PartitionDriver):
         if isinstance(commit, Commit):
             for outgoing in self._failure_policy.moves.records_of(commit):
                 self.moves[next(self._numbers)] = outgoing
+        # A record that failed again has blocked its key again by now, so `finish` does not free the key for a moment.
         self._waiting.finish(entry)
         shared.commits.expect()
         return True
