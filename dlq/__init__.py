@@ -8,8 +8,8 @@ the transaction that commits its record.
 
 - ``policy``, ``decisions``, ``classify``, ``circuit``: the retry policy, pure
 - ``recovery``, ``reporting``, ``events``, ``metrics``: the policy in a running handler
-- ``headers``, ``letters``, ``families``: dead letters, also those of other systems
-- ``dead_letters``, ``index``, ``selection``, ``views``, ``state``, ``state_writer``: find them and keep their status
+- ``headers``, ``letters``, ``foreign_headers``: dead letters, also those of other systems
+- ``dead_letters``, ``index``, ``index_queries``, ``selection``, ``state``, ``state_writer``: find and mark them
 - ``redrive``, ``targets``, ``redriven_record``, ``editing``: send them back
 """
 

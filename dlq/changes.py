@@ -11,13 +11,13 @@ from msgspec import UNSET, UnsetType
 from dlq.editing import check_edit
 from dlq.following import Following
 from dlq.group_reads import Groups
+from dlq.index_queries import row_of
 from dlq.payloads import payload_gone, source_records
 from dlq.redriven_record import Redriving
 from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, Step, with_step
 from dlq.state_writer import StateWriter, Writes
 from dlq.targets import REASONS, Target, Targets, id_of
-from dlq.views import row_of
 from eventbus import EventBus
 from eventbus.client.consuming.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError, EventBusError

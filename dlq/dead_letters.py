@@ -10,7 +10,7 @@ from typing import Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dlq import views
+from dlq import index_queries
 from dlq.changes import Edit, Mark
 from dlq.following import Following
 from dlq.letters import DeadLetter, dead_letter
@@ -74,7 +74,7 @@ class DeadLetters:
     async def topics(self) -> list[DeadLetterTopic]:
         """Return the topics that hold dead letters, with a summary of their contents."""
         await self._following.catch_up()
-        return views.topics_of(self._following.indexes)
+        return index_queries.topics_of(self._following.indexes)
 
     async def waiting(self) -> list[WaitingRecords]:
         """Return the records that wait in the log for their next try, by topic and group. They are not dead letters."""
@@ -93,9 +93,9 @@ class DeadLetters:
         self._following.check(chosen)
         indexes = self._following.indexes
         if chosen.ids is None and chosen.limit is None and not self._needs_letters(chosen):
-            return views.groups_of(indexes, chosen)
+            return index_queries.groups_of(indexes, chosen)
         ids = [id async for batch in self._ids(chosen) for id in batch]
-        return views.groups_of_ids(indexes, ids)
+        return index_queries.groups_of_ids(indexes, ids)
 
     async def letters(self, selection: Selection, *, limit: int | None = None) -> AsyncGenerator[DeadLetter]:
         """Yield the selected letters by topic, partition and offset: ``async for letter in letters.letters(...):``."""
@@ -103,7 +103,7 @@ class DeadLetters:
         chosen = msgspec.structs.replace(selection, limit=min(limits, default=None))
         await self._following.catch_up()
         self._following.check(chosen)
-        wanted = views.offsets_of(self._following.indexes, chosen)
+        wanted = index_queries.offsets_of(self._following.indexes, chosen)
         async with aclosing(selected(self._bus, wanted, chosen)) as batches:
             async for batch in batches:
                 for letter in batch:
@@ -136,7 +136,7 @@ class DeadLetters:
     async def statuses(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the `dlq.selection.STATUSES` of these letters. Letters that no longer exist are omitted."""
         await self._following.catch_up()
-        rows = {id: views.row_of(self._following.indexes, LetterId.of(id)) for id in ids}
+        rows = {id: index_queries.row_of(self._following.indexes, LetterId.of(id)) for id in ids}
         return {id: STATUSES[row.status] for id, row in rows.items() if row is not None}
 
     async def rates(
@@ -161,7 +161,7 @@ class DeadLetters:
         )
 
     async def _ids(self, selection: Selection) -> AsyncGenerator[list[LetterId]]:
-        wanted = views.offsets_of(self._following.indexes, selection)
+        wanted = index_queries.offsets_of(self._following.indexes, selection)
         if self._needs_letters(selection):
             async with aclosing(selected(self._bus, wanted, selection)) as batches:
                 async for batch in batches:

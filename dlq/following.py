@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from dlq.index import NO_STATE, PartitionIndex, TopicIndex
+from dlq.index_queries import row_of
 from dlq.reading import POLL_RECORDS, WAIT_MS, Scanner, reader, records_at
 from dlq.selection import LetterId, Selection, looks_dead
 from dlq.state import LetterState, read_key, read_state
-from dlq.views import row_of
 from eventbus import Consumer, ConsumerRecords, EventBus, IsolationLevel
 from eventbus.broker import TopicSpec
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition

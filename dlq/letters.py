@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from dlq.families import Family, read_headers
+from dlq.foreign_headers import Family, read_headers
 from dlq.headers import PAYLOAD, TOPIC_ID
 from dlq.selection import LetterId
 from eventbus.delays.retry_records import REDRIVE_OF

@@ -17,6 +17,7 @@ import msgspec
 from dlq.changes import state_after
 from dlq.following import Following
 from dlq.group_reads import Groups
+from dlq.index_queries import offsets_of, row_of
 from dlq.payloads import source_records
 from dlq.reading import selected
 from dlq.redriven_record import Redriving
@@ -24,7 +25,6 @@ from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, new_step
 from dlq.state_writer import StateWriter, Writes
 from dlq.targets import Target, Targets, id_of
-from dlq.views import offsets_of, row_of
 from eventbus import EventBus
 from eventbus.client.ledger_writer import LedgerRecord
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition

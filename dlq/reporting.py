@@ -18,8 +18,8 @@ from dlq.events import (
     Signals,
 )
 from dlq.failures import class_of, message_of
+from dlq.header_text import one_line
 from dlq.policy import Retry
-from dlq.texts import one_line
 from eventbus.recovery import Handling
 from eventbus.types import ConsumerRecord
 

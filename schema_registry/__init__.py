@@ -2,7 +2,7 @@
 
 ``Registry(bus)`` is the registry itself; ``schema_registry.http`` serves it, ``schema_registry.client`` asks one.
 
-- ``registry``, ``reading``, ``registering``, ``deleting``, ``settings``, ``scope``: the operations
+- ``registry``, ``reading``, ``registering``, ``deleting``, ``settings``, ``effective_settings``: the operations
 - ``state``, ``ledger``, ``records``, ``follower``, ``writer``: the topic ``_schemas``
 - ``formats``: Avro, JSON Schema and Protobuf; ``compatibility``: which changes are allowed
 - ``http``, ``client``, ``embedded``, ``log_directory``, ``backup``: access

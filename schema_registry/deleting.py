@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from schema_registry import errors, names, records, scope
+from schema_registry import effective_settings, errors, names, records
 from schema_registry.records import DeleteSubjectValue, Key, MaxIds
 from schema_registry.registering import schema_record, tombstones
 from schema_registry.state import State, Version
@@ -90,7 +90,7 @@ def _settings_of(state: State, subject: str) -> list[CoordinatorRecord]:
 
 
 def _check_writable(state: State, subject: str) -> None:
-    if scope.is_read_only(state, subject):
+    if effective_settings.is_read_only(state, subject):
         where = names.prefix_of(subject)
         raise errors.not_permitted(f"Subject {subject} in context {where} is in read-only mode")
 

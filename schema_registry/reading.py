@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 import msgspec
 
-from schema_registry import digest, errors, formats, names, records, registering, scope
+from schema_registry import digest, effective_settings, errors, formats, names, records, registering
 from schema_registry.entities import (
     Association,
     CompatibilityAnswer,
@@ -25,7 +25,7 @@ from schema_registry.entities import (
 from schema_registry.errors import RegistryError
 from schema_registry.formats import Verdict
 from schema_registry.ledger import Ledger
-from schema_registry.registering import Desk, entity
+from schema_registry.registering import Registration, entity
 from schema_registry.schemas import Schemas, content_of, qualified
 from schema_registry.state import Content, State, Version
 
@@ -60,9 +60,9 @@ class Reads:
     def _state(self) -> State:
         return self._ledger.settled
 
-    def _desk(self) -> Desk:
+    def _registration(self) -> Registration:
         ledger = self._ledger
-        return Desk(ledger.settled, self._schemas, self._compatibility, self._max_schema_bytes, ledger.burnt)
+        return Registration(ledger.settled, self._schemas, self._compatibility, self._max_schema_bytes, ledger.burnt)
 
     # by id and GUID --------------------------------------------------------------------------------------------------
 
@@ -331,10 +331,10 @@ class Reads:
         deleted: bool = False,
     ) -> Schema:
         """POST /subjects/{subject}: the version that has this schema"""
-        subject, desk = self._meant(subject), self._desk()
-        found = registering.find(desk, subject, request, normalize=normalize, deleted=deleted)
+        subject, registration = self._meant(subject), self._registration()
+        found = registering.find(registration, subject, request, normalize=normalize, deleted=deleted)
         if found is None and names.context_of(subject) == names.DEFAULT_CONTEXT:
-            found = self._find_elsewhere(desk, subject, request, normalize, deleted)
+            found = self._find_elsewhere(registration, subject, request, normalize, deleted)
         if found is not None:
             return msgspec.structs.replace(entity(found), schema=self._formatted(found, format))
         if any(deleted or not one.deleted for one in self._state.versions(subject)):
@@ -342,14 +342,14 @@ class Reads:
         raise errors.subject_not_found(subject)
 
     def _find_elsewhere(
-        self, desk: Desk, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
+        self, registration: Registration, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
     ) -> Version | None:
         """The subject's name may be one of another context."""
         for context in self._state.contexts:
             where = names.join(context, subject)
             if where in self._state.subjects:
                 try:
-                    found = registering.find(desk, where, request, normalize=normalize, deleted=deleted)
+                    found = registering.find(registration, where, request, normalize=normalize, deleted=deleted)
                 except RegistryError:  # a reference that is not there
                     continue
                 if found is not None:
@@ -393,14 +393,14 @@ class Reads:
         self, subject: str, request: SchemaRequest, existing: list[Version] | None = None, *, normalize: bool = False
     ) -> Verdict:
         """May this be registered? With the reasons as findings: where, which rule, what to change."""
-        desk, subject = self._desk(), self._meant(subject)
-        config = desk.config(subject)
+        registration, subject = self._registration(), self._meant(subject)
+        config = registration.config(subject)
         if not (request.schema or "").strip():
             raise errors.invalid_schema("Empty schema")
-        parsed = desk.parse(subject, request, is_new=config.validate_new_schemas is not False)
+        parsed = registration.parse(subject, request, is_new=config.validate_new_schemas is not False)
         content = content_of(parsed, request.metadata, request.rule_set, normalize=normalize)
         existing = self._to_compare(subject, None) if existing is None else existing
-        return registering.compatibility(desk, subject, config, parsed, content, existing)
+        return registering.compatibility(registration, subject, config, parsed, content, existing)
 
     # settings --------------------------------------------------------------------------------------------------------
 
@@ -408,8 +408,8 @@ class Reads:
         """Answer GET /config and /config/{subject}."""
         who = names.level(subject)
         if default_to_global:
-            return scope.config_for(self._state, who, self._compatibility)
-        found = scope.config_of(self._state, who, self._compatibility)
+            return effective_settings.config_for(self._state, who, self._compatibility)
+        found = effective_settings.config_of(self._state, who, self._compatibility)
         if found is None:
             raise errors.no_subject_compatibility(who or "")
         return found
@@ -417,7 +417,11 @@ class Reads:
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> Mode:
         """Answer GET /mode and /mode/{subject}."""
         who = names.level(subject)
-        found = scope.mode_for(self._state, who) if default_to_global else scope.mode_of(self._state, who)
+        found = (
+            effective_settings.mode_for(self._state, who)
+            if default_to_global
+            else effective_settings.mode_of(self._state, who)
+        )
         if found is None:
             raise errors.no_subject_mode(who or "")
         return Mode(found)
@@ -464,7 +468,7 @@ class Reads:
 
     def _meant(self, subject: str) -> str:
         """Return the subject in its one spelling; another one's, if it has an alias."""
-        return scope.alias_of(self._state, names.normalize(subject))
+        return effective_settings.alias_of(self._state, names.normalize(subject))
 
 
 def version_number(version: VersionLike) -> int:

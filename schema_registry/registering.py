@@ -9,7 +9,7 @@ import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import IncompatibleSchema
-from schema_registry import errors, merging, names, records, reserved, scope
+from schema_registry import effective_settings, errors, merging, names, records, reserved
 from schema_registry.digest import as_text
 from schema_registry.entities import Config, Schema, SchemaRequest
 from schema_registry.formats import ParsedSchema, Verdict
@@ -19,7 +19,7 @@ from schema_registry.state import Content, State, Version
 from serdes.registry import SchemaText
 
 
-class Desk(NamedTuple):
+class Registration(NamedTuple):
     """Settings for decisions about requests."""
 
     state: State
@@ -30,7 +30,7 @@ class Desk(NamedTuple):
     """Reserved ids by context: ids up to this one are not assigned, although no valid record has them."""
 
     def config(self, subject: str) -> Config:
-        return scope.config_for(self.state, subject, self.default_level)
+        return effective_settings.config_for(self.state, subject, self.default_level)
 
     def parse(self, subject: str, request: SchemaRequest, *, is_new: bool = True) -> ParsedSchema:
         text = request.schema or ""
@@ -68,23 +68,25 @@ def entity(one: Version) -> Schema:
 # lookup --------------------------------------------------------------------------------------------------------------
 
 
-def find(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> Version | None:
+def find(
+    registration: Registration, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool
+) -> Version | None:
     """Find the version of a subject with this schema: identical, or after merging the newest version's metadata."""
     if not (request.schema or "").strip():
         return None
-    config = desk.config(subject)
+    config = registration.config(subject)
     normalize = normalize or config.normalize is True
-    parsed = desk.parse_known(subject, request)
-    found = _find_as_is(desk, subject, _content(parsed, request, normalize), deleted)
+    parsed = registration.parse_known(subject, request)
+    found = _find_as_is(registration, subject, _content(parsed, request, normalize), deleted)
     if found is not None:
         return found
-    newest = desk.state.latest(subject)
+    newest = registration.state.latest(subject)
     if newest is None:
         return None
     populated = _populated(config, request, newest, None)
     if populated == request:
         return None
-    return _find_as_is(desk, subject, _content(parsed, populated, normalize), deleted)
+    return _find_as_is(registration, subject, _content(parsed, populated, normalize), deleted)
 
 
 def _content(parsed: ParsedSchema, request: SchemaRequest, normalize: bool) -> Content:
@@ -92,16 +94,16 @@ def _content(parsed: ParsedSchema, request: SchemaRequest, normalize: bool) -> C
     return content_of(parsed, metadata, rule_set, normalize=normalize)
 
 
-def _find_as_is(desk: Desk, subject: str, content: Content, deleted: bool) -> Version | None:
-    state = desk.state
+def _find_as_is(registration: Registration, subject: str, content: Content, deleted: bool) -> Version | None:
+    state = registration.state
     versions = [one for one in reversed(state.versions(subject)) if deleted or not one.deleted]
     for one in versions:
         if one.content.guid == content.guid:
             return one
-    return next((one for one in versions if _says_the_same(desk, content, one)), None)
+    return next((one for one in versions if _says_the_same(registration, content, one)), None)
 
 
-def _says_the_same(desk: Desk, content: Content, known: Version) -> bool:
+def _says_the_same(registration: Registration, content: Content, known: Version) -> bool:
     """The same but for the version in its metadata, or sent with its references written out."""
     other = known.content
     if content.references == other.references and content.text != other.text:
@@ -114,7 +116,7 @@ def _says_the_same(desk: Desk, content: Content, known: Version) -> bool:
         return True
     if content.references or content.schema_type != "AVRO":
         return False
-    written_out = desk.schemas.parse_content(desk.state, known.subject, other).formatted("resolved")
+    written_out = registration.schemas.parse_content(registration.state, known.subject, other).formatted("resolved")
     return content.text == written_out
 
 
@@ -138,70 +140,70 @@ def _populated(config: Config, request: SchemaRequest, newest: Version | None, v
 # registration --------------------------------------------------------------------------------------------------------
 
 
-def already(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool) -> Version | None:
+def already(registration: Registration, subject: str, request: SchemaRequest, *, normalize: bool) -> Version | None:
     """Return the version that a registration would answer without writing anything."""
     if request.schema_tags_to_add or request.schema_tags_to_remove or request.propagate_schema_tags:
         raise errors.invalid_schema("Inline tags are part of a schema's text. Write them there, as confluent:tags")
-    config = desk.config(subject)
+    config = registration.config(subject)
     adds = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
     if any(adds):
         return None
     if not (request.schema or "").strip():
         return None
-    parsed = desk.parse_known(subject, request)
+    parsed = registration.parse_known(subject, request)
     content = _content(parsed, request, normalize or config.normalize is True)
-    found = _find_as_is(desk, subject, content, deleted=False)
+    found = _find_as_is(registration, subject, content, deleted=False)
     if found is None or (request.id is not None and request.id not in (-1, found.id)):
         return None
     if not request.version or request.version == found.version:
         return found
     if request.version == -1:
-        newest = desk.state.latest(subject)
+        newest = registration.state.latest(subject)
         return found if newest is not None and newest.version == found.version else None
-    same = desk.state.version((subject, request.version))
+    same = registration.state.version((subject, request.version))
     return same if same is not None and not same.deleted and same.id == found.id else None
 
 
 def register(
-    desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool = False, force: bool = False
+    registration: Registration, subject: str, request: SchemaRequest, *, normalize: bool = False, force: bool = False
 ) -> Decision[Version]:
     """Raises 42205, 42201, 409, and what else keeps a schema out."""
-    known = already(desk, subject, request, normalize=normalize)
+    known = already(registration, subject, request, normalize=normalize)
     if known is not None:
         return Decision((), known)
     wanted_id = None if request.id is None or request.id < 0 else request.id
-    mode = _checked_mode(desk.state, subject, wanted_id)
-    is_import = scope.is_import(mode)
-    versions = desk.state.versions(subject)
+    mode = _checked_mode(registration.state, subject, wanted_id)
+    is_import = effective_settings.is_import(mode)
+    versions = registration.state.versions(subject)
     undeleted = [one for one in versions if not one.deleted]
     newest = undeleted[-1] if undeleted else None
     next_version = versions[-1].version + 1 if versions else 1
-    config = desk.config(subject)
+    config = registration.config(subject)
     if not is_import:
         request = _populated(config, _with_text(request, newest), newest, next_version)
     elif not (request.schema or "").strip():
         raise errors.invalid_schema("Empty schema")
     is_checked = config.validate_new_schemas is not False and not is_import
-    parsed = desk.parse(subject, request, is_new=is_checked)
+    parsed = registration.parse(subject, request, is_new=is_checked)
     content = _content(parsed, request, not is_import and (normalize or config.normalize is True))
-    same = _same_or_none(desk, subject, content, wanted_id) if not request.version else None
+    same = _same_or_none(registration, subject, content, wanted_id) if not request.version else None
     if same is not None:
         return Decision((), same)
     if not is_import and not force:
-        _check_compatible(desk, subject, config, parsed, content, undeleted)
-    id = wanted_id if wanted_id is not None else desk.state.id_of(names.context_of(subject), content.guid)
-    id = _checked_id(desk, subject, content, id)
-    version = _checked_version(desk.state, subject, request.version, next_version, id, is_import)
+        _check_compatible(registration, subject, config, parsed, content, undeleted)
+    id = wanted_id if wanted_id is not None else registration.state.id_of(names.context_of(subject), content.guid)
+    id = _checked_id(registration, subject, content, id)
+    version = _checked_version(registration.state, subject, request.version, next_version, id, is_import)
     new = Version(subject, version, id, False, content)
-    return Decision((*_before(desk.state, new), schema_record(new)), new)
+    return Decision((*_before(registration.state, new), schema_record(new)), new)
 
 
 def _checked_mode(state: State, subject: str, wanted_id: int | None) -> str:
-    mode = scope.mode_for(state, subject)
+    mode = effective_settings.mode_for(state, subject)
     where = f"Subject {subject} in context {names.prefix_of(subject)}"
-    if scope.is_read_only(state, subject):
+    if effective_settings.is_read_only(state, subject):
         raise errors.not_permitted(f"{where} is in read-only mode")
-    if wanted_id is not None and not scope.is_import(mode):
+    if wanted_id is not None and not effective_settings.is_import(mode):
         raise errors.not_permitted(f"{where} is not in import mode")
     if wanted_id is None and mode != "READWRITE":
         raise errors.not_permitted(f"{where} is not in read-write mode")
@@ -220,20 +222,20 @@ def _with_text(request: SchemaRequest, newest: Version | None) -> SchemaRequest:
     )
 
 
-def _same_or_none(desk: Desk, subject: str, content: Content, wanted_id: int | None) -> Version | None:
-    for one in reversed(desk.state.versions(subject)):
+def _same_or_none(registration: Registration, subject: str, content: Content, wanted_id: int | None) -> Version | None:
+    for one in reversed(registration.state.versions(subject)):
         if one.deleted or wanted_id not in (None, one.id):
             continue
-        if one.content.guid == content.guid or _says_the_same(desk, content, one):
+        if one.content.guid == content.guid or _says_the_same(registration, content, one):
             return one
     return None
 
 
-def _checked_id(desk: Desk, subject: str, content: Content, id: int | None) -> int:
+def _checked_id(registration: Registration, subject: str, content: Content, id: int | None) -> int:
     """Return the id of the new version; a new one is above all that were ever given."""
     context = names.context_of(subject)
     if id is None:
-        id = max(desk.state.max_ids.get(context, 0), desk.burnt.get(context, 0)) + 1
+        id = max(registration.state.max_ids.get(context, 0), registration.burnt.get(context, 0)) + 1
     if id > LAST_ID:
         where = context or names.DEFAULT_CONTEXT
         raise errors.store_failed(
@@ -243,7 +245,7 @@ def _checked_id(desk: Desk, subject: str, content: Content, id: int | None) -> i
                 "under another context (:.NAME:SUBJECT), or import an export without that record into a new topic"
             ),
         )
-    if any(one.content.guid != content.guid for one in desk.state.with_id(context, id)):
+    if any(one.content.guid != content.guid for one in registration.state.with_id(context, id)):
         where = names.prefix_of(subject)
         raise errors.not_permitted(f"Overwrite new schema with id {id} in context {where} is not permitted.")
     return id
@@ -309,10 +311,15 @@ def tombstones(state: State, key: Key) -> list[CoordinatorRecord]:
 
 
 def compatibility(
-    desk: Desk, subject: str, config: Config, parsed: ParsedSchema, content: Content, existing: list[Version]
+    registration: Registration,
+    subject: str,
+    config: Config,
+    parsed: ParsedSchema,
+    content: Content,
+    existing: list[Version],
 ) -> Verdict:
     """May the schema follow ``existing`` (oldest first)? Of a compatibility group only its own versions count."""
-    level = (config.compatibility_level or desk.default_level).upper()
+    level = (config.compatibility_level or registration.default_level).upper()
     problems: list[str] = []
     if config.validate_fields:
         problems = reserved.violations(content, existing[-1].content if existing else None)
@@ -325,7 +332,7 @@ def compatibility(
     if level == "NONE":
         existing = []
     options = {"policy": config.compatibility_policy or "STRICT", "validate_fields": config.validate_fields is True}
-    verdict = desk.schemas.verdict(desk.state, level, parsed, existing, **options)
+    verdict = registration.schemas.verdict(registration.state, level, parsed, existing, **options)
     if not problems:
         return verdict
     last = () if verdict.messages else (f"{{validateFields: 'true', compatibility: '{level}'}}",)
@@ -337,9 +344,14 @@ def _group(content: Content, name: str) -> str | None:
 
 
 def _check_compatible(
-    desk: Desk, subject: str, config: Config, parsed: ParsedSchema, content: Content, existing: list[Version]
+    registration: Registration,
+    subject: str,
+    config: Config,
+    parsed: ParsedSchema,
+    content: Content,
+    existing: list[Version],
 ) -> None:
-    verdict = compatibility(desk, subject, config, parsed, content, existing)
+    verdict = compatibility(registration, subject, config, parsed, content, existing)
     if not verdict.is_compatible:
         details = ", ".join(verdict.messages)
         raise IncompatibleSchema(

@@ -31,7 +31,7 @@ from schema_registry.errors import RegistryError
 from schema_registry.follower import Follower
 from schema_registry.ledger import Ledger
 from schema_registry.reading import Reads, VersionLike, known_format, version_number
-from schema_registry.registering import Desk, entity
+from schema_registry.registering import Registration, entity
 from schema_registry.schemas import Schemas
 from schema_registry.writer import Writer
 
@@ -192,12 +192,14 @@ class Registry(Reads):
         merging.check_rules(request.rule_set)
         subject = self._meant(subject)
         await self.prepare(subject, request)
-        found = registering.already(self._desk(), subject, request, normalize=normalize)
+        found = registering.already(self._registration(), subject, request, normalize=normalize)
         if found is None:
             await self.prepare_check(subject, None, request)
             found = await self._submit(
                 "Register schema",
-                lambda desk: registering.register(desk, subject, request, normalize=normalize, force=force),
+                lambda registration: registering.register(
+                    registration, subject, request, normalize=normalize, force=force
+                ),
             )
         return msgspec.structs.replace(entity(found), schema=self._formatted(found, format))
 
@@ -209,7 +211,7 @@ class Registry(Reads):
         shortest = 0 if request.schema_type == "PROTOBUF" else _LONG
         if shortest < len(request.schema or "") <= self._max_schema_bytes:
             with suppress(RegistryError):  # a caller that needs it gets the error
-                await anyio.to_thread.run_sync(self._desk().parse_known, subject, request)
+                await anyio.to_thread.run_sync(self._registration().parse_known, subject, request)
 
     async def prepare_check(self, subject: str, version: VersionLike | None, request: SchemaRequest) -> None:
         """Compare in a worker thread what may take long, so that `check` and a registration find it compared."""
@@ -227,7 +229,8 @@ class Registry(Reads):
         """Delete all versions of a subject and return their numbers (DELETE /subjects/{subject})."""
         subject = self._meant(subject)
         return await self._submit(
-            "Delete subject", lambda desk: deleting.delete_subject(desk.state, subject, permanent=permanent)
+            "Delete subject",
+            lambda registration: deleting.delete_subject(registration.state, subject, permanent=permanent),
         )
 
     async def delete_version(self, subject: str, version: VersionLike, *, permanent: bool = False) -> int:
@@ -235,34 +238,40 @@ class Registry(Reads):
         subject, number = self._meant(subject), version_number(version)
         return await self._submit(
             "Delete Schema Version",
-            lambda desk: deleting.delete_version(desk.state, subject, number, permanent=permanent),
+            lambda registration: deleting.delete_version(registration.state, subject, number, permanent=permanent),
         )
 
     async def update_config(self, subject: str | None, update: ConfigUpdate) -> ConfigUpdate:
         """Change a configuration and return it (PUT /config, /config/{subject})."""
         who = names.level(subject)
-        return await self._submit("Update config", lambda desk: settings.update_config(desk.state, who, update))
+        return await self._submit(
+            "Update config", lambda registration: settings.update_config(registration.state, who, update)
+        )
 
     async def delete_config(self, subject: str | None = None) -> Config:
         """Delete a configuration and return it (DELETE /config, /config/{subject})."""
         who, level = names.level(subject), self._compatibility
-        return await self._submit("Delete config", lambda desk: settings.delete_config(desk.state, who, level))
+        return await self._submit(
+            "Delete config", lambda registration: settings.delete_config(registration.state, who, level)
+        )
 
     async def update_mode(self, subject: str | None, mode: str | None, *, force: bool = False) -> Mode:
         """Change a mode and return it (PUT /mode, /mode/{subject})."""
         who = names.level(subject)
-        return await self._submit("Update mode", lambda desk: settings.update_mode(desk.state, who, mode, force=force))
+        return await self._submit(
+            "Update mode", lambda registration: settings.update_mode(registration.state, who, mode, force=force)
+        )
 
     async def delete_mode(self, subject: str | None = None, *, recursive: bool = False) -> Mode:
         """Delete a mode and return it (DELETE /mode/{subject})."""
         who = names.level(subject)
         return await self._submit(
-            "Delete mode", lambda desk: settings.delete_mode(desk.state, who, recursive=recursive)
+            "Delete mode", lambda registration: settings.delete_mode(registration.state, who, recursive=recursive)
         )
 
     async def delete_context(self, context: str) -> None:
         """Delete an empty context (DELETE /contexts/{context})."""
-        await self._submit("Delete context", lambda desk: deleting.delete_context(desk.state, context))
+        await self._submit("Delete context", lambda registration: deleting.delete_context(registration.state, context))
 
     async def change_associations(
         self, operation: Literal["create", "upsert", "delete", "mutate"], body: Mapping[str, object]
@@ -272,14 +281,14 @@ class Registry(Reads):
             f"this registry takes no {operation} of associations: a topic's subjects are <topic>-key and <topic>-value"
         )
 
-    async def _submit(self, what: str, decide: Callable[[Desk], Decision[T]]) -> T:
+    async def _submit(self, what: str, decide: Callable[[Registration], Decision[T]]) -> T:
         if self._read_only:
             raise errors.not_permitted("this registry is read-only: ask the one that writes")
         if self._writer is None:
             raise _not_started()
-        desk = self._desk()
+        registration = self._registration()
         ledger = self._ledger
-        return await self._writer.submit(what, lambda: decide(desk._replace(state=ledger.ahead)))
+        return await self._writer.submit(what, lambda: decide(registration._replace(state=ledger.ahead)))
 
     # backup ----------------------------------------------------------------------------------------------------------
 
@@ -297,7 +306,9 @@ class Registry(Reads):
         new = 0
         for begin in range(0, len(read), _LINES):
             part = read[begin : begin + _LINES]
-            new += await self._submit("Import", lambda desk, part=part: backup.restore(desk.state, part))
+            new += await self._submit(
+                "Import", lambda registration, part=part: backup.restore(registration.state, part)
+            )
         return new
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from schema_registry import deleting, errors, merging, names, records, scope
+from schema_registry import deleting, effective_settings, errors, merging, names, records
 from schema_registry.entities import COMPATIBILITY_LEVELS, MODES, Config, ConfigUpdate, Mode, ModeName
 from schema_registry.records import ClearSubjectValue, Key, ModeValue
 from schema_registry.registering import tombstones
@@ -46,7 +46,7 @@ def _checked(update: ConfigUpdate) -> ConfigUpdate:
 
 def delete_config(state: State, subject: str | None, default_level: str) -> Decision[Config]:
     """Delete the mode and return it. Raises 40401 if no mode was set, 42205."""
-    before = scope.config_of(state, subject, default_level)
+    before = effective_settings.config_of(state, subject, default_level)
     if before is None:
         raise errors.subject_not_found(subject or "")
     _check_writable(state, subject)
@@ -62,7 +62,7 @@ def update_mode(state: State, subject: str | None, mode: str | None, *, force: b
         raise errors.forward_mode_is_global()
     _check_subject(subject)
     written: list[CoordinatorRecord] = []
-    if wanted == "IMPORT" and scope.mode_for(state, subject) != "IMPORT" and not force:
+    if wanted == "IMPORT" and effective_settings.mode_for(state, subject) != "IMPORT" and not force:
         written += _made_empty(state, subject)
     key = Key(records.MODE, subject)
     if wanted is None:
@@ -88,7 +88,7 @@ def _made_empty(state: State, subject: str | None) -> list[CoordinatorRecord]:
 def delete_mode(state: State, subject: str | None, *, recursive: bool) -> Decision[Mode]:
     """Delete the config and return it. Raises 40401 if no config was set. ``recursive``: also those of a context's
     subjects."""
-    before = scope.mode_of(state, subject)
+    before = effective_settings.mode_of(state, subject)
     if before is None and not recursive:
         raise errors.subject_not_found(subject or "")
     gone = {subject}
@@ -105,6 +105,6 @@ def _check_subject(subject: str | None) -> None:
 
 
 def _check_writable(state: State, subject: str | None) -> None:
-    if scope.is_read_only(state, subject):
+    if effective_settings.is_read_only(state, subject):
         where = names.prefix_of(subject)
         raise errors.not_permitted(f"Subject {subject} in context {where} is in read-only mode")

@@ -16,10 +16,10 @@ from eventbus import EventBus
 from eventbus.backends import urls
 from eventbus.broker import configs
 from eventbus.client import config as client_config
-from eventbus.client.configuration.choose import configure
+from eventbus.client.configuration.display import rows_of
 from eventbus.client.configuration.environment import read_environment
 from eventbus.client.configuration.files import read_file
-from eventbus.client.configuration.shown import rows_of
+from eventbus.client.configuration.resolution import configure
 from eventbus.client.handling import options
 from eventbus.errors import ConfigError, InvalidConfig
 from eventbus.server import properties

@@ -9,7 +9,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 
 if TYPE_CHECKING:
-    from eventbus.client.configuration.shown import Row
+    from eventbus.client.configuration.display import Row
     from eventbus.settings.setting import Setting
 
 _IMPORTANCE = ("high", "medium", "low")
@@ -39,8 +39,8 @@ def register(subcommands: Subcommands) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from eventbus.client.configuration.choose import outside
-    from eventbus.client.configuration.shown import rows_of, rows_outside
+    from eventbus.client.configuration.display import rows_of, rows_outside
+    from eventbus.client.configuration.resolution import outside
 
     out = Output.of(args)
     if args.target is None:
@@ -154,7 +154,7 @@ def _setting(key: str) -> Setting:
 
 
 def _default(one: Setting) -> str:
-    from eventbus.client.configuration.shown import plain
+    from eventbus.client.configuration.display import plain
 
     value = plain(one.name, one.default)
     if value is None:

@@ -170,7 +170,7 @@ def read_properties(path: str) -> dict[str, str]:
 def default_url() -> str:
     """``EVENTBUS_URL``, else what the file that ``EVENTBUS_CONFIG`` names says, else ./data. Raises ConfigError."""
     if os.environ.get("EVENTBUS_CONFIG") or os.environ.get("EVENTBUS_URL_FILE"):
-        from eventbus.client.configuration.choose import url_outside  # commands that ask nothing start fast
+        from eventbus.client.configuration.resolution import url_outside  # commands that ask nothing start fast
 
         return url_outside() or DEFAULT_URL
     return os.environ.get("EVENTBUS_URL") or DEFAULT_URL

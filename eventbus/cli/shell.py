@@ -56,7 +56,7 @@ def open_log(
     """As `open_bus`, with the log that the bus is on."""
     from eventbus import EventBus
     from eventbus.backends.urls import open_backend, split_url, system_clock
-    from eventbus.client.configuration.choose import configure
+    from eventbus.client.configuration.resolution import configure
     from eventbus.settings.setting import as_keyword
 
     given = connection_settings(properties_of(args) if properties is None else properties)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eventbus.client.bus_run import Plan as Plan
     from eventbus.client.config import consumer_settings as consumer_settings
     from eventbus.client.config import serdes_given as serdes_given
-    from eventbus.client.configuration.choose import configure as configure
+    from eventbus.client.configuration.resolution import configure as configure
     from eventbus.client.consumer import Consumer as Consumer
     from eventbus.client.context import BusContext as BusContext
     from eventbus.client.handling.current_record import inside_handler as inside_handler
@@ -44,7 +44,7 @@ _HOMES = {
     "blocking": ("BlockingBus",),
     "bus_run": ("BusRun", "Plan"),
     "config": ("consumer_settings", "serdes_given"),
-    "configuration.choose": ("configure",),
+    "configuration.resolution": ("configure",),
     "consumer": ("Consumer",),
     "context": ("BusContext",),
     "handling.current_record": ("inside_handler",),

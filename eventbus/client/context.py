@@ -12,8 +12,8 @@ from eventbus.backends.urls import is_durable, open_backend
 from eventbus.client.admin import Admin
 from eventbus.client.bus_run import BusRun, Outcome, not_running
 from eventbus.client.config import consumer_settings
-from eventbus.client.configuration.choose import Configuration
 from eventbus.client.configuration.handlers import tuned_handlers
+from eventbus.client.configuration.resolution import Configuration
 from eventbus.client.consuming.restoring import Restoring
 from eventbus.client.declared import Declared
 from eventbus.client.handling.handlers import Handler, ProducerFunction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from eventbus.client.configuration.choose import url_outside
+from eventbus.client.configuration.resolution import url_outside
 from eventbus.errors import ConfigError
 
 

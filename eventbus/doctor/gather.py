@@ -10,7 +10,7 @@ from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import split_url
 from eventbus.client.bus import EventBus
 from eventbus.client.config import consumer_settings, producer_settings
-from eventbus.client.configuration.choose import about_handlers, query_of
+from eventbus.client.configuration.resolution import about_handlers, query_of
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.coordinator.strategies import make_assignors
 from eventbus.doctor.blocking import blocking_calls

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from eventbus.doctor import promises
+from eventbus.doctor import guarantees
 from eventbus.doctor.facts import Facts, HandlerFacts
 
 Severity = Literal["error", "warning", "info"]
@@ -55,7 +55,9 @@ def examine(facts: Facts) -> Report:
     """Return the report. Pure: equal facts give equal reports."""
     from eventbus.doctor.findings import findings_of
 
-    return Report(facts.url, promises.durability(facts), [_handler(one) for one in facts.handlers], findings_of(facts))
+    return Report(
+        facts.url, guarantees.durability(facts), [_handler(one) for one in facts.handlers], findings_of(facts)
+    )
 
 
 def _handler(one: HandlerFacts) -> HandlerReport:
@@ -65,11 +67,11 @@ def _handler(one: HandlerFacts) -> HandlerReport:
         reads=one.reads,
         publishes=one.publishes,
         group=one.group,
-        delivery=promises.delivery(one),
-        order=promises.order(one),
-        duplicates=promises.duplicates(one),
-        failure=promises.failure(one),
-        crash=promises.crash(one),
-        rebalance=promises.rebalance(one),
-        commits=promises.commits(one),
+        delivery=guarantees.delivery(one),
+        order=guarantees.order(one),
+        duplicates=guarantees.duplicates(one),
+        failure=guarantees.failure(one),
+        crash=guarantees.crash(one),
+        rebalance=guarantees.rebalance(one),
+        commits=guarantees.commits(one),
     )

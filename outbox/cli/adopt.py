@@ -55,9 +55,9 @@ def _check(connection: Connection, tables: OutboxTables) -> int:
 
     from outbox.database import now_sql
     from outbox.relay import hosts
-    from outbox.relay.slots import Slots
+    from outbox.relay.shard_leases import ShardLeases
 
-    alive = Slots(tables, 0, connection.dialect.name, now_sql).alive(connection, hosts.is_gone)
+    alive = ShardLeases(tables, 0, connection.dialect.name, now_sql).alive(connection, hosts.is_gone)
     if alive:
         raise ConfigError(
             f"The relay {alive[0].host} publishes the outbox {tables.name!r}, so the database matches the log, or "

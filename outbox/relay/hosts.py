@@ -12,7 +12,7 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-from outbox.relay.slots import Other
+from outbox.relay.shard_leases import OtherRelay
 
 _PROCESSES = Path("/proc")
 _alive: set[str] = set()
@@ -44,7 +44,7 @@ def ends(token: str) -> None:
     _alive.discard(token)
 
 
-def is_gone(other: Other) -> bool:
+def is_gone(other: OtherRelay) -> bool:
     """True if a relay ran on this machine and its process no longer exists."""
     name, _, machine = other.host.rpartition("@")
     host, _, process = name.rpartition("/")

@@ -23,7 +23,7 @@ from outbox.relay.publishing import (
 )
 from outbox.relay.receipts import Receipt
 from outbox.relay.rows import Rows
-from outbox.relay.slots import Head, Lease, LeaseLost, Other, Slots, View, fair_change
+from outbox.relay.shard_leases import Head, Lease, LeaseLost, LeaseView, OtherRelay, ShardLeases, fair_change
 from outbox.relay.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ class LeaseKeeper:
         transactions: Transactions,
         tables: OutboxTables,
         rows: Rows,
-        slots: Slots,
+        slots: ShardLeases,
         settings: Settings,
         metrics: RelayMetrics,
         timers: Timers,
         at: Callable[[str], Any],
-        settle: Callable[[Receipt, Other], Awaitable[object]],
+        settle: Callable[[Receipt, OtherRelay], Awaitable[object]],
         clean: Callable[[], Awaitable[object]],
     ) -> None:
         """``settle`` deletes rows that a dead relay has published, ``clean`` those that this relay has published."""
@@ -83,7 +83,7 @@ class LeaseKeeper:
         self._tables = tables
         self._shard_count = tables.shard_count
         self._rows = rows
-        self._slots = slots
+        self._leases = slots
         self._settings = settings
         self._metrics = metrics
         self._timers = timers
@@ -155,8 +155,8 @@ class LeaseKeeper:
 
     def _enter(self, connection: Connection, log_id: str, receipts: Mapping[int, Receipt]) -> Lease | None:
         self._rows.check(connection, receipts)
-        self.identity = self._slots.identity(connection, log_id, hosts.is_gone)
-        return self._slots.enter(connection, hosts.this_host(), hosts.is_gone)
+        self.identity = self._leases.identity(connection, log_id, hosts.is_gone)
+        return self._leases.enter(connection, hosts.this_host(), hosts.is_gone)
 
     async def confirm(self, log_id: str) -> None:
         """Renew the lease right after taking the transactional id, whose epoch may be used only from now on. Raises
@@ -164,7 +164,7 @@ class LeaseKeeper:
 
         The shards that the relay may publish are read in the same transaction.
         """
-        self.shards = await self._run(self._slots.renew_and_read, self.held(), self._metrics.published, log_id)
+        self.shards = await self._run(self._leases.renew_and_read, self.held(), self._metrics.published, log_id)
         self._metrics.shards = len(self.shards)
         self._renewed_at = self.look_at = self._timers.current_time()
         await self._at("renewed")
@@ -175,7 +175,7 @@ class LeaseKeeper:
         if lease is None or self._timers.current_time() - self._renewed_at < self.look_seconds:
             return
         try:
-            await self._run(self._slots.renew, lease, self._metrics.published)
+            await self._run(self._leases.renew, lease, self._metrics.published)
         except LeaseLost:
             self.is_lost = self.lease is lease
         else:
@@ -183,7 +183,7 @@ class LeaseKeeper:
 
     async def leave(self) -> None:
         """Release the slot. Only with nothing in flight, and every published row deleted."""
-        await self._run(self._slots.leave, self.held())
+        await self._run(self._leases.leave, self.held())
         await self._at("left")
 
     def forget(self) -> None:
@@ -214,16 +214,16 @@ class LeaseKeeper:
         await self._share(len(live))
         self.look_at = at + self._until_look(view)
 
-    def _see(self, view: View) -> None:
+    def _see(self, view: LeaseView) -> None:
         self.blocked = view.heads if self._settings.blocks else {}
 
-    def _renew_and_look(self, connection: Connection, lease: Lease) -> View:
-        self._slots.renew(connection, lease, self._metrics.published)
-        view = self._slots.look(connection)
-        self._slots.shorten(connection, view.now_ms, view.relays)
+    def _renew_and_look(self, connection: Connection, lease: Lease) -> LeaseView:
+        self._leases.renew(connection, lease, self._metrics.published)
+        view = self._leases.look(connection)
+        self._leases.shorten(connection, view.now_ms, view.relays)
         return view
 
-    def _live(self, view: View) -> frozenset[str]:
+    def _live(self, view: LeaseView) -> frozenset[str]:
         own = self.held().token
         return frozenset(
             one.token
@@ -231,7 +231,7 @@ class LeaseKeeper:
             if one.token == own or (one.expires_at_ms > view.now_ms and not hosts.is_gone(one))
         )
 
-    def _until_look(self, view: View) -> float:
+    def _until_look(self, view: LeaseView) -> float:
         """Return the usual interval, or less if a lease may end before."""
         ends = [one.expires_at_ms - view.now_ms for one in view.relays if one.expires_at_ms > view.now_ms]
         return min(self.look_seconds, (min(ends, default=0) + 10) / 1000) if ends else self.look_seconds
@@ -242,15 +242,15 @@ class LeaseKeeper:
         change = fair_change(self.shards, (), relays, total)
         if change.release:
             await self._clean()
-            await self._run(self._slots.release, lease, change.release)
+            await self._run(self._leases.release, lease, change.release)
             self.shards -= frozenset(change.release)
             await self._at("released")
         elif len(self.shards) * relays < total or (self._asks_for_free() and len(self.shards) < total):
-            free = await self._run(self._slots.free_shards)
+            free = await self._run(self._leases.free_shards)
             change = fair_change(self.shards, free, relays, total)
             if change.take:
-                self.shards = await self._run(self._slots.take, lease, change.take)
-                self._see(await self._run(self._slots.look))  # their previous owner may have quarantined rows since
+                self.shards = await self._run(self._leases.take, lease, change.take)
+                self._see(await self._run(self._leases.look))  # their previous owner may have quarantined rows since
                 await self._at("shared")
         self._metrics.shards = len(self.shards)
 
@@ -262,7 +262,7 @@ class LeaseKeeper:
         self._calm = (self._calm + 1) % _CALM_LOOKS
         return not self._calm
 
-    async def _reap(self, gone: Other) -> None:
+    async def _reap(self, gone: OtherRelay) -> None:
         """Fence a relay whose lease has expired, delete the rows that it has published, and free its shards."""
         logger.warning("outbox %r: the relay %s of slot %d is gone", self._name, gone.host, gone.slot)
         if self._settings.exactly_once:
@@ -270,7 +270,7 @@ class LeaseKeeper:
             await fence(self._bus, group)
             receipt = await read_receipt(self._bus, group, TopicPartition(receipts_topic(self._name), 0))
             await self._settle(receipt, gone)
-        if await self._run(self._slots.remove, gone):
+        if await self._run(self._leases.remove, gone):
             self._metrics.reaped += 1
             self._restless = _RESTLESS_LOOKS
             await self._at("reaped")

@@ -17,7 +17,7 @@ from outbox.database import Database, now_sql, proxy_advice, trouble_of
 from outbox.relay.lease_keeper import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.releases import Releases
-from outbox.relay.slots import MOST_LEASE_MS, LeaseLost, Now
+from outbox.relay.shard_leases import MOST_LEASE_MS, LeaseLost, Now
 from outbox.relay.transactions import check_isolation, engine_for
 from outbox.relay.work import Work
 from outbox.table_names import channel_of, full_name

@@ -1,7 +1,7 @@
 """Filter out rows that must not be published now: expired rows, refused rows, and rows that wait for a refused one.
 
-Only the holder of the lease may change them (see `Slots.guard`). These rows appear in no topic, so a relay that has
-lost its lease could otherwise remove rows that its successor has already taken, and nothing would show it.
+Only the holder of the lease may change them (see `ShardLeases.guard`). These rows appear in no topic, so a relay that
+has lost its lease could otherwise remove rows that its successor has already taken, and nothing would show it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outbox.relay.lease_keeper import LeaseKeeper
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.rows import Row, Rows
-from outbox.relay.slots import Slots
+from outbox.relay.shard_leases import ShardLeases
 from outbox.relay.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ class RowFilters:
         self,
         transactions: Transactions,
         rows: Rows,
-        slots: Slots,
+        slots: ShardLeases,
         keeper: LeaseKeeper,
         metrics: RelayMetrics,
         at: Callable[[str], Any],
     ) -> None:
         self._run = transactions.run
         self._rows = rows
-        self._slots = slots
+        self._leases = slots
         self._keeper = keeper
         self._metrics = metrics
         self._at = at
@@ -96,7 +96,7 @@ class RowFilters:
 
     async def _guarded(self, change: Callable[[Connection], T]) -> T:
         def run(connection: Connection) -> T:
-            self._slots.guard(connection, self._keeper.held())
+            self._leases.guard(connection, self._keeper.held())
             return change(connection)
 
         return await self._run(run)
@@ -107,8 +107,8 @@ class RowFilters:
             return False
         for head in heads:
             reason = f"waits behind {head}"
-            self._rows.quarantine(connection, behind[head], reason, self._slots.now, is_behind=True)
+            self._rows.quarantine(connection, behind[head], reason, self._leases.now, is_behind=True)
         return True
 
     def _quarantine(self, connection: Connection, ids: Sequence[int], reason: str) -> int:
-        return self._rows.quarantine(connection, ids, reason, self._slots.now, is_behind=False)
+        return self._rows.quarantine(connection, ids, reason, self._leases.now, is_behind=False)

@@ -28,7 +28,7 @@ from outbox.relay.publishing import AtLeastOnce, ExactlyOnce, Publisher
 from outbox.relay.receipts import Part, Receipt, encode, fits, part_of
 from outbox.relay.row_filters import RowFilters
 from outbox.relay.rows import Row, Rows
-from outbox.relay.slots import LeaseLost, Now, Other, Slots
+from outbox.relay.shard_leases import LeaseLost, Now, OtherRelay, ShardLeases
 from outbox.relay.topic_waits import Place, TopicWaits, may_end, place_of, shown
 from outbox.relay.transactions import Transactions
 
@@ -76,7 +76,7 @@ class Work:
         self._at = at
         self._transactions = transactions = Transactions(database)
         self._rows = rows = Rows(tables)
-        self._slots = slots = Slots(tables, settings.lease_ms, database.dialect, now)
+        self._leases = slots = ShardLeases(tables, settings.lease_ms, database.dialect, now)
         self.pace = Pace(settings.poll_ms, settings.batch_size)
         self.cleaner = Cleaner(self._delete)
         self.keeper = keeper = LeaseKeeper(
@@ -182,7 +182,7 @@ class Work:
         lease, number = self.keeper.held(), publisher.number + 1
 
         def record(connection: Connection) -> None:
-            self._slots.guard(connection, lease)  # a successor's next batch would have the same number
+            self._leases.guard(connection, lease)  # a successor's next batch would have the same number
             self._rows.record_batch(connection, lease.slot, number)
 
         await self._run(record)
@@ -224,7 +224,7 @@ class Work:
         self._is_quiet = False
         self._receipt_at = self.timers.current_time() + _IDLE_SECONDS
 
-    async def _settle(self, receipt: Receipt, gone: Other | None = None) -> None:
+    async def _settle(self, receipt: Receipt, gone: OtherRelay | None = None) -> None:
         """Delete the rows that are in the log according to the receipt of this relay's slot, or of a dead relay's.
 
         The receipt is outdated if another relay has taken the slot since it was read. Then nothing changes, because the
@@ -234,11 +234,11 @@ class Work:
 
         def settle(connection: Connection) -> int:
             if gone is None:
-                self._slots.guard(connection, lease)
-            elif not self._slots.lock_gone(connection, gone):
+                self._leases.guard(connection, lease)
+            elif not self._leases.lock_gone(connection, gone):
                 return 0
             slot = lease.slot if gone is None else gone.slot
-            return self._rows.settle(connection, slot, receipt, self._slots.now)
+            return self._rows.settle(connection, slot, receipt, self._leases.now)
 
         try:
             self._metrics.settled += await self._run(settle)
@@ -309,7 +309,7 @@ class Work:
         lease, number = self.keeper.lease, batches[-1].number
         slot = lease.slot if lease is not None and self._settings.exactly_once else None
         await self._at("deleting")
-        await self._run(self._rows.delete_published, batches, slot, number, self._slots.now)
+        await self._run(self._rows.delete_published, batches, slot, number, self._leases.now)
         await self._at("deleted")
 
     async def _publish(self, rows: list[Row]) -> float:

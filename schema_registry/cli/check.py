@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import EventBusError
-from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.registry_access import RegistryAccess, add_registry_arguments, with_registry
 from schema_registry.cli.sources import Resolved, add_type, given_schema, write_text
 from schema_registry.tools.lock import FILE, LEVELS, Lock, read_lock, write_lock
 
@@ -53,7 +53,7 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML")
     parser.add_argument("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0")
     add_type(parser)
-    add_door(parser)
+    add_registry_arguments(parser)
     parser.set_defaults(run=check)
 
 
@@ -128,18 +128,18 @@ def _declared(args: argparse.Namespace) -> tuple[list[Declared], int]:
 
 def _known(args: argparse.Namespace, declared: Sequence[Declared]) -> tuple[dict[str, Known], str]:
     """Return the history that counts, and where it is from."""
-    from schema_registry.cli.known import known_of
+    from schema_registry.cli.registered_subjects import known_of
     from schema_registry.tools.judge import Known
     from schema_registry.tools.recorded import known_of_lock
 
     if args.registry is not None:
         found: list[tuple[dict[str, Known], str]] = []
 
-        async def ask(door: Door) -> None:
-            known, _ = await known_of(door, [use.subject for use in declared])
-            found.append((known, door.shown))
+        async def ask(registry: RegistryAccess) -> None:
+            known, _ = await known_of(registry, [use.subject for use in declared])
+            found.append((known, registry.shown))
 
-        with_door(args, ask)
+        with_registry(args, ask)
         return found[0]
     path = Path(args.lock)
     lock = Lock() if args.update and not path.exists() else read_lock(path)
@@ -153,11 +153,11 @@ def _resolved(args: argparse.Namespace, text: SchemaText) -> ParsedSchema:
     """Return a schema with what it refers to in the registry."""
     resolved = Resolved()
 
-    async def gather(door: Door) -> None:
-        await resolved.gather(door, text)
+    async def gather(registry: RegistryAccess) -> None:
+        await resolved.gather(registry, text)
 
     if text.references:
-        with_door(args, gather)
+        with_registry(args, gather)
     return resolved.parse(text)
 
 

@@ -6,7 +6,7 @@ import argparse
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
-from schema_registry.cli.doors import Door, add_door, open_door
+from schema_registry.cli.registry_access import RegistryAccess, add_registry_arguments, open_registry
 from schema_registry.cli.sources import add_type, given_schema, is_file, write_text
 from serdes.registry import SchemaText
 
@@ -17,7 +17,7 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("--version", default="latest", metavar="VERSION", help="of the subject (default: latest)")
     parser.add_argument("--out", metavar="FILE.py", help="write it there (default: stdout)")
     add_type(parser)
-    add_door(parser)
+    add_registry_arguments(parser)
     parser.set_defaults(run=codegen)
 
 
@@ -27,20 +27,20 @@ async def codegen(args: argparse.Namespace) -> None:
         text = given_schema(args, args.source)
     references: list[str] = []
     if text is None or text.references:
-        async with open_door(args) as door:
+        async with open_registry(args) as registry:
             if text is None:
-                schema = await door.version(args.source, args.version)
+                schema = await registry.version(args.source, args.version)
                 text, what = schema.text(), f"{args.source} version {schema.version}"
-            await _gather(door, text, references, 0)
+            await _gather(registry, text, references, 0)
     _write(args, out, source_of(args, text, references), what)
 
 
-async def _gather(door: Door, text: SchemaText, found: list[str], depth: int) -> None:
+async def _gather(registry: RegistryAccess, text: SchemaText, found: list[str], depth: int) -> None:
     """The texts a schema refers to, dependencies first, each once."""
     for reference in text.references:
-        schema = await door.version(reference.subject, reference.version, deleted=True)
+        schema = await registry.version(reference.subject, reference.version, deleted=True)
         if depth < 16 and schema.schema not in found:
-            await _gather(door, schema.text(), found, depth + 1)
+            await _gather(registry, schema.text(), found, depth + 1)
             if schema.schema not in found:
                 found.append(schema.schema)
 

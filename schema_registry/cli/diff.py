@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
-from schema_registry.cli.doors import Door, add_door, open_door
+from schema_registry.cli.registry_access import RegistryAccess, add_registry_arguments, open_registry
 from schema_registry.cli.sources import Resolved, add_type, given_schema
 from serdes.registry import SchemaText
 
@@ -24,28 +24,28 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("new", nargs="?", metavar="NEW", help="a version, a file, or a module:Type (default: latest)")
     parser.add_argument("--all", action="store_true", help="also the fields that are the same")
     add_type(parser)
-    add_door(parser)
+    add_registry_arguments(parser)
     parser.set_defaults(run=diff)
 
 
 async def diff(args: argparse.Namespace) -> None:
     out = Output.of(args)
-    async with open_door(args) as door:
-        (old_name, old_text), (new_name, new_text) = await _both(args, door)
+    async with open_registry(args) as registry:
+        (old_name, old_text), (new_name, new_text) = await _both(args, registry)
         resolved = Resolved()
         for text in (old_text, new_text):
-            await resolved.gather(door, text)
+            await resolved.gather(registry, text)
         _show(out, args, (old_name, resolved.parse(old_text, is_new=False)), (new_name, resolved.parse(new_text)))
 
 
 Named = tuple[str, SchemaText]
 
 
-async def _both(args: argparse.Namespace, door: Door) -> tuple[Named, Named]:
+async def _both(args: argparse.Namespace, registry: RegistryAccess) -> tuple[Named, Named]:
     """Return the texts to compare, and the names for their headings."""
 
     async def version(number: int | str) -> Named:
-        schema = await door.version(args.subject, number, deleted=True)
+        schema = await registry.version(args.subject, number, deleted=True)
         return f"version {schema.version}", schema.text()
 
     old: str | None = args.old
@@ -56,9 +56,9 @@ async def _both(args: argparse.Namespace, door: Door) -> tuple[Named, Named]:
         if new is None or _is_version(new):
             return await version(old), await version(new or "latest")
         return await version(old), (new, given_schema(args, new))
-    from schema_registry.cli.known import numbers_of
+    from schema_registry.cli.registered_subjects import numbers_of
 
-    numbers = await numbers_of(door, args.subject)
+    numbers = await numbers_of(registry, args.subject)
     if len(numbers) < 2:
         have = f"has one version, {numbers[0]}" if numbers else "is not there, or has no versions"
         raise UsageError(f"{args.program}: {args.subject!r} {have}: name a file or a type to compare it with")

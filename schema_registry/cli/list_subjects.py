@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
-from schema_registry.cli.doors import Door, add_door, open_door
+from schema_registry.cli.registry_access import RegistryAccess, add_registry_arguments, open_registry
 
 if TYPE_CHECKING:
     from schema_registry.entities import Schema
@@ -22,32 +22,36 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("subject", nargs="?", metavar="SUBJECT", help="list the versions of this subject")
     parser.add_argument("--prefix", default=":*:", metavar="PREFIX", help="subjects that begin so; :.CONTEXT: for one")
     parser.add_argument("--deleted", action="store_true", help="also what is soft-deleted")
-    add_door(parser)
+    add_registry_arguments(parser)
     parser.set_defaults(run=list_schemas)
 
 
 async def list_schemas(args: argparse.Namespace) -> None:
     out = Output.of(args)
-    async with open_door(args) as door:
+    async with open_registry(args) as registry:
         if args.subject:
-            numbers = await door.versions(args.subject, deleted=args.deleted)
-            alive = set(await door.versions(args.subject)) if not args.deleted else await _alive(door, args.subject)
-            found = [await door.version(args.subject, number, deleted=args.deleted) for number in numbers]
+            numbers = await registry.versions(args.subject, deleted=args.deleted)
+            alive = (
+                set(await registry.versions(args.subject)) if not args.deleted else await _alive(registry, args.subject)
+            )
+            found = [await registry.version(args.subject, number, deleted=args.deleted) for number in numbers]
             out.table(_VERSIONS, [_version(each, each.version in alive) for each in found])
             return
-        schemas = await door.schemas(prefix=args.prefix, deleted=args.deleted, latest_only=False)
+        schemas = await registry.schemas(prefix=args.prefix, deleted=args.deleted, latest_only=False)
         by_subject = groupby(sorted(schemas, key=lambda each: (each.subject, each.version)), lambda each: each.subject)
         rows = [_subject(name, list(versions)) for name, versions in by_subject]
         out.table(_SUBJECTS, rows)
         if not rows and not out.json:
-            out.note(f"no subjects in {door.shown}; the first one: eventbus schema register orders-value order.avsc")
+            out.note(
+                f"no subjects in {registry.shown}; the first one: eventbus schema register orders-value order.avsc"
+            )
 
 
-async def _alive(door: Door, subject: str) -> set[int]:
+async def _alive(registry: RegistryAccess, subject: str) -> set[int]:
     from serdes.errors import SchemaRegistryError
 
     try:
-        return set(await door.versions(subject))
+        return set(await registry.versions(subject))
     except SchemaRegistryError as error:
         if error.status == 404:  # all of it is deleted
             return set()

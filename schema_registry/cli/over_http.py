@@ -9,7 +9,7 @@ import anyio.to_thread
 import msgspec
 
 from schema_registry import backup, records
-from schema_registry.cli.doors import PAGE, all_pages
+from schema_registry.cli.registry_access import PAGE, all_pages
 from schema_registry.client import RegistryClient, segment
 from schema_registry.entities import Config, Schema, SchemaRequest
 from schema_registry.records import Key

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
-from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.registry_access import RegistryAccess, add_registry_arguments, with_registry
 from schema_registry.cli.sources import add_schema, given_schema
 from serdes.errors import SchemaRegistryError
 from serdes.registry import SchemaText
@@ -21,7 +21,7 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("subject", metavar="SUBJECT", help="as in orders-value: the values of the topic orders")
     add_schema(parser)
     parser.add_argument("--normalize", action="store_true", help="store it in its normal form")
-    add_door(parser)
+    add_registry_arguments(parser)
     parser.set_defaults(run=register)
 
 
@@ -29,17 +29,17 @@ def register(args: argparse.Namespace) -> int:
     out = Output.of(args)
     text = given_schema(args)
 
-    async def work(door: Door) -> int:
+    async def work(registry: RegistryAccess) -> int:
         try:
-            schema = await door.register(args.subject, request_of(text), normalize=args.normalize)
+            schema = await registry.register(args.subject, request_of(text), normalize=args.normalize)
         except SchemaRegistryError as error:
             if error.status != 409:
                 raise
-            return await _explain(door, out, args.subject, text, error)
+            return await _explain(registry, out, args.subject, text, error)
         out.answer(schema.answer(), f"{args.subject} version {schema.version}, id {schema.id}")
         return 0
 
-    return with_door(args, work, create=True)
+    return with_registry(args, work, create=True)
 
 
 def request_of(text: SchemaText) -> SchemaRequest:
@@ -52,13 +52,15 @@ def request_of(text: SchemaText) -> SchemaRequest:
     )
 
 
-async def _explain(door: Door, out: Output, subject: str, text: SchemaText, error: SchemaRegistryError) -> int:
+async def _explain(
+    registry: RegistryAccess, out: Output, subject: str, text: SchemaText, error: SchemaRegistryError
+) -> int:
     """Return the same reasons as the registry's, in words that help."""
-    from schema_registry.cli.known import known_of
+    from schema_registry.cli.registered_subjects import known_of
     from schema_registry.tools.judge import Declared, judge
     from schema_registry.tools.problems import lines_of_problems
 
-    known, resolved = await known_of(door, [subject], [text])
+    known, resolved = await known_of(registry, [subject], [text])
     checked = judge([Declared(subject=subject, schema=resolved.parse(text))], known)
     problems = [problem for each in checked for problem in each.problems]
     if out.json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural
-from schema_registry.cli.doors import add_door, open_door
+from schema_registry.cli.registry_access import add_registry_arguments, open_registry
 
 if TYPE_CHECKING:
     from schema_registry.entities import Schema
@@ -20,7 +20,7 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("--id", type=natural, metavar="ID", help="the schema of this id, of whatever subject")
     parser.add_argument("--deleted", action="store_true", help="also when it is soft-deleted")
     parser.add_argument("--raw", action="store_true", help="the schema's text alone, byte for byte")
-    add_door(parser)
+    add_registry_arguments(parser)
     parser.set_defaults(run=show)
 
 
@@ -28,12 +28,12 @@ async def show(args: argparse.Namespace) -> None:
     out = Output.of(args)
     if (args.subject is None) == (args.id is None):
         raise UsageError(f"{args.program}: which one? Give a subject (and version), or --id")
-    async with open_door(args) as door:
+    async with open_registry(args) as registry:
         if args.id is not None:
-            schema, level = await door.by_id(args.id), None
+            schema, level = await registry.by_id(args.id), None
         else:
-            schema = await door.version(args.subject, args.version, deleted=args.deleted)
-            level = (await door.config(args.subject)).compatibility_level
+            schema = await registry.version(args.subject, args.version, deleted=args.deleted)
+            level = (await registry.config(args.subject)).compatibility_level
         if args.raw:
             out.raw(f"{schema.schema}\n")
         elif out.json:

@@ -13,7 +13,7 @@ from eventbus.cli.parser import UsageError
 from serdes.registry import Reference, SchemaText
 
 if TYPE_CHECKING:
-    from schema_registry.cli.doors import Door
+    from schema_registry.cli.registry_access import RegistryAccess
     from schema_registry.formats import ParsedSchema
 
 _TYPES = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
@@ -102,14 +102,14 @@ class Resolved:
     def __init__(self) -> None:
         self._texts: dict[tuple[str, int], SchemaText] = {}
 
-    async def gather(self, door: Door, text: SchemaText, depth: int = 0) -> None:
+    async def gather(self, registry: RegistryAccess, text: SchemaText, depth: int = 0) -> None:
         """Raises SchemaRegistryError for one that is not there."""
         for reference in text.references:
             key = reference.subject, reference.version
             if key not in self._texts and depth < 16:
-                found = (await door.version(*key, deleted=True)).text()
+                found = (await registry.version(*key, deleted=True)).text()
                 self._texts[key] = found
-                await self.gather(door, found, depth + 1)
+                await self.gather(registry, found, depth + 1)
 
     def parse(self, text: SchemaText, *, is_new: bool = True) -> ParsedSchema:
         """Parse a schema and its references. Raises InvalidSchema."""

@@ -11,10 +11,10 @@ import pytest
 from eventbus import EventBus, log_url
 from eventbus.backends.masking import is_secret_setting, shown_url
 from eventbus.client.config import consumer_settings, producer_settings
-from eventbus.client.configuration import choose
+from eventbus.client.configuration import resolution
+from eventbus.client.configuration.display import rows_of
 from eventbus.client.configuration.environment import read_environment
 from eventbus.client.configuration.files import read_file, toml_lines
-from eventbus.client.configuration.shown import rows_of
 from eventbus.client.handling.options import consumer_spec
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.settings.table import OF_A_BUS, rows
@@ -25,10 +25,10 @@ CANARY = "hunter2-canary"
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither this machine's variables nor what other tests were warned of."""
-    for name in choose.os.environ:
+    for name in resolution.os.environ:
         if name.startswith("EVENTBUS_"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(choose, "_warned", set())
+    monkeypatch.setattr(resolution, "_warned", set())
     monkeypatch.chdir(tmp_path)
 
 
@@ -86,7 +86,7 @@ def test_a_keyword_with_the_default_value_takes_precedence_too(name: str, monkey
 
     def value_of(**keywords: Any) -> Any:
         own, config = (keywords, {}) if of_the_bus else ({}, keywords)
-        chosen = choose.configure({**own, **config})
+        chosen = resolution.configure({**own, **config})
         parts = chosen.settings
         found = {**parts.log, **parts.producers, **parts.consumers}
         found |= {one: getattr(chosen, one) for one in rows("bus")}

@@ -19,7 +19,7 @@ from eventbus.backends.urls import broker_config
 from eventbus.broker import BrokerConfig
 from eventbus.client import keywords
 from eventbus.client.config import consumer_settings, producer_settings
-from eventbus.client.configuration.choose import configure
+from eventbus.client.configuration.resolution import configure
 from eventbus.client.handling.options import ConsumerSpec, consumer_spec
 from eventbus.errors import ConfigError
 from eventbus.server import ServerConfig

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventbus import EventBus, Router
-from eventbus.client.configuration.shown import rows_of
+from eventbus.client.configuration.display import rows_of
 from eventbus.client.requests import replies_topic
 from eventbus.errors import ConfigError
 from eventbus.testing import TestBus, in_memory

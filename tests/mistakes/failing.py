@@ -16,7 +16,7 @@ from eventbus.errors import ConfigError, HandlerError
 from outbox import Inbox, Outbox, SqlOffsets
 from outbox.claims import Claims
 from outbox.database import now_sql
-from outbox.relay.slots import Slots
+from outbox.relay.shard_leases import ShardLeases
 from tests.mistakes.kit import At, Section, heard
 
 HANDLING = Section("When handlers run")
@@ -319,7 +319,7 @@ def adopting_beside_a_relay(at: At) -> str:
     outbox = Outbox(create_engine(f"sqlite:///{at.folder}/shop.db"))
     outbox.create_tables()
     with outbox.engine.begin() as connection:
-        slots = Slots(outbox.tables, 9_000, "sqlite", now_sql)
+        slots = ShardLeases(outbox.tables, 9_000, "sqlite", now_sql)
         slots.enter(connection, "web-7/4711", lambda _: False)
     return at.cli("outbox", "adopt", "--yes", "--database", f"sqlite:///{at.folder}/shop.db")
 

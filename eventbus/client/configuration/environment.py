@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from eventbus.client.configuration.said import Said, Source, checked, content_of, unite
+from eventbus.client.configuration.value import ConfiguredValue, Source, checked, content_of, merge
 from eventbus.errors import ConfigError
 from eventbus.settings.table import OF_A_BUS, advice, known
 from eventbus.suggest import nearest
@@ -20,7 +20,7 @@ _OTHERS = re.compile(
 """Variables with the prefix that are not settings of a bus, and no mistakes either."""
 
 
-def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[str, str]]:
+def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, ConfiguredValue], dict[str, str]]:
     """Return settings by canonical name, and unknown variables, each with a message.
 
     An empty variable is ignored, because compose files pass on unset variables like that. ``EVENTBUS_X_FILE`` names a
@@ -30,7 +30,7 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[
     if not given:
         return {}, {}
     names = known(*OF_A_BUS)
-    found: list[Said] = []
+    found: list[ConfiguredValue] = []
     unknown: dict[str, str] = {}
     for variable in sorted(given):
         value = environ[variable]
@@ -45,10 +45,10 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Said], dict[
             found.append(checked(name, content_of(value, source, f"{name}_path"), source, name))
         else:
             unknown[variable] = _unknown(variable, name)
-    return unite(found, _twice), unknown
+    return merge(found, _twice), unknown
 
 
-def _twice(one: Said, other: Said) -> str:
+def _twice(one: ConfiguredValue, other: ConfiguredValue) -> str:
     return (
         f"environment variables {one.source.place} and {other.source.place} set {one.key} to different values: "
         "unset one of them"

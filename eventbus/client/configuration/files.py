@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from eventbus.client.configuration.java import java_settings
-from eventbus.client.configuration.said import Said, Source, checked, content_of, unite
+from eventbus.client.configuration.value import ConfiguredValue, Source, checked, content_of, merge
 from eventbus.errors import ConfigError
 from eventbus.properties import check_dotted, numbered_properties
 from eventbus.settings.setting import as_keyword
@@ -39,9 +39,9 @@ class FileSettings(msgspec.Struct, frozen=True):
     """The contents of a settings file."""
 
     path: str
-    settings: dict[str, Said]
+    settings: dict[str, ConfiguredValue]
     """Settings by canonical name."""
-    handlers: dict[str, dict[str, Said]]
+    handlers: dict[str, dict[str, ConfiguredValue]]
     """Options in ``[handlers.NAME]`` by handler, under the names used there."""
 
 
@@ -80,12 +80,12 @@ def _text(file: Path, named_by: str) -> str:
 
 
 def _settings_of(path: str, entries: list[Entry]) -> FileSettings:
-    found: list[Said] = []
-    handlers: dict[str, dict[str, Said]] = {}
+    found: list[ConfiguredValue] = []
+    handlers: dict[str, dict[str, ConfiguredValue]] = {}
     for entry in entries:
         source = Source("file", f"{path}, line {entry.line}" if entry.line else path)
         if entry.handler:
-            option = Said(as_keyword(entry.key), entry.value, source)
+            option = ConfiguredValue(as_keyword(entry.key), entry.value, source)
             before = handlers.setdefault(entry.handler, {}).setdefault(option.name, option)
             if before.value != option.value:
                 raise ConfigError(_twice(before, option))
@@ -94,14 +94,14 @@ def _settings_of(path: str, entries: list[Entry]) -> FileSettings:
             raise ConfigError(f"{place}: a handler has a table of options, [handlers.NAME]")
         else:
             found.append(_setting(entry, source))
-    return FileSettings(path, unite(found, _twice), handlers)
+    return FileSettings(path, merge(found, _twice), handlers)
 
 
-def _setting(entry: Entry, source: Source) -> Said:
+def _setting(entry: Entry, source: Source) -> ConfiguredValue:
     names = known(*OF_A_BUS)
     name = as_keyword(entry.key)
     if name == _SERVERS:
-        return Said("url", f"kafka://{str(entry.value).replace(' ', '')}", source)
+        return ConfiguredValue("url", f"kafka://{str(entry.value).replace(' ', '')}", source)
     if name in names:
         return checked(name, entry.value, source, entry.key)
     if name.endswith("_file") and name.removesuffix("_file") in names:
@@ -121,7 +121,7 @@ def _setting(entry: Entry, source: Source) -> Said:
     raise ConfigError(f"{source.place}: unknown setting {entry.key!r}{near}; see: eventbus config list")
 
 
-def _twice(one: Said, other: Said) -> str:
+def _twice(one: ConfiguredValue, other: ConfiguredValue) -> str:
     return f"{one.source.place} and {other.source.place} set {one.key} to different values: leave one of them out"
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eventbus.client.config import consumer_settings
-from eventbus.client.configuration.choose import about_handlers
-from eventbus.client.configuration.said import Said
+from eventbus.client.configuration.resolution import about_handlers
+from eventbus.client.configuration.value import ConfiguredValue
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.options import tuned
 from eventbus.errors import ConfigError
@@ -18,7 +18,7 @@ logger = logging.getLogger("eventbus.config")
 
 
 def tuned_handlers(
-    handlers: Sequence[Handler[Any, Any]], tables: Mapping[str, Mapping[str, Said]]
+    handlers: Sequence[Handler[Any, Any]], tables: Mapping[str, Mapping[str, ConfiguredValue]]
 ) -> list[Handler[Any, Any]]:
     """Return the handlers to run; those with a table in the file are copies. Raises ConfigError with the source."""
     if not tables:
@@ -29,7 +29,7 @@ def tuned_handlers(
     return [_tuned(handler, tables.get(handler.__name__, {})) for handler in handlers]
 
 
-def _tuned(handler: Handler[Any, Any], table: Mapping[str, Said]) -> Handler[Any, Any]:
+def _tuned(handler: Handler[Any, Any], table: Mapping[str, ConfiguredValue]) -> Handler[Any, Any]:
     if not table:
         return handler
     options = {name: said.value for name, said in table.items()}

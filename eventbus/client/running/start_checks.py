@@ -11,7 +11,7 @@ import msgspec
 
 from eventbus.backends.base import Backend
 from eventbus.broker import TopicDescription, TopicSpec
-from eventbus.client.configuration.choose import SERVICE_NAME
+from eventbus.client.configuration.resolution import SERVICE_NAME
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest

@@ -200,7 +200,7 @@ class DeltaLog:
 
     def take_over(self, state: SinkState, epochs: Epochs) -> None:
         before = self.account()[0]
-        # At the new_table the topic may have had no id, and no schema that decides what the key's column is called.
+        # A new table may have had no topic id yet, and no schema that decides the name of the key's column.
         if (state.topic_id, state.upsert) != (before.topic_id, before.upsert):
             with delta_errors(self._path):
                 self.table.alter.set_table_properties({_FOUNDING: _founding(state)}, raise_if_not_exists=False)
@@ -221,7 +221,7 @@ class DeltaLog:
             )
 
     def columns(self) -> pa.Schema | None:
-        """Return the columns of the table; None as long as it has only the new_table's."""
+        """Return the columns of the table; None while the table has no rows."""
         import pyarrow as pa
 
         columns = pa.schema(self.table.schema().to_arrow())

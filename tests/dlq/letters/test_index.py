@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dlq import index as index_module
 from dlq.headers import ERROR_CLASS, GROUP, HANDLER, LAST_FAILED, REASON, TOP_FRAME
 from dlq.index import OPEN, PARKED, TopicIndex
+from dlq.index_queries import groups_of, offsets_of, topics_of
 from dlq.letters import dead_letter
 from dlq.reading import Scanner
 from dlq.selection import OVERFLOW, STATUSES, CaseKey, LetterId, Selection, key_of
-from dlq.views import groups_of, offsets_of, topics_of
 from eventbus import ConsumerRecord, TimestampType, TopicPartition
 
 CASES = [CaseKey(f"c{n}", f"handler{n % 3}", f"group{n % 2}", f"app.Error{n}", f"a.py:f{n}:1") for n in range(4)]

@@ -16,7 +16,7 @@ from outbox.relay.metrics import LAG_BOUNDS_MS, RelayMetrics
 from outbox.relay.poison import is_poison, poison_in, reason_of
 from outbox.relay.polling import Pace
 from outbox.relay.receipts import LONGEST_BYTES, Part, decode, encode, fits, part_of, spans
-from outbox.relay.slots import Change, Other, fair_change
+from outbox.relay.shard_leases import Change, OtherRelay, fair_change
 from outbox.relay.work import cut
 
 pytestmark = pytest.mark.system
@@ -188,8 +188,8 @@ def test_the_lag_that_most_have_kept() -> None:
 # hosts ---------------------------------------------------------------------------------------------------------------
 
 
-def other(host: str, token: str = "t") -> Other:
-    return Other(0, token, host, 0)
+def other(host: str, token: str = "t") -> OtherRelay:
+    return OtherRelay(0, token, host, 0)
 
 
 def test_a_relay_of_this_process_is_gone_when_it_has_ended() -> None:

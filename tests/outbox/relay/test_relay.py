@@ -21,7 +21,7 @@ from outbox import Outbox
 from outbox.database import now_sql
 from outbox.relay import hosts
 from outbox.relay.relay import Relay
-from outbox.relay.slots import LeaseLost, Slots
+from outbox.relay.shard_leases import LeaseLost, ShardLeases
 from tests.databases import THREE, Database
 
 pytestmark = pytest.mark.system
@@ -371,7 +371,7 @@ async def test_a_log_created_again_under_a_relay_is_followed_and_shared(database
 async def test_relays_of_two_logs_that_start_at_the_same_moment_do_not_both_enter(database: Database) -> None:
     outbox = outbox_in(database)
     outbox.create_tables()
-    slots = Slots(outbox.tables, 9_000, database.engine.dialect.name, now_sql)
+    slots = ShardLeases(outbox.tables, 9_000, database.engine.dialect.name, now_sql)
     with database.engine.begin() as connection:
         slots.identity(connection, "log 0", hosts.is_gone)
     with database.engine.begin() as connection:

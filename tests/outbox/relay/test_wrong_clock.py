@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from outbox import Outbox
-from outbox.relay.slots import Slots
+from outbox.relay.shard_leases import ShardLeases
 
 pytestmark = pytest.mark.system
 
@@ -23,7 +23,7 @@ def test_the_slot_of_a_relay_that_died_while_the_clock_was_ahead_is_free_after_a
     engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
     outbox, clock = Outbox(engine, shards=1), [NOW_MS + YEARS_MS]
     outbox.create_tables()
-    slots = Slots(outbox.tables, 9_000, "sqlite", lambda dialect: str(clock[0]))
+    slots = ShardLeases(outbox.tables, 9_000, "sqlite", lambda dialect: str(clock[0]))
     with engine.begin() as connection:
         assert slots.enter(connection, "elsewhere", lambda other: False) is not None
         clock[0] = NOW_MS

@@ -61,30 +61,46 @@ class Lab(Reads):
     def register(self, subject: str, schema: str | SchemaRequest, **options: Any) -> Schema:
         flags = {name: options.pop(name) for name in ("normalize", "force") if name in options}
         request = schema if isinstance(schema, SchemaRequest) else SchemaRequest(schema=schema, **options)
-        return entity(self.decide(lambda desk: registering.register(desk, names.normalize(subject), request, **flags)))
+        return entity(
+            self.decide(
+                lambda registration: registering.register(registration, names.normalize(subject), request, **flags)
+            )
+        )
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
-        return self.decide(lambda desk: deleting.delete_subject(desk.state, subject, permanent=permanent))
+        return self.decide(
+            lambda registration: deleting.delete_subject(registration.state, subject, permanent=permanent)
+        )
 
     def delete_version(self, subject: str, version: VersionLike, *, permanent: bool = False) -> int:
         number = version_number(version)
-        return self.decide(lambda desk: deleting.delete_version(desk.state, subject, number, permanent=permanent))
+        return self.decide(
+            lambda registration: deleting.delete_version(registration.state, subject, number, permanent=permanent)
+        )
 
     def delete_context(self, context: str) -> None:
-        self.decide(lambda desk: deleting.delete_context(desk.state, context))
+        self.decide(lambda registration: deleting.delete_context(registration.state, context))
 
     def configure(self, subject: str | None = None, **members: Any) -> ConfigUpdate:
         update = ConfigUpdate(**members)
-        return self.decide(lambda desk: settings.update_config(desk.state, names.level(subject), update))
+        return self.decide(
+            lambda registration: settings.update_config(registration.state, names.level(subject), update)
+        )
 
     def delete_config(self, subject: str | None = None) -> Config:
-        return self.decide(lambda desk: settings.delete_config(desk.state, names.level(subject), "BACKWARD"))
+        return self.decide(
+            lambda registration: settings.delete_config(registration.state, names.level(subject), "BACKWARD")
+        )
 
     def set_mode(self, mode: str | None, subject: str | None = None, *, force: bool = False) -> Mode:
-        return self.decide(lambda desk: settings.update_mode(desk.state, names.level(subject), mode, force=force))
+        return self.decide(
+            lambda registration: settings.update_mode(registration.state, names.level(subject), mode, force=force)
+        )
 
     def delete_mode(self, subject: str | None = None, *, recursive: bool = False) -> Mode:
-        return self.decide(lambda desk: settings.delete_mode(desk.state, names.level(subject), recursive=recursive))
+        return self.decide(
+            lambda registration: settings.delete_mode(registration.state, names.level(subject), recursive=recursive)
+        )
 
     # what there is afterwards ----------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from serdes.errors import SchemaRegistryError
 from serdes.registry import SchemaText
 
 if TYPE_CHECKING:
-    from schema_registry.cli.doors import Door
+    from schema_registry.cli.registry_access import RegistryAccess
     from schema_registry.formats import ParsedSchema
 
 
 async def known_of(
-    door: Door, subjects: Iterable[str], also: Iterable[SchemaText] = ()
+    registry: RegistryAccess, subjects: Iterable[str], also: Iterable[SchemaText] = ()
 ) -> tuple[dict[str, Known], Resolved]:
     """Return the subjects as a registry has them; of those it has none of, nothing but their level.
 
@@ -24,22 +24,22 @@ async def known_of(
     """
     resolved, known = Resolved(), dict[str, Known]()
     for text in also:
-        await resolved.gather(door, text)
+        await resolved.gather(registry, text)
     for subject in dict.fromkeys(subjects):
         versions: list[tuple[int, ParsedSchema]] = []
-        for number in await numbers_of(door, subject):
-            text = (await door.version(subject, number)).text()
-            await resolved.gather(door, text)
+        for number in await numbers_of(registry, subject):
+            text = (await registry.version(subject, number)).text()
+            await resolved.gather(registry, text)
             versions.append((number, resolved.parse(text, is_new=False)))
-        level = (await door.config(subject)).compatibility_level or "BACKWARD"
+        level = (await registry.config(subject)).compatibility_level or "BACKWARD"
         known[subject] = Known(level=level, versions=versions)
     return known, resolved
 
 
-async def numbers_of(door: Door, subject: str) -> list[int]:
+async def numbers_of(registry: RegistryAccess, subject: str) -> list[int]:
     """Return the versions of a subject; none if the subject does not exist."""
     try:
-        return await door.versions(subject)
+        return await registry.versions(subject)
     except SchemaRegistryError as error:
         if error.status == 404:
             return []

@@ -9,7 +9,7 @@ import pytest
 
 from eventbus.doctor import HandlerReport, examine
 from eventbus.doctor.facts import Facts, HandlerFacts, RetryFacts
-from eventbus.doctor.promises import durability
+from eventbus.doctor.guarantees import durability
 from eventbus.doctor.text import lines_of
 
 

@@ -14,7 +14,7 @@ import msgspec
 from eventbus.backends.masking import shown_url
 from eventbus.client.config import BusSettings, bus_settings
 from eventbus.client.configuration.environment import file_named, read_environment
-from eventbus.client.configuration.said import Said
+from eventbus.client.configuration.value import ConfiguredValue
 from eventbus.errors import ConfigError
 from eventbus.settings.table import canonical, read_value, rows
 from eventbus.suggest import nearest
@@ -33,10 +33,10 @@ _warned: set[str] = set()
 class Outside(msgspec.Struct, frozen=True):
     """The settings from outside of the program."""
 
-    said: dict[str, Said]
+    said: dict[str, ConfiguredValue]
     """Settings by canonical name; the environment takes precedence over the file."""
     file: str | None
-    handlers: dict[str, dict[str, Said]]
+    handlers: dict[str, dict[str, ConfiguredValue]]
     unknown: dict[str, str]
     """Unknown variables, each with a message."""
 
@@ -73,11 +73,11 @@ class Configuration(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Configuration({shown_url(self.url)!r}, {self.settings!r})"
 
-    def in_force(self) -> dict[str, Said]:
+    def in_force(self) -> dict[str, ConfiguredValue]:
         """Return the settings from outside that apply, because neither the program nor the URL overrides them."""
         return _not_said(self.outside.said, self.keywords, self.url)
 
-    def tuned(self, handler: str) -> dict[str, Said]:
+    def tuned(self, handler: str) -> dict[str, ConfiguredValue]:
         """Return the file's options for a handler."""
         return self.outside.handlers.get(handler, {})
 
@@ -97,7 +97,7 @@ def configure(keywords: Mapping[str, Any], config_file: str | None = None) -> Co
     config = {key: value for key, value in keywords.items() if key not in of_the_bus}
     said = {**own, **{canonical(key): value for key, value in config.items()}}
     if not found.said:
-        given: dict[str, Said] = {}
+        given: dict[str, ConfiguredValue] = {}
     else:
         url = (
             said["url"]
@@ -131,12 +131,12 @@ def query_of(url: Any) -> dict[str, str]:
     return {canonical(key): value for key, value in parse_qsl(query, keep_blank_values=True)} if query else {}
 
 
-def _not_said(said: Mapping[str, Said], keywords: Mapping[str, Any], url: str) -> dict[str, Said]:
+def _not_said(said: Mapping[str, ConfiguredValue], keywords: Mapping[str, Any], url: str) -> dict[str, ConfiguredValue]:
     closer = {*keywords, *query_of(url)}
     return {key: entry for key, entry in said.items() if key not in closer}
 
 
-def _check_service(service: Any, given: Mapping[str, Said]) -> None:
+def _check_service(service: Any, given: Mapping[str, ConfiguredValue]) -> None:
     if service is not None and (not isinstance(service, str) or not SERVICE_NAME.fullmatch(service)):
         place = f"{given['service'].source.place}: " if "service" in given else ""
         raise ConfigError(
@@ -145,7 +145,7 @@ def _check_service(service: Any, given: Mapping[str, Said]) -> None:
         )
 
 
-def _with_places(error: ConfigError, given: Mapping[str, Said]) -> ConfigError:
+def _with_places(error: ConfigError, given: Mapping[str, ConfiguredValue]) -> ConfigError:
     """Append the sources of settings that the message mentions, if they are outside of the program."""
     text = str(error)
     there = [setting for setting in given.values() if re.search(rf"\b{setting.name}\b", text)]

@@ -27,7 +27,7 @@ class RegistryFailed(EventBusError):
     """A registry said no to a command."""
 
 
-class Door(Protocol):
+class RegistryAccess(Protocol):
     """The requests of the commands to a registry in a log or over HTTP. Raise SchemaRegistryError."""
 
     shown: str
@@ -47,7 +47,7 @@ class Door(Protocol):
     async def import_lines(self, lines: Sequence[str]) -> int: ...
 
 
-def add_door(parser: argparse.ArgumentParser) -> None:
+def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say where the registry is."""
     group = parser.add_argument_group("the registry (default: the one in the log of --url)")
     group.add_argument(
@@ -57,12 +57,14 @@ def add_door(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ca-file", metavar="FILE", help="whose certificates are trusted (default: the system's)")
 
 
-def with_door(args: argparse.Namespace, work: Callable[[Door], Awaitable[int | None]], *, create: bool = False) -> int:
+def with_registry(
+    args: argparse.Namespace, work: Callable[[RegistryAccess], Awaitable[int | None]], *, create: bool = False
+) -> int:
     """Do ``work`` with an open registry, for commands that import programs, which may start an event loop."""
 
     async def main() -> int | None:
-        async with open_door(args, create=create) as door:
-            return await work(door)
+        async with open_registry(args, create=create) as registry:
+            return await work(registry)
 
     return run_async(main)
 
@@ -78,24 +80,24 @@ def registry_url(args: argparse.Namespace) -> str | None:
 
 
 @asynccontextmanager
-async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncGenerator[Door]:
+async def open_registry(args: argparse.Namespace, *, create: bool = False) -> AsyncGenerator[RegistryAccess]:
     """Open the registry. ``create``: a new log, too. Raises RegistryFailed for what the registry refuses."""
-    async with _open_door(args, create=create) as door:
+    async with _open_registry(args, create=create) as registry:
         try:
-            yield door
+            yield registry
         except SchemaRegistryError as error:
             if isinstance(error, EventBusError):
                 raise
-            raise RegistryFailed(f"{door.shown}: {error}") from error
+            raise RegistryFailed(f"{registry.shown}: {error}") from error
 
 
 @asynccontextmanager
-async def _open_door(args: argparse.Namespace, *, create: bool) -> AsyncGenerator[Door]:
+async def _open_registry(args: argparse.Namespace, *, create: bool) -> AsyncGenerator[RegistryAccess]:
     url = registry_url(args)
     if url is None:
         try:
-            async with _inside(args, create) as door:
-                yield door
+            async with _inside(args, create) as registry:
+                yield registry
         except LogLocked as error:
             raise RegistryFailed(
                 f"{error}. If that process serves the schemas, ask it: --registry http://localhost:8081"
@@ -123,7 +125,7 @@ async def _open_door(args: argparse.Namespace, *, create: bool) -> AsyncGenerato
 
 
 @asynccontextmanager
-async def _inside(args: argparse.Namespace, create: bool) -> AsyncGenerator[Door]:
+async def _inside(args: argparse.Namespace, create: bool) -> AsyncGenerator[RegistryAccess]:
     from schema_registry.registry import TOPIC, Registry
 
     async with open_bus(args, create=create) as bus:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from eventbus.backends.masking import shown_value
-from eventbus.client.configuration.choose import Configuration, Outside, query_of
-from eventbus.client.configuration.said import Said
+from eventbus.client.configuration.resolution import Configuration, Outside, query_of
+from eventbus.client.configuration.value import ConfiguredValue
 from eventbus.settings.setting import Setting
 from eventbus.settings.table import OF_A_BUS, rows
 
@@ -43,7 +43,7 @@ def rows_outside(outside: Outside) -> list[Row]:
     return sorted(found, key=lambda row: order.index(row.setting)) + _of_handlers(outside)
 
 
-def _row(setting: Setting, keywords: dict[str, Any], query: dict[str, str], given: dict[str, Said]) -> Row:
+def _row(setting: Setting, keywords: dict[str, Any], query: dict[str, str], given: dict[str, ConfiguredValue]) -> Row:
     name = setting.name
     if name in keywords:
         return Row(name, plain(name, keywords[name]), "keyword", setting.importance)
@@ -54,7 +54,7 @@ def _row(setting: Setting, keywords: dict[str, Any], query: dict[str, str], give
     return Row(name, plain(name, setting.default), "default", setting.importance)
 
 
-def _said(name: str, one: Said) -> Row:
+def _said(name: str, one: ConfiguredValue) -> Row:
     known = rows(*OF_A_BUS).get(name)
     return Row(name, plain(name, one.value), one.source.place, known.importance if known else "low")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from dlq import headers as ours
-from dlq.texts import text_of
+from dlq.header_text import text_of
 from eventbus.delays.header_values import MAX_INT32, number_of
 from eventbus.delays.retry_records import PREFIX, REDRIVE
 from eventbus.types import Headers, TopicPartition

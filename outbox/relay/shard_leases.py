@@ -50,7 +50,7 @@ class Lease(msgspec.Struct, frozen=True):
     token: str
 
 
-class Other(msgspec.Struct, frozen=True):
+class OtherRelay(msgspec.Struct, frozen=True):
     """A relay's row in the database."""
 
     slot: int
@@ -59,11 +59,11 @@ class Other(msgspec.Struct, frozen=True):
     expires_at_ms: int
 
 
-class View(msgspec.Struct, frozen=True):
+class LeaseView(msgspec.Struct, frozen=True):
     """The state of all relays, as of one query."""
 
     now_ms: int
-    relays: tuple[Other, ...]
+    relays: tuple[OtherRelay, ...]
     heads: Mapping[Head, int]
     """The lowest id of a refused row for each blocked topic and key."""
 
@@ -75,7 +75,7 @@ class Change(msgspec.Struct, frozen=True):
     take: tuple[int, ...] = ()
 
 
-IsGone = Callable[[Other], bool]
+IsGone = Callable[[OtherRelay], bool]
 """Returns whether a relay is known to be dead although its lease has not expired."""
 
 
@@ -87,7 +87,7 @@ def fair_change(mine: Collection[int], free: Iterable[int], relays: int, shards:
     return Change(take=tuple(sorted(free)[: share - len(mine)]))
 
 
-class Slots:
+class ShardLeases:
     """The SQL statements for slots and shards of one outbox."""
 
     def __init__(self, tables: OutboxTables, lease_ms: int, dialect: str, now: Now) -> None:
@@ -128,7 +128,7 @@ class Slots:
             self._agree_on(connection, log_id, found.get("log"), is_gone)
         return identity
 
-    def alive(self, connection: Connection, is_gone: IsGone) -> list[Other]:
+    def alive(self, connection: Connection, is_gone: IsGone) -> list[OtherRelay]:
         """Return the relays that may still publish."""
         now_ms, others = self._others(connection)
         # A lease further ahead was written by a wrong clock. A live relay soon renews it with the right time.
@@ -244,7 +244,7 @@ class Slots:
         if not _count(connection, relays.update().where(*mine).values(**values)):
             raise LeaseLost(f"outbox {self._tables.name!r}: slot {lease.slot} is another relay's now")
 
-    def look(self, connection: Connection) -> View:
+    def look(self, connection: Connection) -> LeaseView:
         """Read the relays and the blocked keys in one query."""
         from sqlalchemy import BigInteger, cast, literal, null, select, union_all
 
@@ -271,19 +271,19 @@ class Slots:
                 ).where(failed.c.is_behind == 0, failed.c.key.is_not(None)),
             )
         )
-        others: list[Other] = []
+        others: list[OtherRelay] = []
         heads: dict[Head, int] = {}
         now_ms = 0
         for slot, number, token, name, key, at_ms in found:
             if slot >= 0:
-                others.append(Other(slot, token, name, number))
+                others.append(OtherRelay(slot, token, name, number))
                 now_ms = at_ms
             else:
                 head = (name, key)
                 heads[head] = min(number, heads.get(head, number))
-        return View(now_ms, tuple(others), heads)
+        return LeaseView(now_ms, tuple(others), heads)
 
-    def shorten(self, connection: Connection, now_ms: int, others: Iterable[Other]) -> None:
+    def shorten(self, connection: Connection, now_ms: int, others: Iterable[OtherRelay]) -> None:
         """Shorten leases that end later than any lease can, because they were written by a clock that was wrong.
 
         The database's clock was set back since then. A live relay is not affected, because it renews its lease. The
@@ -338,13 +338,13 @@ class Slots:
     # dead relays
     # --------------------------------------------------------------------------------------------------------
 
-    def lock_gone(self, connection: Connection, gone: Other) -> bool:
+    def lock_gone(self, connection: Connection, gone: OtherRelay) -> bool:
         """Lock the slot of a dead relay for this transaction. Return False if it has changed since it was seen."""
         relays = self._relays
         same = {"seen_at_ms": relays.c.seen_at_ms}
         return bool(_count(connection, relays.update().where(*self._as_seen(gone)).values(**same)))
 
-    def remove(self, connection: Connection, gone: Other) -> bool:
+    def remove(self, connection: Connection, gone: OtherRelay) -> bool:
         """Take a slot and its shards from a relay that was fenced and whose receipt is settled.
 
         Returns False if the relay has renewed its lease since it was seen, so it is alive.
@@ -354,7 +354,7 @@ class Slots:
         self._free(connection, gone.slot)
         return True
 
-    def _as_seen(self, one: Other) -> tuple[Any, ...]:
+    def _as_seen(self, one: OtherRelay) -> tuple[Any, ...]:
         relays = self._relays.c
         return (relays.slot == one.slot, relays.token == one.token, relays.expires_at_ms == one.expires_at_ms)
 
@@ -366,13 +366,13 @@ class Slots:
 
         return frozenset(connection.scalars(select(self._shards.c.shard).where(self._shards.c.slot == lease.slot)))
 
-    def _others(self, connection: Connection) -> tuple[int, list[Other]]:
+    def _others(self, connection: Connection) -> tuple[int, list[OtherRelay]]:
         from sqlalchemy import select
 
         relays = self._relays.c
         now_ms: int = connection.execute(select(self.now)).scalar_one()
         found = connection.execute(select(relays.slot, relays.token, relays.host, relays.expires_at_ms))
-        return now_ms, [Other(*one) for one in found]
+        return now_ms, [OtherRelay(*one) for one in found]
 
 
 def _count(connection: Connection, statement: Any) -> int:

@@ -33,7 +33,7 @@ class Source(NamedTuple):
         return f"{self.place}: {key}={shown!r}"
 
 
-class Said(msgspec.Struct, frozen=True):
+class ConfiguredValue(msgspec.Struct, frozen=True):
     """A setting whose value was checked and converted."""
 
     name: str
@@ -46,28 +46,28 @@ class Said(msgspec.Struct, frozen=True):
         return canonical(self.name)
 
     def __repr__(self) -> str:
-        return f"Said({self.name}={shown_value(self.name, self.value)!r}, {self.source.place})"
+        return f"ConfiguredValue({self.name}={shown_value(self.name, self.value)!r}, {self.source.place})"
 
 
-def checked(name: str, value: Any, source: Source, said_as: str) -> Said:
-    """Convert and check a value; ``said_as`` is the key as it was spelled. Raises ConfigError with the source."""
+def checked(name: str, value: Any, source: Source, spelled_as: str) -> ConfiguredValue:
+    """Convert and check a value; ``spelled_as`` is the key as it was spelled. Raises ConfigError with the source."""
     key = canonical(name)
     try:
         value = rows(*OF_A_BUS)[key].read(value)
         check_value(key, value)
     except ValueError as error:
-        raise ConfigError(f"{source.of(said_as, value)}: {error}") from None
+        raise ConfigError(f"{source.of(spelled_as, value)}: {error}") from None
     except (ConfigError, InvalidRequiredAcks) as error:
-        raise type(error)(f"{source.of(said_as, value)}: {error}") from None
-    return Said(name, value, source)
+        raise type(error)(f"{source.of(spelled_as, value)}: {error}") from None
+    return ConfiguredValue(name, value, source)
 
 
-def content_of(path: str, source: Source, said_as: str) -> str:
+def content_of(path: str, source: Source, spelled_as: str) -> str:
     """Return the value in a file, such as a secret of Docker or Kubernetes, without a trailing newline.
 
     Raises ConfigError for a file that is missing, not text, empty, or too large.
     """
-    where = f"{source.of(said_as, path)}"
+    where = f"{source.of(spelled_as, path)}"
     file = Path(path).expanduser()
     try:
         with file.open("rb") as stream:
@@ -86,9 +86,11 @@ def content_of(path: str, source: Source, said_as: str) -> str:
     return text
 
 
-def unite(entries: list[Said], on_twice: Callable[[Said, Said], str]) -> dict[str, Said]:
+def merge(
+    entries: list[ConfiguredValue], on_twice: Callable[[ConfiguredValue, ConfiguredValue], str]
+) -> dict[str, ConfiguredValue]:
     """Return settings by canonical name. Raises ConfigError for conflicting values of a setting."""
-    found: dict[str, Said] = {}
+    found: dict[str, ConfiguredValue] = {}
     for entry in entries:
         before = found.setdefault(entry.key, entry)
         if before is not entry and before.value != entry.value:
