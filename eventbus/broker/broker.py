@@ -179,6 +179,8 @@ class Broker:
         self._logs.finish_deletions(self._is_deleted)
         for topic_partition in self._logs.written_partitions():
             topic = self._known_topics.get(topic_partition.topic)
+            # The metadata log was opened first, by the constructor: without it the topics of the other partitions are
+            # unknown.
             if topic_partition == _METADATA:
                 continue
             if topic is not None and topic_partition.partition < topic.partitions:
@@ -192,6 +194,8 @@ class Broker:
                 self._logs.remove_stray(topic_partition)
             else:
                 _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
+        # Groups before transactions: a marker that recovery writes into ``__consumer_offsets`` applies the pending
+        # offsets of the loaded groups.
         for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
             self.groups.load(topic_partition.partition, now_ms)
         for topic_partition in [tp for tp in self._partitions if tp.topic == TRANSACTION_STATE]:
@@ -237,6 +241,8 @@ class Broker:
         """Create topics; return a description or an error for each. They are on disk on return. ``validate_only``
         changes nothing."""
         self._check_open()
+        # A deletion that a crash or a full disk interrupted may have left offsets of the old topic in groups. A new
+        # topic with the name would be read from the old position.
         used_before = self._metadata.shard.deleted & {spec.name for spec in specs}
         if used_before and not validate_only:
             self._finish_deletion(used_before, now_ms)
@@ -253,6 +259,8 @@ class Broker:
                 results[name] = None
             except KafkaError as error:
                 results[name] = error
+                # The metadata says deleted, but the rest of the deletion failed. Producers with an open partition must
+                # not write into a log that the next start removes.
                 if name not in self._known_topics:
                     self._poison(name)
         return results
@@ -352,6 +360,7 @@ class Broker:
             if topic_partition not in self._partitions:
                 self._open_partition(topic_partition, wall_now_ms)  # an unknown topic is reported before a bad batch
             header = check_batch(batch, topic_partition)
+            # Batches of our own producers are trusted. A batch from the network may contain any producer id.
             if sender is not None and header.producer_id >= 0:
                 producer = self._partitions[topic_partition].log.producers.states.producers.get(header.producer_id)
                 in_transaction = (
@@ -383,9 +392,12 @@ class Broker:
             if partition.checks_oldest:
                 check_oldest(batch, wall_now_ms, partition.log.config.timestamp_before_max_ms, topic_partition)
         log = partition.log
+        # Our own producers do not pass `admit`. A batch that is written after the timeout has aborted its transaction
+        # would open a transaction that nothing ends, and read_committed consumers would wait for it forever.
         if span.is_transactional:
             self._verify_transaction(log, span)
         info = log.append(batch, span, wall_now_ms)
+        # The batch is stored already. The watermark does not move, and the caller waits for the stored offset.
         if info.duplicate:
             return info
         self._appended(log, batch)
@@ -425,8 +437,12 @@ class Broker:
         log = partition.log
         high_watermark = log.high_watermark
         last_stable_offset = log.last_stable_offset
+        # READ_UNCOMMITTED still ends at the high watermark: a record that a power cut could remove is shown to no
+        # reader.
         end = last_stable_offset if isolation else high_watermark
         records = (
+            # At the end, also between the watermark and the log's end: the reader waits. An offset beyond the end is an
+            # error, which `log.read` raises.
             b""
             if end <= offset <= log.log_end_offset
             else log.read(offset, max_bytes, max_offset=end, min_one_batch=min_one_batch)
@@ -461,6 +477,7 @@ class Broker:
                 f"list_offsets of {topic_partition} at {at}: -1 is the end, -2 the start, -3 the largest timestamp, "
                 "0 and up a time in milliseconds"
             )
+        # A record that this reader may not see yet is no answer, else it would seek beyond its end.
         return _NO_OFFSET if found is None or found.offset >= end else found
 
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
@@ -535,6 +552,7 @@ class Broker:
         for log in self._logs.commit.complete(flush, error):
             if not self._advances_at_append:
                 self.on_advance(log.topic_partition)
+        # A flush may have made a decision or a marker durable, which is what the next step of an end waits for.
         if self.transactions.prepared:
             self.transactions.finish_prepared(self._now_ms)
 
@@ -563,6 +581,7 @@ class Broker:
         if offset < log.high_watermark:
             return True
         log.raise_if_poisoned()
+        # The topic was deleted and created again since the append: the new log is shorter.
         if offset >= log.log_end_offset:
             raise UnknownTopicOrPartition(
                 f"{topic_partition} ends at offset {log.log_end_offset}: the record at {offset} went when its topic "

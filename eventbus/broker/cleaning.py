@@ -39,6 +39,7 @@ class LogCleaner:
         A log is due if its dirty part is above ``min.cleanable.dirty.ratio``, or holds a record older than
         ``max.compaction.lag.ms`` (KIP-354).
         """
+        # One at a time: the map of the latest offsets is the largest object of a cleaning.
         if self._under_way is not None:
             return None
         due: list[tuple[float, PartitionLog, Cleanable]] = []
@@ -58,7 +59,10 @@ class LogCleaner:
         """Run `Cleaning.run`, after what it depends on is on disk."""
 
         def before_swap() -> None:
+            # The saved state names the CRC of a batch that compaction may rewrite.
             forget_coordinator_state(self._logs.storage, cleaning.log.directory)
+            # The redo journal may hold old blocks of these segments. A durable recovery point after them keeps recovery
+            # from restoring such a block into the compacted file.
             self._logs.publish_recovery_points()
 
         return cleaning.run(before_swap)
@@ -90,6 +94,7 @@ class LogCleaner:
             )  # fmt: skip
         elif isinstance(error, (OSError, EventBusError, Damage)):
             translated = self._translated(log, error)
+            # Trying again would read the same damage, and log it, at every check.
             if isinstance(translated, CorruptRecord):
                 self._damaged.add(log)
             _logger.warning("compaction of %s stopped: %s", log.topic_partition, translated)
@@ -105,6 +110,7 @@ class LogCleaner:
         return [
             log
             for log in logs
+            # The active segment is never compacted, so a log with one segment has nothing to do.
             if "compact" in log.config.cleanup_policy and not log.poisoned and len(log.segments) > 1
             if log not in self._damaged
         ]

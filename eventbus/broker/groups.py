@@ -82,6 +82,8 @@ class Groups:
         shard_log = self._shards.get(number)
         if shard_log is None:
             shard_log = self._shards[number] = self._open_shard(number, self._wall.at(now_ms))
+            # Sessions start now and not at their stored times: the members could not send heartbeats while the log was
+            # closed.
             for decision in shard_log.shard.start(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
         return shard_log
@@ -205,6 +207,7 @@ class Groups:
         failed: KafkaError | None = None
         try:
             shard_log.execute(decision, self._wall.at(now_ms))
+        # The members get the error instead of an assignment that a restart would not know. They join again.
         except KafkaError as error:
             failed = error
             _logger.warning("%s: a change of groups is not stored: %s", shard_log.log.topic_partition, error)
@@ -224,6 +227,8 @@ class Groups:
     def _send_replies(self) -> None:
         """Call the replies in order, never nested, because a reply may call here again. An error does not stop the
         others."""
+        # A reply may join or leave in the same call. If its replies were sent in between, a member could get the answer
+        # to its second request before that to its first.
         if self._is_replying:
             return
         self._is_replying = True
@@ -233,6 +238,7 @@ class Groups:
                 reply, answer = self._pending_replies.popleft()
                 reply(answer)
             except Exception as error:
+                # One broken callback must not leave the other members without their answer until their session ends.
                 raised = raised or error
         self._is_replying = False
         if raised is not None:
@@ -314,6 +320,7 @@ class Groups:
         With ``require_stable`` raises UnstableOffsetCommit while an open transaction may change one of them (KIP-447).
         """
         shard_log = self._held(group)
+        # No shard means that the group was never written, and reading must not create ``__consumer_offsets``.
         if shard_log is None:
             return {}
         return shard_log.shard.fetch(group, topic_partitions, require_stable=require_stable)

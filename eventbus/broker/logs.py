@@ -131,7 +131,9 @@ class Logs:
         logs = cls(storage, fsync)
         storage.lock()
         try:
+            # The redo journal first: it restores blocks that a power cut tore, and every later step reads those files.
             replay(storage)
+            # Taken means removed: if this process crashes, the next start must not find the mark of the previous one.
             logs.was_clean = logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
             logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
@@ -217,6 +219,8 @@ class Logs:
 
     def check_metadata_found(self) -> None:
         """Raise CorruptRecord if there are partitions, but no metadata log with their topics."""
+        # A backup without the metadata directory, or a directory of Kafka itself. Opening it as an empty log would make
+        # all topics look deleted, and their directories would be removed.
         others = sorted(map(str, self._found - {TopicPartition(CLUSTER_METADATA, 0)}))
         if others and len(others) == len(self._found):
             raise CorruptRecord(
@@ -268,6 +272,8 @@ class Logs:
         """Drop the loaded checkpoints once every log is open: they must not be applied to a new topic with an old
         name."""
         there = self.partitions.keys() | self.offline.keys()
+        # Entries of partitions that do not exist any more are on disk too, and must not survive there until a topic
+        # with that name is created.
         stale = self._recovery_points is None or not self._recovery_points.keys() <= there
         self._recovery_points = {}
         self._log_start_offsets = {}
@@ -285,6 +291,8 @@ class Logs:
         """
         if not self.storage.durable:
             return
+        # After a failed fsync the kernel may mark dirty pages clean, so a second fsync would succeed without the data
+        # being on disk. The log therefore stays poisoned until the next start reads what is there.
         log.raise_if_poisoned()
         work = log.begin_sync()
         self._sync(log, work.files)
@@ -299,6 +307,7 @@ class Logs:
             return
         for log in logs:
             log.raise_if_poisoned()
+            # Only segments that end after the recovery point can have unflushed records.
             ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
             segments = zip(log.segments, ends, strict=True)
             self._sync(log, [segment.file for segment, end_offset in segments if end_offset > log.recovery_point])
@@ -311,11 +320,14 @@ class Logs:
         try:
             try:
                 self._sync_files(log, files)
+            # A flush opens the segment's file again if it was closed. Running out of descriptors is no failure of the
+            # disk, and must not poison the log.
             except OutOfDescriptors:
                 if not self.storage.close_idle_files():
                     raise
                 self._sync_files(log, files)
         except OSError as error:
+            # No retry: see fsyncgate. Linux reports a write-back error once and then drops the pages.
             log.poison(f"its flush to disk failed ({error})")
             raise storage_error(error, f"flushing {log.topic_partition}") from error
 
@@ -323,6 +335,8 @@ class Logs:
         for file in files:
             file.sync()
         self.storage.sync_dir(log.directory)
+        # A new partition's directory entry is in the root. Without this flush a power cut can remove the whole
+        # directory, although the segment in it was flushed.
         self.storage.sync_dir("")
 
     def publish(self, *, sync: bool = False) -> None:
@@ -380,7 +394,11 @@ class Logs:
     def publish_log_start(self, topic_partition: TopicPartition, offset: int) -> None:
         """Durably publish that a log begins at ``offset``, before it does. Raises StorageError."""
         starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
+        # Published first, then applied. In the other order, readers could see the new start, and a crash would bring
+        # the deleted records back.
         starts[topic_partition] = offset
+        # Deleting records must work on a full disk, because it frees space. The reserve is a file that is given up for
+        # it.
         self.reserve.spend(lambda: self._publish_durably(checkpoints.LOG_START_OFFSETS, starts))
 
     def _publish_durably(self, name: str, offsets: Offsets) -> None:
@@ -436,6 +454,8 @@ class Logs:
         if not due:
             return False
         try:
+            # The new starts are durable before the files go. Otherwise a crash between two deletions leaves a log that
+            # begins after its checkpoint, which looks like lost segments.
             starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
             self._publish_durably(checkpoints.LOG_START_OFFSETS, starts)
         except StorageError as error:  # retention must work on a full disk, because it frees space
@@ -499,6 +519,8 @@ class Logs:
                 partition.log.close()
             except StorageError as error:
                 first_error = first_error or error
+        # With the clean mark the next start skips the verification of all logs, so the mark is only allowed if every
+        # flush has succeeded.
         clean = first_error is None and not self.poisoned()
         try:
             self.publish(sync=True)

@@ -52,6 +52,7 @@ class Opener:
         if error is not None:
             raise error
         topic = self._topic_admin.topics[topic_partition.topic]
+        # The flush of the topic's creation failed, so the topic may be gone after a restart, and its records with it.
         if topic.name in self._topic_admin.uncertain:  # records stored in it now might be lost
             self._metadata.log.raise_if_poisoned()
         config = self._topic_admin.log_config(topic.name)
@@ -118,12 +119,14 @@ class Writes:
         Raises InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
         """
         partition = self._logs.partitions.get(topic_partition)
+        # The topic was deleted while its transaction was being ended.
         if partition is None:
             return None
         marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
         batch = build_marker(
             marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=wall_now_ms
         )
+        # Markers are flushed eagerly: readers of committed records wait for the last stable offset, which they move.
         return self.append(partition.log, batch, wall_now_ms)
 
     def _advanced(self, log: PartitionLog) -> None:
@@ -181,6 +184,7 @@ class InternalTopics:
     def _log(
         self, topic: str, number: int, partitions_count: int, configs: Mapping[str, object], wall_now_ms: int
     ) -> PartitionLog:
+        # Created on first use, so that a log without groups and transactions has no internal topics.
         if topic not in self._topic_admin.topics:
             self._topic_admin.create_internal(
                 topic, partitions_count, {"cleanup.policy": "compact", **configs}, wall_now_ms

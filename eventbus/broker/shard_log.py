@@ -145,6 +145,8 @@ class ShardLog(Generic[ShardT_co]):
         """Store the marker that ends the producer's transaction here, then apply or drop the pending records."""
         assert self._append_marker is not None, "a shard that takes part in transactions knows how to store markers"
         info = self._append_marker(self.log.topic_partition, producer, committed, coordinator_epoch, now_ms)
+        # The marker is stored, and the pending records count from now on. The reverse order could show offsets of a
+        # transaction whose marker a full disk has refused.
         if info is not None:
             self.shard.complete_transaction(producer.producer_id, committed)
             if self._latest is not None:
@@ -155,6 +157,8 @@ class ShardLog(Generic[ShardT_co]):
     def _appended(self, info: AppendInfo) -> None:
         """Count batches that were appended and replayed, and save the latest records if there are enough."""
         self._replayed_offset = info.last_offset + 1
+        # A save at every batch would write the whole state again and again. With a limit proportional to the state, the
+        # cost per record is constant.
         self._unsaved_count += 1
         if self._unsaved_count >= self._save_at:
             self._save()
@@ -190,11 +194,15 @@ class ShardLog(Generic[ShardT_co]):
         while self._replayed_offset < log.log_end_offset:
             buffer = log.read(self._replayed_offset, _LOAD_BYTES, max_offset=log.log_end_offset)
             before = self._replayed_offset
+            # Recovery has verified the checksums of everything after the recovery point, and flushed data before it is
+            # read back as written. Verifying again would double the time to open.
             for batch in iter_batches(buffer, verify=False):
+                # The first batch may begin before the offset that was asked for: reads return whole batches.
                 if batch.header.last_offset >= self._replayed_offset:
                     self._add(batch, latest)
                     self._replayed_offset = batch.header.next_offset
             if self._replayed_offset <= before:
+                # Without this check a gap at the end would make the loop read the same bytes forever.
                 raise CorruptRecord(f"{log.topic_partition}: no batch at offset {before}; {_ADVICE}")
 
     def _add(self, batch: RecordBatch, latest: LatestRecords) -> None:
@@ -208,6 +216,7 @@ class ShardLog(Generic[ShardT_co]):
                     latest.complete_transaction(header.producer_id, marker.control_type is ControlType.COMMIT)
                 return
             for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+                # These records of the batch are in the saved state already.
                 if offset < first_offset:
                     continue
                 if header.is_transactional:
@@ -241,11 +250,14 @@ class ShardLog(Generic[ShardT_co]):
         The log may end before them after a crash. The next opening detects that, and removes the file.
         """
         latest, storage = self._latest, self._storage
+        # After a failed flush, what the log holds is unknown. A saved state could contain records that are not on disk.
         if latest is None or storage is None or self.log.poisoned:
             return
         self._unsaved_count = 0
         self._set_limit()
         try:
+            # The CRC of the last batch ties the file to this log. Offsets alone are not enough: after a crash that lost
+            # the end of the log, other records get the same offsets. So the file needs no flush.
             data = latest.encode(self._replayed_offset, self._last_batch_crc(self._replayed_offset))
             write_atomic(storage, self._path, data, sync=False)
         except (OSError, KafkaError) as error:

@@ -115,6 +115,8 @@ class Endings:
     def advance(self, transactional_id: str, now_ms: int) -> None:
         """Finish a single transaction as far as the disk allows."""
         ending = self.prepared[transactional_id]
+        # The decision must be durable before the first marker. Otherwise a crash could keep a commit marker and lose
+        # the decision, and after the restart the transaction would be aborted in its other partitions.
         if ending.offset >= ending.shard_log.log.high_watermark:
             return
         try:
@@ -128,12 +130,16 @@ class Endings:
     def _advance(self, transactional_id: str, ending: _Ending, now_ms: int) -> None:
         shard_log = ending.shard_log
         known = shard_log.shard.transactions[transactional_id]
+        # `remaining` shrinks with each marker, so an attempt that fails in the middle, on a full disk, continues where
+        # it stopped instead of writing a second marker.
         while ending.remaining:
             topic_partition = ending.remaining[-1]
             error = self._refuse(topic_partition)
             if isinstance(error, PartitionOffline):
                 raise error  # the transaction waits: without its marker, its records there would be aborted one day
             offset = None
+            # Without an open transaction in the partition there is nothing to end: no batch was written there, or an
+            # earlier attempt before a crash wrote the marker already.
             if self._open_epoch(topic_partition, known.producer_id) in _epochs_of(known):
                 offset = self.mark(topic_partition, known.producer, known.state is PREPARE_COMMIT, now_ms)
             ending.remaining.pop()
@@ -141,6 +147,8 @@ class Endings:
                 ending.markers.append((self._partitions[topic_partition].log, offset))
         if ending.answer is not None and ending.answer.markers is None:
             ending.answer.markers = tuple([(log.topic_partition, offset) for log, offset in ending.markers])
+        # Complete* only after the markers are durable (see `eventbus.broker.transactions`). A closed log belongs to a
+        # deleted topic, whose markers nobody can read any more.
         if all(offset < log.high_watermark or log.closed for log, offset in ending.markers):
             # The next transaction has another epoch, so this record may be flushed at any time. Without a raised epoch
             # it may not.
@@ -148,6 +156,8 @@ class Endings:
             wall_now_ms = self._wall.at(now_ms)
             shard_log.execute(shard_log.shard.complete(transactional_id, wall_now_ms), wall_now_ms, append)
             del self.prepared[transactional_id]
+            # A client from before KIP-890 continues with the same epoch. If its next records reached the disk and this
+            # completion did not, recovery would count them as part of the completed transaction and commit them.
             if not known.is_bumped:
                 self._unsettled[transactional_id] = shard_log.log.log_end_offset - 1
 
@@ -178,6 +188,8 @@ class Endings:
         cluster from which the log was copied, had a later epoch. With a ``coordinator_epoch``, raises
         TransactionCoordinatorFenced too.
         """
+        # Never lower than what the partition has seen, or the log would refuse the marker as that of a fenced
+        # coordinator.
         if coordinator_epoch is None:
             state = self._state(topic_partition, producer.producer_id)
             coordinator_epoch = COORDINATOR_EPOCH if state is None else max(COORDINATOR_EPOCH, state.coordinator_epoch)
@@ -197,6 +209,8 @@ class Endings:
             unknown.producer_id,
             unknown.first_offset,
         )
+        # A marker with a raised epoch also fences the producer in this partition, as the marker of an abort by the
+        # coordinator would.
         producer = ProducerIdAndEpoch(unknown.producer_id, min(unknown.producer_epoch + 1, MAX_EPOCH))
         self.mark(unknown.topic_partition, producer, unknown.was_committed, now_ms)
 
@@ -239,6 +253,8 @@ def not_durable(partitions: Partitions, known: TransactionMetadata) -> list[tupl
 def find_unknown(partitions: Partitions, transactions: Mapping[str, TransactionMetadata]) -> list[Unknown]:
     """Return transactions that are open in partitions and that their coordinator will not end."""
     by_producer = {known.previous_producer_id: known for known in transactions.values()}
+    # After the last epoch a transactional id continues with a new producer id, so records of the transaction before may
+    # still have the previous id. The present ids take precedence.
     by_producer |= {known.producer_id: known for known in transactions.values()}
     found: list[Unknown] = []
     for topic_partition, producer_id, state in producer_states(partitions):

@@ -41,8 +41,10 @@ class Timeouts:
         """
         due = [transactional_id for transactional_id, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
         for transactional_id, deadline_ms in self._deadlines.items():
+            # If the clock was set back by a day, the old deadline would be a day away.
             self._deadlines[transactional_id] = min(deadline_ms, now_ms + timeout_ms_of(transactional_id))
         for transactional_id in due:
+            # The caller drops what it aborts. A transaction that a full disk kept stays due, for the next sweep.
             self._deadlines[transactional_id] = now_ms + 1
         self.next_sweep_ms = min(map(self._sweep_after, self._deadlines.values()), default=NEVER_MS)
         return due

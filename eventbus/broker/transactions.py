@@ -129,6 +129,8 @@ class Transactions:
             if known.state is ONGOING:
                 self._timeouts.set(transactional_id, now_ms + known.timeout_ms)
             elif known.state in _PREPARED:
+                # The Prepare* record of this transaction may be further back. Waiting for the end of the log instead is
+                # safe, and the end is durable.
                 offset = shard_log.log.log_end_offset - 1  # at most: all of a recovered log is durable
                 self._endings.add(transactional_id, shard_log, offset)
         return shard_log
@@ -163,9 +165,14 @@ class Transactions:
         shard_log = self._homes.get(transactional_id)
         if shard_log is None:
             shard_log = self.load(self._number(transactional_id), now_ms)
+        # A transaction that is decided but not complete blocks the id. Try to finish it now: its flush may have
+        # completed since the last attempt, or the disk may have room again. Otherwise the caller would have to wait for
+        # the next tick.
         elif transactional_id in self.prepared:
             self._endings.advance(transactional_id, now_ms)
         wall_now_ms = self._wall.at(now_ms)
+        # The first round may decide to abort the open transaction instead of answering. If nothing waits for flushes,
+        # that abort completes at once, and the second round returns the new epoch without a retry by the client.
         for _ in range(2):
             decision = shard_log.shard.init(
                 transactional_id, transaction_timeout_ms, wall_now_ms, lambda: self._new_producer_id(now_ms), producer
@@ -173,6 +180,8 @@ class Transactions:
             answer = shard_log.execute(decision, wall_now_ms)
             if answer is not None:
                 self._homes[transactional_id] = shard_log
+                # An answer belongs to the epoch that ended the transaction. After a new initialization no client may
+                # get it.
                 self._answers.pop(transactional_id, None)
                 return answer
             self._prepared(transactional_id, shard_log)
@@ -202,6 +211,8 @@ class Transactions:
         Raises InvalidProducerIdMapping, ProducerFenced, and as `add_partitions`.
         """
         producer_id = header.producer_id
+        # An idempotent producer has an id of its own. A batch outside of transactions under the id of a transactional
+        # producer would raise that producer's sequence numbers, and its own next batch would look like a duplicate.
         if not header.is_transactional:
             if producer_id in self._producers:
                 raise InvalidProducerIdMapping(
@@ -211,6 +222,8 @@ class Transactions:
             return
         transactional_id = sender.transactional_id
         producer = ProducerIdAndEpoch(producer_id, header.producer_epoch)
+        # KIP-890: since produce version 12 a client does not send AddPartitionsToTxn. The first batch adds the
+        # partition.
         if sender.adds_partitions and not in_transaction:
             self.add_partitions(transactional_id, producer, (topic_partition,), sender.now_ms)
         else:
@@ -226,6 +239,8 @@ class Transactions:
         if known is not None and known.producer_epoch == epoch:
             if known.state is ONGOING and topic_partition in known.partitions:
                 return
+        # Since KIP-890 each end raises the epoch, so a batch that was delayed in the network and arrives after its
+        # transaction ended has an old epoch. It must not start the next transaction.
         elif known is not None and epoch < known.producer_epoch:
             raise InvalidProducerEpoch(
                 f"{topic_partition}: producer {producer_id} wrote with epoch {epoch}, but stands at epoch "
@@ -250,6 +265,7 @@ class Transactions:
         Raises UnknownTopicOrPartition, InvalidProducerIdMapping, ProducerFenced, ConcurrentTransactions, StorageError.
         """
         self._check_open()
+        # Check all partitions before the first change: the request succeeds for all of them or for none.
         wanted = [TopicPartition(*topic_partition) for topic_partition in partitions]
         for topic_partition in wanted:
             error = self._refuse(topic_partition)
@@ -263,6 +279,7 @@ class Transactions:
         wall_now_ms = self._wall.at(now_ms)
         decision = shard_log.shard.add(transactional_id, producer, wanted, wall_now_ms)
         known = shard_log.execute(decision, wall_now_ms)
+        # The timeout counts from the first partition of the transaction. Later partitions do not extend it.
         if known.state is ONGOING and transactional_id not in self._timeouts:
             self._timeouts.set(transactional_id, now_ms + known.timeout_ms)
 
@@ -286,6 +303,8 @@ class Transactions:
         not begin their next transaction. Raises as `add_offsets` (with ``added`` as `verify`), and as
         `Groups.commit_transaction_offsets`.
         """
+        # Before KIP-890 an end did not raise the epoch, so a late TxnOffsetCommit is indistinguishable from the first
+        # request of the next transaction, except by this check that the group was added.
         if added:
             self._home(transactional_id, producer, now_ms).shard.known(transactional_id, producer)
             self.verify(self._groups.partition_of(group.group), producer)
@@ -316,14 +335,17 @@ class Transactions:
             transactional_id, producer, committed, wall_now_ms, lambda: self._new_producer_id(now_ms), bump_epoch
         )
         following = shard_log.execute(decision, wall_now_ms)
+        # No records: the transaction was already ended with this result. The client lost our answer and asks again.
         if not decision.records:
             before = self._answers.get(transactional_id)
             is_retry = following != producer or not bump_epoch
             if is_retry and before is not None and before.committed == committed and before.next == following:
                 return before
+            # An end without an open transaction. It wrote nothing, so there is no record to wait for.
             return self._answer(transactional_id, committed, shard_log, -1, following, markers=())
         offset = shard_log.log.log_end_offset - 1
         answer = self._answer(transactional_id, committed, shard_log, offset, following)
+        # Kept for a retry, and filled in by `Endings` with the offsets of the markers, which the caller may wait for.
         self._answers[transactional_id] = answer
         self._prepared(transactional_id, shard_log, answer)
         self._endings.advance(transactional_id, now_ms)
@@ -379,8 +401,11 @@ class Transactions:
         """Abort the open transaction without its producer's request, and fence that producer."""
         shard_log = self._homes[transactional_id]
         wall_now_ms = self._wall.at(now_ms)
+        # The epoch is raised in the same record that decides the abort. If they were two records, a crash between them
+        # would leave the old producer able to write after its transaction was aborted.
         decision = shard_log.shard.fence(transactional_id, wall_now_ms, lambda: self._new_producer_id(now_ms))
         shard_log.execute(decision, wall_now_ms)
+        # A retry of an earlier commit must not be answered as a success: its epoch is fenced now.
         self._answers.pop(transactional_id, None)
         self._prepared(transactional_id, shard_log)
 
@@ -443,6 +468,8 @@ class Transactions:
     def abort_all(self, now_ms: int) -> None:
         """Abort each open transaction, because all clients are gone. For an engine that was just opened; it flushes."""
         self._check_open()
+        # The clients of an embedded log live in the process that opened it, so none of them can have survived the
+        # restart.
         for transactional_id, known in self._all():
             if known.state is ONGOING:
                 try:
@@ -454,6 +481,8 @@ class Transactions:
     def recover(self, now_ms: int) -> None:
         """At opening, once all logs and groups are loaded, finish the prepared transactions, then `reconcile`."""
         self._settle(now_ms)
+        # The prepared transactions first: their markers remove open transactions that `reconcile` would otherwise
+        # report as unknown and abort.
         self.reconcile(now_ms)
         self._settle(now_ms)
 
@@ -467,6 +496,7 @@ class Transactions:
             for unknown in find_unknown(self._partitions, dict(self._all())):
                 self._endings.end_unknown(unknown, now_ms)
             self._pass_epochs(now_ms)
+        # Opening must not fail because the disk is full: deleting a topic, which frees space, needs an open log.
         except StorageError as error:
             _logger.warning("transactions that a crash left open stay open until there is room: %s", error)
             self._reconcile_at_ms = now_ms + RETRY_MS
@@ -482,6 +512,9 @@ class Transactions:
             seen[producer_id] = max(seen.get(producer_id, -1), state.producer_epoch)
         for producer_id, epoch in seen.items():
             known = self._producers.get(producer_id)
+            # A partition may have seen a higher epoch than the coordinator if the record that raised the epoch was lost
+            # in a crash, while the batch in the partition was kept. Prepared transactions are left to
+            # `finish_prepared`.
             if known is None or known.state in _PREPARED or epoch <= known.producer_epoch:
                 continue
             transactional_id = ids[producer_id]
@@ -500,6 +533,8 @@ class Transactions:
 
     def tick(self, now_ms: int) -> None:
         """Do everything that is due: abort what timed out, try again what failed, delete idle ids."""
+        # The monotonic clock of a test or of a resumed machine may go back. Without this, nothing would be due until
+        # the clock has caught up.
         set_back = now_ms < self._ticked_ms
         self._ticked_ms = now_ms
         if set_back or now_ms >= self._timeouts.next_sweep_ms:
@@ -516,6 +551,7 @@ class Transactions:
         for transactional_id in due:
             try:
                 self._fence(transactional_id, now_ms)
+            # The deadline stays, so the next sweep tries again.
             except StorageError as error:
                 _logger.warning("transaction %r has timed out, and cannot be aborted: %s", transactional_id, error)
             else:
@@ -559,6 +595,7 @@ class Transactions:
     def _home(self, transactional_id: str, producer: ProducerIdAndEpoch, now_ms: int) -> TransactionsLog:
         shard_log = self._homes.get(transactional_id)
         if shard_log is None:
+            # An empty shard gives the same error as a shard without the id, so the message exists once.
             TransactionsShard().known(transactional_id, producer)  # it raises
             raise AssertionError(transactional_id)
         if transactional_id in self.prepared:  # perhaps the disk was full, and has space by now

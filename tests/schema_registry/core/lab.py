@@ -16,7 +16,7 @@ from schema_registry.entities import Config, ConfigUpdate, Mode, Schema, SchemaR
 from schema_registry.errors import RegistryError
 from schema_registry.ledger import Ledger, Stored
 from schema_registry.reading import Reads, VersionLike, version_number
-from schema_registry.registering import Desk, entity
+from schema_registry.registering import Registration, entity
 from schema_registry.schemas import Schemas
 from schema_registry.state import State
 
@@ -50,8 +50,8 @@ class Lab(Reads):
     def ahead(self) -> State:
         return self._ledger.ahead
 
-    def decide(self, decide: Callable[[Desk], Decision[T]]) -> T:
-        decision = decide(self._desk()._replace(state=self._ledger.ahead))
+    def decide(self, decide: Callable[[Registration], Decision[T]]) -> T:
+        decision = decide(self._registration()._replace(state=self._ledger.ahead))
         self._ledger.propose(decision.records)
         first = len(self.log)
         self.log += decision.records
