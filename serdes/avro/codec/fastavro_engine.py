@@ -3,6 +3,16 @@
 fastavro takes the place of the generated functions where it gives the same values and bytes, and where hostile bytes
 cannot make it build more than they pay for. What it refuses is left to the generated functions, so errors name the
 field. So are messages of more bytes than a message may have items, so the limits of `guards` hold.
+
+Not left to fastavro:
+
+- Recursive schemas (a message of 5 KB ends the process), decimals (``1E+2000000`` hangs it) and fields without a byte
+  (five bytes describe 20 million nulls).
+- Reading with another schema than that of the writer: fastavro returns the default of a nested record without the
+  defaults of its fields, and one object for all records.
+- Typed values: it would not write a value as the branch of the value's class.
+- Values that the schema does not allow: it writes ``2**31`` as an ``int`` and ``None`` as ``false``, so what it has
+  written is read back and compared.
 """
 
 # fastavro's type hints leave schemas open.
