@@ -3,63 +3,47 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.engine import Engine
 from eventbus.backends.membership import GiveUp, Membership, Sight
+from eventbus.backends.reading import Reading, check_partition, no_start, no_start_again
 from eventbus.backends.wake import Wake
 from eventbus.errors import (
-    ConfigError,
     CorruptRecord,
     EventBusError,
     KafkaError,
-    NoCommittedOffset,
     OffsetOutOfRange,
     StorageError,
-    UnknownTopicOrPartition,
     UnstableOffsetCommit,
 )
 from eventbus.records import fetched_records
-from eventbus.topic_patterns import check_pattern, matches
+from eventbus.topic_patterns import matches
 from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.consumer")
 
 
-class EmbeddedConsumer:
+class EmbeddedConsumer(Reading):
     """The consumer of an embedded log, see `BackendConsumer`."""
 
     def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
+        super().__init__(config)
         self._engine = engine
-        self._config = config
-        self._topics: set[str] = set()
-        self._pattern: str | None = None
-        self._manual = False
         self._wanted: set[TopicPartition] = set()
         """The manually assigned partitions."""
         self._stale = True
         engine.topic_listeners.append(self._topics_changed)
-        self.on_revoked: Callable[[TopicPartition], object] = _nothing
-        self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
-        self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
-        self.on_settled: Callable[[], object] = _ignore_settled
         self._member: Membership | None = None
         """Its membership of the group that it subscribes with."""
-        self._lost_place = False
-        """True if the group has removed this member since its last fetch."""
         self._known: dict[str, Sight] = {}
         """The topics at the time of the subscription: later topics and partitions are read from their beginning."""
         self._held: dict[TopicPartition, str] = {}
         """The partitions being read, each with its topic's id, which changes if the topic is deleted and created
         again."""
-        self._positions: dict[TopicPartition, int] = {}
-        self._passed: set[TopicPartition] = set()
-        self.deleted_unread: Counter[TopicPartition] = Counter()
-        """Partitions whose positions have moved without a record, see `passed`."""
         self._unplaced: dict[TopicPartition, None] = {}
         """Partitions whose start is not known yet: an open transaction commits an offset there."""
         self._waits_for_offsets: TopicPartition | None = None
@@ -71,15 +55,11 @@ class EmbeddedConsumer:
         """Fetched records that were not returned yet, with their size in bytes; those of revoked partitions are
         removed."""
         self._wake = Wake()
-        self._closed = False
 
     # what to read ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
-        if self._manual:
-            raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
-        if pattern is not None:
-            check_pattern(pattern)
+        self._check_subscribes(pattern)
         for topic in topics:
             self._engine.partition_count(topic)
         self._topics, self._pattern = set(topics), pattern
@@ -102,16 +82,10 @@ class EmbeddedConsumer:
         self._place()
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        if self._topics or self._pattern is not None:
-            raise ConfigError("this consumer has subscribed: use either subscribe() or assign(), not both")
-        self._manual = True
+        self._check_assigns(bool(self._topics) or self._pattern is not None)
         wanted = list(partitions)
-        for topic, partition in wanted:
-            count = self._engine.partition_count(topic)
-            if not 0 <= partition < count:
-                raise UnknownTopicOrPartition(
-                    f"topic {topic!r} has partitions 0 to {count - 1}; there is no partition {partition}"
-                )
+        for partition in wanted:
+            check_partition(partition, self._engine.partition_count(partition.topic))
         self._wanted = set(wanted)
         self._know({topic for topic, _ in wanted})
         self._refresh()
@@ -229,9 +203,7 @@ class EmbeddedConsumer:
     def group_metadata(self) -> GroupMetadata:
         if self._member is not None:
             return self._member.metadata
-        if self._config.group is None:
-            raise ConfigError("this consumer has no group: open it with group=...")
-        return GroupMetadata(self._config.group)
+        return GroupMetadata(self._check_group())
 
     def passed(self) -> dict[TopicPartition, int]:
         if not self._passed:
@@ -311,10 +283,7 @@ class EmbeddedConsumer:
         topic_id, count = self._known.get(topic_partition.topic, ("", 0))
         is_recreated = topic_id not in ("", self._held[topic_partition])
         if is_recreated and self._config.start == "none":
-            raise NoCommittedOffset(
-                f'{topic_partition}: its topic was deleted and created again, and start="none" does not specify where '
-                'to begin. Seek, or use start="earliest"'
-            )
+            raise no_start_again(topic_partition)
         is_new = topic_id != self._held[topic_partition] or topic_partition.partition >= count
         if is_new and not (is_recreated and self._config.start == "by_duration"):
             # It was created while this consumer ran: all of it is new, whatever ``start`` is for old records.
@@ -326,10 +295,7 @@ class EmbeddedConsumer:
         list_offsets = self._engine.broker.list_offsets
         match start:
             case "none":
-                raise NoCommittedOffset(
-                    f'group {self._config.group!r} has no committed offset for {topic_partition} and start="none": '
-                    'commit one (`bus.admin.alter_group_offsets`), or use start="earliest" or "latest"'
-                )
+                raise no_start(self._config.group, topic_partition)
             case "by_duration":
                 since_ms = max(self._engine.clock() - self._config.start_duration_ms, 0)
                 found = list_offsets(topic_partition, since_ms, self._config.isolation)
@@ -454,29 +420,14 @@ class EmbeddedConsumer:
         return records, len(data.records), records.next_offset < end
 
     def _reset_after(self, topic_partition: TopicPartition, position: int, error: OffsetOutOfRange) -> int:
-        """Apply Kafka's ``auto.offset.reset`` to a position that retention passed, and always log it."""
+        """Return where to go on after a position that retention passed."""
         if self._config.start == "none":
             raise error
         fresh = self._reset_offset(topic_partition)
-        self.deleted_unread[topic_partition] += max(fresh - position, 0)
-        logger.warning(
-            "%s: offset %d is out of range (%s); reading goes on at %d, start=%r: %d offset(s) skipped",
-            topic_partition, position, error, fresh, self._config.start, max(fresh - position, 0),
-        )  # fmt: skip
+        self._log_reset(topic_partition, position, fresh, f" ({error})")
         return fresh
 
     # positions and commits -------------------------------------------------------------------------------------------
-
-    async def position(self, partition: TopicPartition) -> int:
-        await self._placed(partition)
-        self._check_held(partition)
-        return self._positions[partition]
-
-    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        wanted = self.assignment() if partitions is None else list(partitions)
-        for partition in wanted:
-            await self._placed(partition)
-        return {partition: self._positions[partition] for partition in wanted if partition in self._positions}
 
     async def _placed(self, partition: TopicPartition) -> None:
         """Return when the start of the partition is known, or when it is revoked."""
@@ -486,16 +437,8 @@ class EmbeddedConsumer:
                 self._wake.clear()
                 await self._wake.wait()
 
-    def _check_held(self, partition: TopicPartition) -> None:
-        if partition not in self._held:
-            raise ConfigError(f"{partition} is not assigned to this consumer: {self.assignment()} are")
-
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._check_held(partition)
-        if offset < 0:
-            raise ConfigError(
-                f"seek of {partition} to {offset}: offsets are 0 or more (see seek_to_beginning, seek_to_end)"
-            )
+        self._check_seek(partition, offset)
         self._set_position(partition, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -511,8 +454,7 @@ class EmbeddedConsumer:
                 self._on_advance(partition)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        if self._config.group is None:
-            raise ConfigError("commit needs a group: open the consumer with group=...")
+        self._check_group("commit needs a group: open the consumer")
         engine = self._engine
         group = self.group_metadata()
         if self._stale:  # otherwise the topics are those that it reads
@@ -574,15 +516,3 @@ class EmbeddedConsumer:
                 member.leave("the consumer was closed")
                 self._engine.deadline_changed()
         self._wake.set()
-
-
-def _nothing(topic_partition: TopicPartition) -> None:
-    """Do nothing: the default for revoked partitions."""
-
-
-def _ignore_settled() -> None:
-    """Do nothing: the default for the end of rebalances."""
-
-
-async def _do_nothing(partitions: list[TopicPartition]) -> None:
-    """Do nothing: the default for rebalances."""

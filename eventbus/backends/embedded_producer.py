@@ -7,8 +7,8 @@ A batch is appended when it is full (inline, by the record that fills it) or in 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -18,20 +18,19 @@ from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
 from eventbus.backends.delivery import BatchDelivery, this_loop
 from eventbus.backends.embedded_transactions import ProducerTransactions
 from eventbus.backends.engine import Engine, Queued
+from eventbus.backends.transactional import TransactionalProducer, refuse_closed
 from eventbus.backends.wake import Wake
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTxnState,
-    ProducerClosed,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
 from eventbus.log.partition_log import AppendInfo
 from eventbus.records import BatchBuilder
-from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, TopicPartition
+from eventbus.types import Headers, TopicPartition
 
 _RECORD_OVERHEAD_BYTES = 128
 """An upper limit for a batch header, and the lengths and deltas of one record."""
@@ -48,12 +47,12 @@ class _Unsettled(NamedTuple):
     size_bytes: int
 
 
-class EmbeddedProducer:
+class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
     """The producer of an embedded log, see `BackendProducer`."""
 
     def __init__(self, engine: Engine, config: ProducerConfig) -> None:
+        super().__init__()
         self.config = config
-        self.on_topics_changed: Callable[[], object] = _nothing
         self.engine = engine
         engine.topic_listeners.append(self._topics_changed)
         engine.producers.add(self)
@@ -82,7 +81,6 @@ class EmbeddedProducer:
         """The identity for batches. An accumulator with another identity calls `identify`."""
         self.home = this_loop()
         """The event loop in which outcomes are set."""
-        self._closed = False
         self._opened = Wake()
         self._stored = Wake() if config.linger_ms else self._opened
 
@@ -141,7 +139,7 @@ class EmbeddedProducer:
             )
         if self.transactions is not None:
             if self._closed:
-                _refuse()
+                refuse_closed()
             return self.transactions.include(accumulator)
         if self.identity is _NOT_IDENTIFIED:
             if not self.config.enable_idempotence or self.config.acks != -1:
@@ -164,7 +162,7 @@ class EmbeddedProducer:
     def opening(self, accumulator: Accumulator) -> int:
         """Begin a batch; return the size at which it must close. Raises ProducerClosed, BufferExhausted."""
         if self._closed:
-            _refuse()
+            refuse_closed()
         if self.transactions is not None:
             self.transactions.check_accepts()
         if self._used_bytes() >= self.config.buffer_memory:
@@ -365,7 +363,7 @@ class EmbeddedProducer:
                     await self.transactions.aclose()
                 await self._drain()
             finally:
-                self.store = _refuse
+                self.store = refuse_closed
 
     def give_up(self, error: EventBusError) -> int:
         count = self.discard_open(error)
@@ -374,40 +372,3 @@ class EmbeddedProducer:
             count += delivery.count
             delivery.discard(error)
         return count
-
-    # transactions ----------------------------------------------------------------------------------------------------
-
-    async def init_transactions(self) -> None:
-        await self._transactional().init()
-
-    def begin_transaction(self) -> None:
-        self._transactional().begin()
-
-    async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
-    ) -> None:
-        await self._transactional().send_offsets(offsets, group)
-
-    async def commit_transaction(self) -> None:
-        await self._transactional().commit()
-
-    async def abort_transaction(self) -> None:
-        await self._transactional().abort()
-
-    def _transactional(self) -> ProducerTransactions:
-        if self._closed:
-            _refuse()
-        if self.transactions is None:
-            raise InvalidTxnState(
-                "this producer has no transactional id: open one with bus.new_producer(transactional_id=...), "
-                "or use `async with bus.transaction(id)`"
-            )
-        return self.transactions
-
-
-def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise ProducerClosed("this producer is closed: send inside `async with`, or open a new one")
-
-
-def _nothing() -> None:
-    """Do nothing: the default callback."""

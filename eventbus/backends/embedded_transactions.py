@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import anyio.lowlevel
 
 from eventbus.backends.accumulator import Accumulator, Identity
+from eventbus.backends.transactional import State, Transactions
 from eventbus.coordinator.requests import TransactionEnd
 from eventbus.errors import (
     ConcurrentTransactions,
@@ -51,26 +51,13 @@ _RETRY_SECONDS = 0.005
 _REPORT_AFTER_SECONDS = 5.0
 
 
-class _State(Enum):
-    """The producer's state; the values are used in error messages."""
-
-    FRESH = "its transactional id is not taken yet: init() first"
-    READY = "no transaction is open: begin one first"
-    OPEN = "a transaction is open: commit or abort it first"
-    SPOILED = "the open transaction has failed: abort it"
-    COMMITTING = "its transaction is being committed: call commit again to learn the outcome"
-    ABORTING = "its transaction is being aborted: call abort again to see it through"
-    LOST = "it is finished: open a new producer"
-
-
-class ProducerTransactions:
+class ProducerTransactions(Transactions):
     """The consecutive transactions of one producer."""
 
     def __init__(self, producer: EmbeddedProducer, transactional_id: str) -> None:
+        super().__init__(transactional_id)
         self._producer = producer
         self._engine = producer.engine
-        self._id = transactional_id
-        self._state = _State.FRESH
         self._owner: ProducerIdAndEpoch | None = None
         self._identity: Identity | None = None
         """The identity of the open transaction, while batches may still join it."""
@@ -80,9 +67,6 @@ class ProducerTransactions:
         """The partitions of ``__consumer_offsets`` where it has offsets, each with the offset of its last record."""
         self._end: TransactionEnd | None = None
         """The requested end; None again once it is complete."""
-        self._error: EventBusError | None = None
-        """Why the transaction can only be aborted, or why the producer cannot be used any more."""
-        self._initialising = anyio.Lock()
         self._reported = False
         """True once the log contains what the end of the open transaction waits for."""
 
@@ -93,12 +77,12 @@ class ProducerTransactions:
         if self._end is not None:
             await self._see_through(self._end)
         self._check_not_lost()
-        if self._state is not _State.FRESH:
+        if self._state is not State.FRESH:
             return
         async with self._initialising:
-            if self._state is _State.FRESH:
+            if self._state is State.FRESH:
                 self._owner = await self._take_over(None)
-                self._state = _State.READY
+                self._state = State.READY
 
     async def _take_over(self, owner: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch:
         """Return a new, durable epoch: a crash must not give it out again while records with it survive."""
@@ -146,17 +130,17 @@ class ProducerTransactions:
         await engine.timers.sleep(_RETRY_SECONDS)
 
     def begin(self) -> None:
-        self._require(_State.READY, "begin a transaction")
+        self._require(State.READY, "begin a transaction")
         assert self._owner is not None
         self._identity = self._producer.identity = Identity(*self._owner, True)
-        self._state = _State.OPEN
+        self._state = State.OPEN
 
     # what belongs to it ----------------------------------------------------------------------------------------------
 
     def check_accepts(self) -> None:
         """Raise unless a record may be sent now."""
-        if self._state is not _State.OPEN:
-            self._require(_State.OPEN, "send")
+        if self._state is not State.OPEN:
+            self._require(State.OPEN, "send")
 
     def include(self, accumulator: Accumulator) -> Identity:
         """Add the partition before its first batch in this transaction is stored: the coordinator must know it
@@ -177,10 +161,10 @@ class ProducerTransactions:
 
     def spoil(self, error: EventBusError) -> None:
         """Record that something of the open transaction was not stored: it can only be aborted."""
-        if self._state in (_State.OPEN, _State.COMMITTING) and self._end is None:
+        if self._state in (State.OPEN, State.COMMITTING) and self._end is None:
             self._error = self._error or error
-            if self._state is _State.OPEN:
-                self._state = _State.SPOILED
+            if self._state is State.OPEN:
+                self._state = State.SPOILED
                 self._close_door()
 
     def _close_door(self) -> None:
@@ -189,7 +173,7 @@ class ProducerTransactions:
         self._producer.forget_identity()
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        self._require(_State.OPEN, "send offsets")
+        self._require(State.OPEN, "send offsets")
         assert self._owner is not None
         if not offsets:
             return
@@ -213,11 +197,11 @@ class ProducerTransactions:
         if self._end is not None and self._end.committed:
             await self._see_through(self._end)
             return
-        if self._state is not _State.SPOILED:
-            self._require(_State.OPEN, "commit")
+        if self._state is not State.SPOILED:
+            self._require(State.OPEN, "commit")
             identity = self._identity
             assert identity is not None
-            self._state = _State.COMMITTING
+            self._state = State.COMMITTING
             try:
                 # Open batches are stored, and then nothing can join the transaction, before the first await: a record
                 # that another task sends meanwhile could not become durable before the decision.
@@ -229,10 +213,10 @@ class ProducerTransactions:
                     return
             finally:
                 # It was cancelled, or failed: the transaction is still open.
-                if self._state is _State.COMMITTING and self._end is None:
-                    self._state = _State.SPOILED
+                if self._state is State.COMMITTING and self._end is None:
+                    self._state = State.SPOILED
                     if self._error is None:
-                        self._state = _State.OPEN
+                        self._state = State.OPEN
                         self._identity = self._producer.identity = identity
         error = self._error
         assert error is not None, "a transaction is spoiled by something"
@@ -244,11 +228,11 @@ class ProducerTransactions:
         if self._end is not None and not self._end.committed:
             await self._see_through(self._end)
             return
-        if self._state not in (_State.SPOILED, _State.ABORTING):
-            self._require(_State.OPEN, "abort")
+        if self._state not in (State.SPOILED, State.ABORTING):
+            self._require(State.OPEN, "abort")
         aborted = TransactionAborted(f"the transaction of {self._id!r} was aborted")
         self._error = self._error or aborted
-        self._state = _State.ABORTING
+        self._state = State.ABORTING
         self._close_door()
         self._producer.discard_open(aborted)
         try:
@@ -256,8 +240,8 @@ class ProducerTransactions:
         except TransactionAborted:
             return  # aborted by its timeout, as requested
         finally:
-            if self._state is _State.ABORTING and self._end is None:
-                self._state = _State.SPOILED
+            if self._state is State.ABORTING and self._end is None:
+                self._state = State.SPOILED
 
     async def _make_durable(self) -> None:
         """Make all records and offsets of the transaction durable; an error spoils it."""
@@ -313,12 +297,7 @@ class ProducerTransactions:
         try:
             self._owner = await self._take_over(self._owner)
         except _FENCED:
-            self._lose(
-                ProducerFenced(
-                    f"another producer has taken over the transactional id {self._id!r}: the transaction of this one "
-                    "was aborted, and it may write no more; stop it"
-                )
-            )
+            self._lose(ProducerFenced(self._taken_over()))
             raise self._refusal("") from error
         self._become_ready()
         raise TransactionAborted(
@@ -382,14 +361,14 @@ class ProducerTransactions:
         self._reported = False
         self._touched = {}
         self._offsets = {}
-        self._state = _State.READY
+        self._state = State.READY
 
     async def aclose(self) -> None:
         """Abort an open transaction, or finish its end. Errors are logged: the next producer of the id aborts it."""
         try:
             if self._end is not None:
                 await self._see_through(self._end)
-            elif self._state in (_State.OPEN, _State.SPOILED, _State.ABORTING):
+            elif self._state in (State.OPEN, State.SPOILED, State.ABORTING):
                 await self.abort()
         except EventBusError as error:
             logger.warning("the transaction of %r could not be ended when its producer closed: %s", self._id, error)
@@ -400,28 +379,7 @@ class ProducerTransactions:
         self._close_door()
         self._error = error
         self._end = None
-        self._state = _State.LOST
-
-    def _check_not_lost(self, cause: EventBusError | None = None) -> None:
-        if self._state is _State.LOST:
-            raise self._refusal("") from cause
-
-    def _require(self, state: _State, what: str) -> None:
-        if self._state is not state:
-            raise self._refusal(what)
-
-    def _refusal(self, what: str) -> EventBusError:
-        """Return the error why ``what`` is not possible now."""
-        if self._state is _State.LOST:
-            assert self._error is not None
-            return type(self._error)(str(self._error))
-        if self._state is _State.SPOILED:
-            refusal = TransactionAborted(
-                f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {self._error}"
-            )
-            refusal.__cause__ = self._error  # so that callers can distinguish a timeout from a refused record
-            return refusal
-        return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
+        self._state = State.LOST
 
     def _now_ms(self) -> int:
         return self._engine.now_ms()

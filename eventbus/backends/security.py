@@ -9,7 +9,7 @@ from eventbus.backends.base import Backend
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.backends.masking import shown_url
-from eventbus.coordinator.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType, known
+from eventbus.coordinator.acls import Acl, AclFilter, known
 from eventbus.coordinator.credentials import ScramMechanism
 from eventbus.coordinator.quotas import Entity, QuotaFilter
 from eventbus.coordinator.security import QuotaAlteration, ScramDeletion, ScramUpsertion
@@ -99,27 +99,10 @@ class RemoteSecurity:
         self._ask = broker.ask
 
     async def find_acls(self, acl_filter: AclFilter) -> list[Acl]:
-        request = m.DescribeAclsRequest(
-            resource_type_filter=acl_filter.resource_type,
-            resource_name_filter=acl_filter.name,
-            pattern_type_filter=acl_filter.pattern_type,
-            principal_filter=acl_filter.principal,
-            host_filter=acl_filter.host,
-            operation=acl_filter.operation,
-            permission_type=acl_filter.permission,
-        )
-        answer: m.DescribeAclsResponse = await self._ask(request)
+        answer: m.DescribeAclsResponse = await self._ask(m.DescribeAclsRequest(**_fields(acl_filter)))
         _raise(answer.error_code, answer.error_message)
         return sorted(
-            Acl(
-                known(ResourceType, resource.resource_type),
-                resource.resource_name,
-                known(PatternType, resource.pattern_type),
-                acl.principal,
-                acl.host,
-                known(Operation, acl.operation),
-                known(Permission, acl.permission_type),
-            )
+            Acl.read(resource.resource_type, resource.resource_name, resource.pattern_type, acl)
             for resource in answer.resources
             for acl in resource.acls
         )
@@ -141,18 +124,7 @@ class RemoteSecurity:
         return [_error(result.error_code, result.error_message) for result in answer.results]
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | KafkaError]:
-        asked = [
-            m.DeleteAclsRequest.DeleteAclsFilter(
-                resource_type_filter=acl_filter.resource_type,
-                resource_name_filter=acl_filter.name,
-                pattern_type_filter=acl_filter.pattern_type,
-                principal_filter=acl_filter.principal,
-                host_filter=acl_filter.host,
-                operation=acl_filter.operation,
-                permission_type=acl_filter.permission,
-            )
-            for acl_filter in filters
-        ]
+        asked = [m.DeleteAclsRequest.DeleteAclsFilter(**_fields(acl_filter)) for acl_filter in filters]
         answer: m.DeleteAclsResponse = await self._ask(m.DeleteAclsRequest(filters=asked))
         return [_error(result.error_code, result.error_message) or _deleted(result) for result in answer.filter_results]
 
@@ -224,17 +196,21 @@ class RemoteSecurity:
         return [_error(entry.error_code, entry.error_message) for entry in answer.entries]
 
 
+def _fields(acl_filter: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": acl_filter.resource_type,
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": acl_filter.pattern_type,
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": acl_filter.operation,
+        "permission_type": acl_filter.permission,
+    }
+
+
 def _deleted(result: m.DeleteAclsResponse.DeleteAclsFilterResult) -> list[Acl]:
     return sorted(
-        Acl(
-            known(ResourceType, acl.resource_type),
-            acl.resource_name,
-            known(PatternType, acl.pattern_type),
-            acl.principal,
-            acl.host,
-            known(Operation, acl.operation),
-            known(Permission, acl.permission_type),
-        )
+        Acl.read(acl.resource_type, acl.resource_name, acl.pattern_type, acl)
         for acl in result.matching_acls
         if not acl.error_code
     )

@@ -7,7 +7,7 @@ the enums are Kafka's, on the wire and in stored records.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -120,6 +120,22 @@ class Acl(msgspec.Struct, frozen=True, order=True):
     """An IP address, or ``*``."""
     operation: Operation
     permission: Permission
+
+    @classmethod
+    def read(cls, resource_type: int, name: str, pattern_type: int, entry: Any) -> Self:
+        """Return the ACL of a message with Kafka's fields. Unknown numbers become UNKNOWN, which `check` refuses."""
+        return cls(
+            known(ResourceType, resource_type), name, known(PatternType, pattern_type),
+            entry.principal, entry.host, known(Operation, entry.operation), known(Permission, entry.permission_type),
+        )  # fmt: skip
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a message that has the ACL."""
+        return {
+            "resource_type": self.resource_type, "resource_name": self.name, "pattern_type": self.pattern_type,
+            "principal": self.principal, "host": self.host, "operation": self.operation,
+            "permission_type": self.permission,
+        }  # fmt: skip
 
     def check(self) -> None:
         """Raise InvalidRequest if the ACL cannot be stored (Kafka's ``AclControlManager.validateNewAcl``)."""

@@ -282,16 +282,7 @@ def _record(message: msgspec.Struct) -> CoordinatorRecord:
 
 
 def _entry(acl: Acl, acl_id: bytes) -> m.AccessControlEntryRecord:
-    return m.AccessControlEntryRecord(
-        id=acl_id,
-        resource_type=acl.resource_type,
-        resource_name=acl.name,
-        pattern_type=acl.pattern_type,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission,
-    )
+    return m.AccessControlEntryRecord(id=acl_id, **acl.fields())
 
 
 def _credential_record(change: ScramDeletion | ScramUpsertion) -> CoordinatorRecord:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -19,14 +19,13 @@ from eventbus.backends.kafka.prefetch_buffer import PrefetchBuffer
 from eventbus.backends.kafka.start_positions import StartOffsets, StartPositions
 from eventbus.backends.kafka.threads import Job, Loop
 from eventbus.backends.kafka.topic_identity import ReportedIds, TopicIdentity
+from eventbus.backends.reading import Reading, check_partition
 from eventbus.errors import (
-    ConfigError,
     EventBusError,
     KafkaError,
     UnknownMemberId,
-    UnknownTopicOrPartition,
 )
-from eventbus.topic_patterns import check_pattern, matches
+from eventbus.topic_patterns import matches
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -52,20 +51,18 @@ _STABLE_SECONDS = 0.1
 """How long to wait before requesting offsets again that an open transaction holds."""
 
 
-class KafkaConsumer:
+class KafkaConsumer(Reading):
     """The consumer of a Kafka cluster, see `BackendConsumer`."""
 
     def __init__(self, backend: KafkaBackend, config: ConsumerConfig) -> None:
+        super().__init__(config)
         self._backend = backend
-        self._config = config
         self._timers = backend.timers
         settings = backend.settings
         assignors, is_cooperative = librdkafka_assignors(config.assignors)
         client_settings = settings.consumer(config, assignors)
         reported = ReportedIds(client_settings)
         client_settings |= reported.settings
-        self._topics: set[str] = set()
-        self._pattern: str | None = None
         self._matched: set[str] = set()
         self._matched_in: Mapping[str, int] | None = None
         """The known topics from which `_matched` was computed: a large cluster has many, and each fetch needs it."""
@@ -74,14 +71,8 @@ class KafkaConsumer:
         self._named_in: int | None = None
         """The generation in which a topic was added to them, until another begins; None: no topic was added."""
         self._is_subscribed = False
-        self._manual = False
-        self.on_revoked: Callable[[TopicPartition], object] = _nothing
-        self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
-        self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
-        self.on_settled: Callable[[], object] = _nothing
         self._start_positions = StartPositions(backend, config)
         self._held: dict[TopicPartition, None] = {}
-        self._positions: dict[TopicPartition, int] = {}
         self._unplaced: dict[TopicPartition, str] = {}
         """Partitions held whose start is not known yet, each with the error of the last attempt."""
         pause_ms = int(client_settings.get("fetch.error.backoff.ms", _FETCH_PAUSE_MS))
@@ -104,12 +95,7 @@ class KafkaConsumer:
         pile up."""
         self._has_passed = False
         """True if a position has moved past offsets, and `fetch` has not returned because of it."""
-        self._passed: set[TopicPartition] = set()
-        self.deleted_unread: Counter[TopicPartition] = Counter()
-        """Partitions whose positions have moved without a record, see `passed`."""
-        self._lost_place = False
         self._event = anyio.Event()
-        self._closed = False
         self._buffer = PrefetchBuffer(
             1024 * int(client_settings["queued.max.messages.kbytes"]), config.max_partition_fetch_bytes
         )
@@ -134,10 +120,7 @@ class KafkaConsumer:
     # what to read ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
-        if self._manual:
-            raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
-        if pattern is not None:
-            check_pattern(pattern)
+        self._check_subscribes(pattern)
         counts = await self._backend.partition_counts(topics if pattern is None else None)
         for topic in topics:
             if topic not in counts:
@@ -170,19 +153,13 @@ class KafkaConsumer:
         self._named = wanted
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        if self._is_subscribed:
-            raise ConfigError("this consumer has subscribed: use either subscribe() or assign(), not both")
-        self._manual = True
+        self._check_assigns(self._is_subscribed)
         wanted = list(partitions)
         counts = self._backend.known_counts
         if any(partition >= counts.get(topic, 0) for topic, partition in wanted):
             await self._backend.refresh()  # others may have added topics since the last lookup
-        for topic, partition in wanted:
-            count = self._backend.partition_count(topic)
-            if not 0 <= partition < count:
-                raise UnknownTopicOrPartition(
-                    f"topic {topic!r} has partitions 0 to {count - 1}; there is no partition {partition}"
-                )
+        for partition in wanted:
+            check_partition(partition, self._backend.partition_count(partition.topic))
         counts = self._backend.known_counts
         self._start_positions.set_partition_counts({topic: counts[topic] for topic, _ in wanted})
         await self._read(wanted)
@@ -425,14 +402,6 @@ class KafkaConsumer:
             logger.warning("group %r: the beginning of %s was not committed: %s", self._config.group, begin, error)
         await self.on_assigned(partitions)
 
-    def _log_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
-        """Apply Kafka's ``auto.offset.reset`` to a position that retention passed, and always log it."""
-        self.deleted_unread[where] += max(fresh - position, 0)
-        logger.warning(
-            "%s: offset %d is out of range; reading goes on at %d, start=%r: %d offset(s) skipped",
-            where, position, fresh, self._config.start, max(fresh - position, 0),
-        )  # fmt: skip
-
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
@@ -579,17 +548,6 @@ class KafkaConsumer:
 
     # positions and commits -------------------------------------------------------------------------------------------
 
-    async def position(self, partition: TopicPartition) -> int:
-        await self._placed(partition)
-        self._check_held(partition)
-        return self._position(partition)
-
-    async def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        wanted = self.assignment() if partitions is None else list(partitions)
-        for partition in wanted:
-            await self._placed(partition)
-        return {partition: self._position(partition) for partition in wanted if partition in self._positions}
-
     async def _placed(self, partition: TopicPartition) -> None:
         """Return when the start of the partition is known, or when it is revoked."""
         while partition in self._unplaced:
@@ -601,16 +559,8 @@ class KafkaConsumer:
         first = self._buffer.first_offset(partition)
         return self._positions[partition] if first is None else first
 
-    def _check_held(self, partition: TopicPartition) -> None:
-        if partition not in self._held:
-            raise ConfigError(f"{partition} is not assigned to this consumer: {self.assignment()} are")
-
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._check_held(partition)
-        if offset < 0:
-            raise ConfigError(
-                f"seek of {partition} to {offset}: offsets are 0 or more (see seek_to_beginning, seek_to_end)"
-            )
+        self._check_seek(partition, offset)
         self._unplaced.pop(partition, None)
         self._unchecked.add(partition)
         self._passed.discard(partition)  # offsets before a sought position were not read
@@ -652,13 +602,11 @@ class KafkaConsumer:
         return self._group if is_settled and not is_behind else GroupMetadata(self._group.group)
 
     def group_metadata(self) -> GroupMetadata:
-        if self._config.group is None:
-            raise ConfigError("this consumer has no group: open it with group=...")
+        self._check_group()
         return self._group
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        if self._config.group is None:
-            raise ConfigError("commit needs a group: open the consumer with group=...")
+        group = self._check_group("commit needs a group: open the consumer")
         wanted = dict(offsets)
         held = wanted.keys() & self._held.keys()
         deadline = self._timers.current_time() + _MOVING_SECONDS
@@ -672,7 +620,7 @@ class KafkaConsumer:
             gone = sorted(held - self._held.keys())
             if gone:  # another member may have committed more by now
                 raise UnknownMemberId(
-                    f"group {self._config.group!r} has taken {', '.join(map(str, gone))} away before its offset was "
+                    f"group {group!r} has taken {', '.join(map(str, gone))} away before its offset was "
                     "committed: whoever reads there now reads again what was not"
                 )
 
@@ -708,11 +656,3 @@ class KafkaConsumer:
         # Shielded: otherwise, after a Ctrl-C, the group would wait for the session timeout.
         with self._timers.move_on_after(self._backend.close_seconds, shield=True):
             await self._thread.shut().wait()
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing: the default callback."""
-
-
-async def _do_nothing(partitions: list[TopicPartition]) -> None:
-    """Do nothing: the default for rebalances."""

@@ -9,23 +9,20 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import struct
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from eventbus.backends.kafka.settings import ClientSettings
-from eventbus.backends.kafka.wire import Address, Wire
+from eventbus.backends.kafka.wire import Address, Wire, exchange
 from eventbus.errors import ConfigError, EventBusError
-from eventbus.protocol import API_KEYS, MalformedMessage, reader, request_header, response_header, writer
+from eventbus.protocol import MalformedMessage
 from eventbus.protocol import messages as m
 
 _SECONDS = 2.0
-_MOST_BYTES = 65_536
 _ILLEGAL_SASL_STATE = 34
 _NO_MECHANISM = "which-do-you-have"
 _MOST_ADDRESSES = 5
-_KEYS = {schema.name: schema.key for schema in API_KEYS.values()}
 
 
 class Speaks(msgspec.Struct, frozen=True):
@@ -87,28 +84,22 @@ def check_advertised(settings: ClientSettings) -> None:
 
 def what_is_spoken(address: Address) -> Speaks | None:
     """Return None if nothing listens on the port or the peer does not speak Kafka's protocol."""
-    with contextlib.suppress(OSError, MalformedMessage, struct.error):
-        return Speaks(*_named("PLAINTEXT", _sasl(address, is_tls=False)))
-    with contextlib.suppress(OSError, MalformedMessage, struct.error):
-        return Speaks(*_named("SSL", _sasl(address, is_tls=True)))
+    with contextlib.suppress(OSError, MalformedMessage):
+        mechanisms = _sasl(address, is_tls=False)
+        return Speaks("SASL_PLAINTEXT" if mechanisms else "PLAINTEXT", mechanisms)
+    with contextlib.suppress(OSError, MalformedMessage):
+        mechanisms = _sasl(address, is_tls=True)
+        return Speaks("SASL_SSL" if mechanisms else "SSL", mechanisms)
     with contextlib.suppress(OSError):
         _connect(address, is_tls=True).close()
         return Speaks("SSL")  # it requires our certificate first
     return None
 
 
-def _named(
-    transport: Literal["PLAINTEXT", "SSL"], mechanisms: tuple[str, ...]
-) -> tuple[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], tuple[str, ...]]:
-    if not mechanisms:
-        return transport, ()
-    return ("SASL_SSL" if transport == "SSL" else "SASL_PLAINTEXT"), mechanisms
-
-
 def _sasl(address: Address, *, is_tls: bool) -> tuple[str, ...]:
     """Return the mechanisms of a listener; none if it does not authenticate."""
     with contextlib.closing(_connect(address, is_tls=is_tls)) as connection:
-        answer = _ask(connection, m.SaslHandshakeRequest(mechanism=_NO_MECHANISM), 1)
+        answer = exchange(connection, m.SaslHandshakeRequest(mechanism=_NO_MECHANISM), 1)
         if answer.error_code == _ILLEGAL_SASL_STATE:
             return ()
         return tuple(answer.mechanisms)
@@ -126,26 +117,3 @@ def _connect(address: Address, *, is_tls: bool) -> socket.socket:
     except BaseException:
         plain.close()
         raise
-
-
-def _ask(connection: socket.socket, request: Any, version: int) -> Any:
-    api = type(request).__name__.removesuffix("Request")
-    frame = request_header(_KEYS[api], version, 1, "eventbus-diagnosis")
-    body = b"".join([bytes(part) for part in writer(f"{api}Request", version)(request)])
-    connection.sendall(struct.pack(">i", len(frame) + len(body)) + frame + body)
-    (size,) = struct.unpack(">i", _receive(connection, 4))
-    if not 0 < size <= _MOST_BYTES:
-        raise MalformedMessage(f"a response of {size:,} bytes")
-    answer = _receive(connection, size)
-    begin = len(response_header(_KEYS[api], version, 0))
-    return reader(f"{api}Response", version)(memoryview(answer), begin)[0]
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    parts = b""
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
-            raise ConnectionResetError("the connection was closed")
-        parts += part
-    return parts

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,15 +22,14 @@ from eventbus.backends.kafka.partition_queue import RECORD_OVERHEAD_BYTES, Parti
 from eventbus.backends.kafka.producer_client import ProducerClient
 from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.transactions import KafkaTransactions
+from eventbus.backends.transactional import TransactionalProducer, nothing, refuse_closed
 from eventbus.errors import (
     BufferExhausted,
     ConfigError,
     EventBusError,
-    InvalidTxnState,
-    ProducerClosed,
     RecordTooLarge,
 )
-from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, TopicPartition
+from eventbus.types import Headers
 
 if TYPE_CHECKING:
     from eventbus.backends.kafka.backend import KafkaBackend
@@ -62,13 +61,13 @@ _CLOSING_SECONDS = 1.0
 """If closing takes longer, the log contains what it waits for."""
 
 
-class KafkaProducer:
+class KafkaProducer(TransactionalProducer[KafkaTransactions]):
     """The producer of a Kafka cluster, see `BackendProducer`."""
 
     def __init__(self, backend: KafkaBackend, config: ProducerConfig) -> None:
+        super().__init__()
         self.backend = backend
         self.config = config
-        self.on_topics_changed: Callable[[], object] = _nothing
         self.loop = Loop()
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._open: list[PartitionQueue] = []
@@ -89,7 +88,6 @@ class KafkaProducer:
         """Records since the last check of the reports."""
         self._is_busy = False
         """True if the event loop takes the reports instead of the client's thread."""
-        self._closed = False
         self._leaving = threading.Event()
         """Set when the results of lookups in a thread are no longer needed."""
         self._refuses: Callable[[], object] | None = None
@@ -341,7 +339,7 @@ class KafkaProducer:
 
     def _learn_limits(self, topic: str) -> None:
         if not self._leaving.is_set():
-            self._in_thread(partial(self.backend.learn_limits, [topic]), _nothing)
+            self._in_thread(partial(self.backend.learn_limits, [topic]), nothing)
 
     def _settle(self) -> None:
         """Set the outcomes of finished batches, in the event loop."""
@@ -468,10 +466,10 @@ class KafkaProducer:
         try:
             if self.transactions is not None:
                 await self.transactions.aclose()
-            self.refuse(_refuse)  # otherwise there would always be another record to wait for
+            self.refuse(refuse_closed)  # otherwise there would always be another record to wait for
             await self._last_flush()
         finally:
-            self.refuse(_refuse)
+            self.refuse(refuse_closed)
             if not self._pending:
                 self._stop()
 
@@ -500,7 +498,7 @@ class KafkaProducer:
 
     def give_up(self, error: EventBusError) -> int:
         self._leave()
-        self.refuse(_refuse)
+        self.refuse(refuse_closed)
         count = 0
         self.seal()
         for batch in self._pending:
@@ -512,40 +510,3 @@ class KafkaProducer:
             self.transactions.give_up()
         self._stop()
         return count
-
-    # transactions ----------------------------------------------------------------------------------------------------
-
-    async def init_transactions(self) -> None:
-        await self._transactional().init()
-
-    def begin_transaction(self) -> None:
-        self._transactional().begin()
-
-    async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
-    ) -> None:
-        await self._transactional().send_offsets(offsets, group)
-
-    async def commit_transaction(self) -> None:
-        await self._transactional().commit()
-
-    async def abort_transaction(self) -> None:
-        await self._transactional().abort()
-
-    def _transactional(self) -> KafkaTransactions:
-        if self._closed:
-            _refuse()
-        if self.transactions is None:
-            raise InvalidTxnState(
-                "this producer has no transactional id: open one with bus.new_producer(transactional_id=...), "
-                "or use `async with bus.transaction(id)`"
-            )
-        return self.transactions
-
-
-def _refuse() -> None:
-    raise ProducerClosed("this producer is closed: send inside `async with`, or open a new one")
-
-
-def _nothing() -> None:
-    """Do nothing: the default callback."""

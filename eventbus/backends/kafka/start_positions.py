@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.kafka.poll_thread import PollThread
-from eventbus.errors import EventBusError, NoCommittedOffset, OffsetOutOfRange
+from eventbus.backends.reading import no_start, no_start_again
+from eventbus.errors import EventBusError, OffsetOutOfRange
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -86,10 +87,7 @@ class StartPositions:
         match self._config.start:
             case "none":
                 for where in partitions:
-                    result.errors[where] = NoCommittedOffset(
-                        f'{where}: its topic was deleted and created again, and start="none" does not specify where to '
-                        'begin. Seek, or use start="earliest"'
-                    )
+                    result.errors[where] = no_start_again(where)
             case "by_duration":
                 self._reset(partitions, result)
             case _:
@@ -113,10 +111,7 @@ class StartPositions:
         match self._config.start:
             case "none":
                 for where in partitions:
-                    result.errors[where] = NoCommittedOffset(
-                        f'group {self._config.group!r} has no committed offset for {where} and start="none": '
-                        'commit one (`bus.admin.alter_group_offsets`), or use start="earliest" or "latest"'
-                    )
+                    result.errors[where] = no_start(self._config.group, where)
             case "by_duration":
                 since_ms = max(self._backend.clock() - self._config.start_duration_ms, 0)
                 self._list(dict.fromkeys(partitions, since_ms), result)

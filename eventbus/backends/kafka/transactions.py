@@ -15,8 +15,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from confluent_kafka import KafkaError as ClientError
@@ -27,9 +26,9 @@ from eventbus.backends.kafka.failures import client_error, raised
 from eventbus.backends.kafka.group_metadata import pack_group_metadata
 from eventbus.backends.kafka.offset_text import to_commit
 from eventbus.backends.kafka.threads import Worker
+from eventbus.backends.transactional import State, Transactions
 from eventbus.errors import (
     EventBusError,
-    InvalidTxnState,
     ProducerFenced,
     RequestTimedOut,
     TransactionAborted,
@@ -53,30 +52,15 @@ _SHORTEST_WAIT = 0.75
 """The shortest wait of librdkafka before a retry, as a fraction of the configured one (it varies by 20 %)."""
 
 
-class _State(Enum):
-    """The producer's state; the values are used in error messages."""
-
-    FRESH = "its transactional id is not taken yet: init() first"
-    READY = "no transaction is open: begin one first"
-    OPEN = "a transaction is open: commit or abort it first"
-    SPOILED = "the open transaction has failed: abort it"
-    COMMITTING = "its transaction is being committed: call commit again to learn the outcome"
-    ABORTING = "its transaction is being aborted: call abort again to see it through"
-    LOST = "it is finished: open a new producer"
+_ENDED = (State.READY, State.FRESH)
 
 
-_ENDED = (_State.READY, _State.FRESH)
-
-
-class KafkaTransactions:
+class KafkaTransactions(Transactions):
     """The consecutive transactions of one producer."""
 
     def __init__(self, producer: KafkaProducer, transactional_id: str) -> None:
+        super().__init__(transactional_id)
         self._producer = producer
-        self._id = transactional_id
-        self._state = _State.FRESH
-        self._error: EventBusError | None = None
-        """Why the transaction can only be aborted, or why the producer cannot be used any more."""
         client_settings = producer.backend.settings.producer(producer.config)
         self._shortest_wait_seconds = _SHORTEST_WAIT * float(client_settings["retry.backoff.ms"]) / 1000
         self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
@@ -88,7 +72,6 @@ class KafkaTransactions:
         self._worker: Worker | None = None
         self._stuck_client: object = None
         """The client in which a call did not return: it cannot be used any more."""
-        self._initialising = anyio.Lock()
         self._ending = anyio.Lock()
         self._seeing_through: anyio.CancelScope | None = None
         """The scope of an end that is running: only `give_up` cancels it."""
@@ -110,15 +93,15 @@ class KafkaTransactions:
 
     async def init(self) -> None:
         """Take over the transactional id, and finish what was interrupted. Does nothing if neither is necessary."""
-        if self._state is _State.COMMITTING:
+        if self._state is State.COMMITTING:
             await self.commit()
-        elif self._state is _State.ABORTING:
+        elif self._state is State.ABORTING:
             await self.abort()
         self._check_not_lost()
-        if self._state is not _State.FRESH:
+        if self._state is not State.FRESH:
             return
         async with self._initialising:
-            if self._state is _State.FRESH:
+            if self._state is State.FRESH:
                 await self._init_client()
                 self._become_ready()
 
@@ -137,13 +120,13 @@ class KafkaTransactions:
             raise
 
     def begin(self) -> None:
-        self._require(_State.READY, "begin a transaction")
+        self._require(State.READY, "begin a transaction")
         try:
             self._producer.client.handle.begin_transaction()
         except KafkaException as failure:
             error = self._fatal(client_error(failure), raised(failure, f"no transaction of {self._id!r} was begun"))
             raise error from None
-        self._state = _State.OPEN
+        self._state = State.OPEN
         self._begun_at = time.monotonic()
         self._producer.refuse(None)
 
@@ -151,7 +134,7 @@ class KafkaTransactions:
 
     def _check_accepts(self) -> None:
         """Raise unless a record may be sent now."""
-        self._require(_State.OPEN, "send")
+        self._require(State.OPEN, "send")
 
     def note(self, batch: RecordBatch) -> None:
         """Add a batch to the open transaction."""
@@ -166,14 +149,14 @@ class KafkaTransactions:
             return self._fatal(failure, error)
         if failure.code() == ClientError._STATE:
             self._find_cause()  # the transaction can only be aborted, and no report contained the reason yet
-            if self._state is not _State.OPEN:
+            if self._state is not State.OPEN:
                 return self._refusal("send")
         self.spoil(error)
         return error
 
     def failed(self, batch: RecordBatch, failure: ClientError, error: EventBusError) -> None:
         """Handle a record of a transaction that was not stored."""
-        if batch.transaction != self._number or self._state is _State.LOST:
+        if batch.transaction != self._number or self._state is State.LOST:
             return
         if failure.fatal() or failure.code() == ClientError._FENCED:
             self._fatal(failure, error)
@@ -232,14 +215,14 @@ class KafkaTransactions:
 
     def spoil(self, error: EventBusError) -> None:
         """Record that something of the open transaction was not stored: it can only be aborted."""
-        if self._state in (_State.OPEN, _State.COMMITTING):
+        if self._state in (State.OPEN, State.COMMITTING):
             self._error = self._error or error
-            if self._state is _State.OPEN:
-                self._state = _State.SPOILED
+            if self._state is State.OPEN:
+                self._state = State.SPOILED
                 self._producer.refuse(self._check_accepts)
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        self._require(_State.OPEN, "send offsets")
+        self._require(State.OPEN, "send offsets")
         if not offsets:
             return
         wanted = to_commit(offsets)
@@ -263,13 +246,13 @@ class KafkaTransactions:
 
     async def commit(self) -> None:
         """Commit. Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown."""
-        if self._state not in (_State.SPOILED, _State.COMMITTING):
-            self._require(_State.OPEN, "commit")
+        if self._state not in (State.SPOILED, State.COMMITTING):
+            self._require(State.OPEN, "commit")
         async with self._ending:
             if self._state in _ENDED:
                 return  # another call has completed it
-            if self._state is not _State.SPOILED:
-                self._state = _State.COMMITTING
+            if self._state is not State.SPOILED:
+                self._state = State.COMMITTING
                 self._producer.refuse(self._check_accepts)
                 with self._seen_through():
                     if await self._commit():
@@ -288,7 +271,7 @@ class KafkaTransactions:
                 f"records were not sent within max_block_ms={self._producer.config.max_block_ms:,}: the brokers are "
                 "away, or have not heard of a partition that was added"
             )
-            self._state = _State.SPOILED
+            self._state = State.SPOILED
             return False
         client = self._producer.client
         try:
@@ -299,7 +282,7 @@ class KafkaTransactions:
             if error.fatal():
                 raise self._fatal(error, reason) from None
             self._error = self._error or reason
-            self._state = _State.SPOILED
+            self._state = State.SPOILED
             return False
         except RequestTimedOut as error:
             await self._find_out(error)
@@ -322,7 +305,7 @@ class KafkaTransactions:
         if needs_new_client:
             logger.debug("after a transaction that took %.3f s to end, %r is taken over again", took_seconds, self._id)
             self._producer.reopen()
-            self._state = _State.FRESH
+            self._state = State.FRESH
 
     async def _find_out(self, error: RequestTimedOut) -> None:
         """Determine the outcome of an unanswered commit: take the id over, so that nothing changes any more, and
@@ -360,14 +343,14 @@ class KafkaTransactions:
 
     async def abort(self) -> None:
         """Abort. Raises ProducerFenced, and RequestTimedOut: call again."""
-        if self._state not in (_State.SPOILED, _State.ABORTING):
-            self._require(_State.OPEN, "abort")
+        if self._state not in (State.SPOILED, State.ABORTING):
+            self._require(State.OPEN, "abort")
         async with self._ending:
             if self._state in _ENDED:
                 return
             self._check_not_lost()
             self._error = self._error or self._aborted()
-            self._state = _State.ABORTING
+            self._state = State.ABORTING
             self._producer.refuse(self._check_accepts)
             with self._seen_through():
                 await self._abort()
@@ -403,9 +386,9 @@ class KafkaTransactions:
     async def aclose(self) -> None:
         """Abort an open transaction, or finish its end. Errors are logged: the next producer of the id aborts it."""
         try:
-            if self._state is _State.COMMITTING:
+            if self._state is State.COMMITTING:
                 await self.commit()
-            elif self._state in (_State.OPEN, _State.SPOILED, _State.ABORTING):
+            elif self._state in (State.OPEN, State.SPOILED, State.ABORTING):
                 await self.abort()
         except EventBusError as error:
             logger.warning("the transaction of %r could not be ended when its producer closed: %s", self._id, error)
@@ -426,7 +409,7 @@ class KafkaTransactions:
         is unknown."""
         if self._seeing_through is not None:
             what = f"the brokers have not answered in time when the producer of {self._id!r} closed"
-            if self._state is _State.COMMITTING:
+            if self._state is State.COMMITTING:
                 what += ": whether its transaction is committed is not known; read what it wrote before running again"
                 self._lose(TransactionOutcomeUnknown(what))
             else:
@@ -495,7 +478,7 @@ class KafkaTransactions:
         self._number += 1
         self._offsets.clear()
         self._topics.clear()
-        self._state = _State.READY
+        self._state = State.READY
         self._producer.refuse(self._check_accepts)
 
     # errors ----------------------------------------------------------------------------------------------------------
@@ -513,7 +496,7 @@ class KafkaTransactions:
         age."""
         open_seconds = time.monotonic() - self._begun_at
         timeout_ms = self._producer.config.transaction_timeout_ms
-        is_open = self._state in (_State.OPEN, _State.SPOILED, _State.COMMITTING, _State.ABORTING)
+        is_open = self._state in (State.OPEN, State.SPOILED, State.COMMITTING, State.ABORTING)
         if is_open and open_seconds * 1000 >= timeout_ms:
             return (
                 f"the transaction of {self._id!r} was aborted, and this producer may write no more. It was open for "
@@ -521,36 +504,12 @@ class KafkaTransactions:
                 "unless another producer has taken over its transactional id. Make the transaction shorter or raise "
                 f"transaction_timeout_ms, and open a new producer ({failure.str()})"
             )
-        return (
-            f"another producer has taken over the transactional id {self._id!r}: the transaction of this one "
-            f"was aborted, and it may write no more; stop it ({failure.str()})"
-        )
+        return f"{self._taken_over()} ({failure.str()})"
 
     def _lose(self, error: EventBusError) -> None:
         self._error = error
-        self._state = _State.LOST
+        self._state = State.LOST
         self._producer.refuse(self._check_accepts)
-
-    def _check_not_lost(self, cause: EventBusError | None = None) -> None:
-        if self._state is _State.LOST:
-            raise self._refusal("") from cause
-
-    def _require(self, state: _State, what: str) -> None:
-        if self._state is not state:
-            raise self._refusal(what)
-
-    def _refusal(self, what: str) -> EventBusError:
-        """Return the error why ``what`` is not possible now."""
-        error: Any = self._error
-        if self._state is _State.LOST:
-            return type(error)(str(error))
-        if self._state is _State.SPOILED:
-            refusal = TransactionAborted(
-                f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {error}"
-            )
-            refusal.__cause__ = error  # so that callers can distinguish a timeout from a refused record
-            return refusal
-        return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -58,33 +58,14 @@ class Connection:
 
     def call(self, request: Any, version: int) -> Any:
         """Send a request and wait for its response. Raises RequestTimedOut, CoordinatorNotAvailable."""
-        api = type(request).__name__.removesuffix("Request")
-        key = _KEYS[api].key
         self._correlation_id += 1
-        frame = request_header(key, version, self._correlation_id, _CLIENT_ID)
-        body = b"".join([bytes(part) for part in writer(f"{api}Request", version)(request)])
+        api = type(request).__name__.removesuffix("Request")
         try:
-            self._socket.sendall(_SIZE.pack(len(frame) + len(body)) + frame + body)
-            (size,) = _SIZE.unpack(self._receive(4))
-            if not 0 < size <= _MOST_BYTES:
-                raise MalformedMessage(f"a response of {size:,} bytes")
-            answer = self._receive(size)
+            return exchange(self._socket, request, version, self._correlation_id)
         except TimeoutError:
             raise RequestTimedOut(f"{_named(self.address)} has not answered {api} in time") from None
         except (OSError, MalformedMessage) as error:
             raise CoordinatorNotAvailable(f"{_named(self.address)} did not answer {api}: {error}") from None
-        begin = len(response_header(key, version, 0))
-        response, _ = reader(f"{api}Response", version)(memoryview(answer), begin)
-        return response
-
-    def _receive(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self._socket.recv(size - len(parts))
-            if not part:
-                raise ConnectionResetError("the connection was closed")
-            parts += part
-        return bytes(parts)
 
     def limit(self, timeout_seconds: float) -> None:
         """Limit the wait for each part of an answer."""
@@ -197,6 +178,31 @@ class Wire:
                     connection.close()
             self._idle.clear()
             self.leaders.clear()
+
+
+def exchange(connection: socket.socket, request: Any, version: int, number: int = 1) -> Any:
+    """Send a request with a correlation id, and wait for its response. Raises OSError, MalformedMessage."""
+    api = type(request).__name__.removesuffix("Request")
+    key = _KEYS[api].key
+    frame = request_header(key, version, number, _CLIENT_ID)
+    body = b"".join([bytes(part) for part in writer(f"{api}Request", version)(request)])
+    connection.sendall(_SIZE.pack(len(frame) + len(body)) + frame + body)
+    (size,) = _SIZE.unpack(_receive(connection, 4))
+    if not 0 < size <= _MOST_BYTES:
+        raise MalformedMessage(f"a response of {size:,} bytes")
+    answer = _receive(connection, size)
+    begin = len(response_header(key, version, 0))
+    return reader(f"{api}Response", version)(memoryview(answer), begin)[0]
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionResetError("the connection was closed")
+        parts += part
+    return bytes(parts)
 
 
 def _open(address: Address, settings: ClientSettings, timeout_seconds: float) -> socket.socket:

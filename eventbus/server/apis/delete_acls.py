@@ -26,19 +26,7 @@ def _result(result: list[Acl] | KafkaError) -> m.DeleteAclsResponse.DeleteAclsFi
         return m.DeleteAclsResponse.DeleteAclsFilterResult(
             error_code=result.code, error_message=str(result), matching_acls=[]
         )
-    matching = [
-        m.DeleteAclsResponse.DeleteAclsMatchingAcl(
-            error_message=None,
-            resource_type=acl.resource_type,
-            resource_name=acl.name,
-            pattern_type=acl.pattern_type,
-            principal=acl.principal,
-            host=acl.host,
-            operation=acl.operation,
-            permission_type=acl.permission,
-        )
-        for acl in result
-    ]
+    matching = [m.DeleteAclsResponse.DeleteAclsMatchingAcl(error_message=None, **acl.fields()) for acl in result]
     return m.DeleteAclsResponse.DeleteAclsFilterResult(error_message=None, matching_acls=matching)
 
 

@@ -19,15 +19,7 @@ def check_may(call: Call, operation: Operation) -> None:
 
 def read_acl(creation: m.CreateAclsRequest.AclCreation) -> Acl:
     """Return the requested ACL; unknown numbers become UNKNOWN, which `Acl.check` refuses."""
-    return Acl(
-        known(ResourceType, creation.resource_type),
-        creation.resource_name,
-        known(PatternType, creation.resource_pattern_type),
-        creation.principal,
-        creation.host,
-        known(Operation, creation.operation),
-        known(Permission, creation.permission_type),
-    )
+    return Acl.read(creation.resource_type, creation.resource_name, creation.resource_pattern_type, creation)
 
 
 def read_filter(asked: m.DescribeAclsRequest | m.DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
