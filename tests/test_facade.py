@@ -117,19 +117,18 @@ def errors_page() -> str:
         "`SchemaRegistryError`, which `serdes` raises alone too. `python -m tests.test_facade` writes this page.",
         "",
         "A *retriable* call may succeed later, unchanged. An *abortable* error ends the open transaction; the producer",
-        "stays usable. After a *fatal* error, open the object again. Base classes other than that of the table are in",
-        "parentheses.",
+        "stays usable. After a *fatal* error, open the object again. Other base classes are in parentheses.",
     ]
     for title, default, classes in (
         ("Of the bus: `EventBusError`", EventBusError, [cls for cls in ERROR_CLASSES if cls not in KAFKA_CLASSES]),
         ("With a code of Kafka's protocol: `KafkaError`", KafkaError, KAFKA_CLASSES),
     ):
-        lines += ["", f"## {title}", "", "| error | nature | what to do |", "|---|---|---|"]
+        lines += ["", f"## {title}", ""]
         for cls in sorted(classes, key=lambda cls: cls.__name__):
             bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__ if base not in (default, Exception))
             nature = ", ".join(word for word in ("retriable", "abortable", "fatal") if getattr(cls, word, False))
-            advice = " ".join((cls.__doc__ or "").partition("\n\n")[0].split()).replace("|", "\\|").replace("``", "`")
-            lines.append(f"| `{cls.__name__}`{bases and f' ({bases})'} | {nature} | {advice} |")
+            advice = " ".join((cls.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
+            lines.append(f"- `{cls.__name__}`{bases and f' ({bases})'}{nature and f' *{nature}*'}: {advice}")
     return "\n".join(lines) + "\n"
 
 

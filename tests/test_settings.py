@@ -44,36 +44,36 @@ TOP = """\
 `python -m pytest tests/test_settings.py --rewrite` writes this page from the settings table.
 [Configuration](configuration.md) describes where settings are given, and which place takes precedence.
 
-Kafka's spelling has dots instead of underscores. Other spellings are in parentheses; librdkafka's are accepted in a
-`kafka://` URL only. The important settings are bold.
-Times in `_ms` also take texts (`"5s"`, `"PT1H"`) and timedeltas. A setting marked with * belongs to one producer or
-consumer: a bus has no default for it. `eventbus config explain NAME` has the same in full sentences.
+Each setting is shown with its default. Kafka's spelling has dots instead of underscores. Other spellings are in
+parentheses; librdkafka's are accepted in a `kafka://` URL only. The important settings are bold. Times in `_ms` also
+take texts (`"5s"`, `"PT1H"`) and timedeltas. A setting marked with * belongs to one producer or consumer: a bus has no
+default for it. `eventbus config explain NAME` shows type and range in full.
 """
 LIBRDKAFKA = "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"
-HEAD = "\n| setting | default | takes | meaning |\n|---|---|---|---|\n"
 
 
 def title_of(row: Setting) -> str:
-    name = f"**`{row.name}`**" if row.importance == "high" else f"`{row.name}`"
+    default = "" if row.is_passed else "=none" if row.default in (None, "", (), {}) else f"={row.default}"
+    name = f"`{row.name}{default}`"
     also = ", ".join(f"`{other}`" for other in (row.kafka, row.librdkafka) if other and other != row.name)
-    return name + "*" * row.own + (f" ({also})" if also else "")
+    return (f"**{name}**" if row.importance == "high" else name) + "*" * row.own + (f" ({also})" if also else "")
 
 
-def takes_of(row: Setting) -> str:
-    """`Setting.takes` for a column of a table: ``ms ≥ 1``."""
-    words = ", ".join(row.choices) or {"string": "text", "object": ""}.get(row.kind, row.kind)
-    if row.is_number:
-        low, high = row.limits
-        widest = row._replace(low=None, high=None).limits
-        limits = "" if low == widest[0] else f"≥ {low}" if high == widest[1] else f"{low} to {high}"
-        unit = {"milliseconds": "ms", "seconds": "s"}.get(row.unit, row.unit)
-        words = " ".join(filter(None, (unit, limits))) + (f", {row.also}" if row.also is not None else "")
-    return f"{words}, none" if row.none and words else words
+def range_of(row: Setting) -> str:
+    """The allowed values, where neither the default nor the meaning shows them."""
+    if row.choices:
+        return "" if all(choice in row.doc for choice in row.choices) else ", ".join(row.choices)
+    if not row.is_number:
+        return ""
+    low, high = row.limits
+    ends_with_the_type = high == row._replace(high=None).limits[1]
+    limits = f"{low} to {high}" if not ends_with_the_type else f"from {low}" if low > 1 else ""
+    return limits + (f", or {row.also}" if row.also is not None else "")
 
 
-def cell(row: Setting) -> str:
-    default = "none" if row.default in (None, "", (), {}) else f"`{row.default}`"
-    return f"| {title_of(row)} | {default} | {takes_of(row)} | {row.doc} |"
+def line_of(row: Setting) -> str:
+    allowed = range_of(row)
+    return f"- {title_of(row)}: {row.doc}{f' ({allowed})' if allowed else ''}"
 
 
 def without_effect() -> str:
@@ -92,21 +92,21 @@ def render() -> str:
         if title.endswith("`kafka://`"):
             parts.append(f"\n## {title}\n\n{', '.join(map(title_of, found))}.\n")
         else:
-            parts.append(f"\n## {title}\n{HEAD}" + "\n".join(map(cell, found)) + "\n")
+            parts.append(f"\n## {title}\n\n" + "\n".join(map(line_of, found)) + "\n")
         if title.startswith("Clients"):
             parts.append(f"\n[librdkafka]({LIBRDKAFKA}) reads and documents them; other logs ignore them.\n")
     effective = [row for row in configs.CONFIG_KEYS.values() if not row.no_effect]
     parts.append(
         "\n## Topics\n\nIn `configs={...}` of `bus.topic`, `log_defaults`, and `eventbus topics alter --config`. The "
         "key in parentheses sets the default for all topics in the properties file of a server.\n"
-        + HEAD + "\n".join(map(cell, effective)) + "\n"
+        + "\n" + "\n".join(map(line_of, effective)) + "\n"
         + "\nThese are checked, stored and shown, but have no effect:\n\n" + without_effect()
     )  # fmt: skip
     parts.append(
         "\n## Servers\n\n"
         "With dots, in the [properties file](../how-to/serve.md#settings) of `eventbus serve`, next to the settings of "
         "its log.\n"
-        + HEAD + "\n".join(map(cell, server.ROWS)) + "\n"
+        + "\n" + "\n".join(map(line_of, server.ROWS)) + "\n"
     )  # fmt: skip
     return "".join(parts)
 
@@ -179,7 +179,7 @@ def test_a_row_is_all_that_a_setting_needs(scope: Scope, add_row: AddRow, tmp_pa
     if scope != "librdkafka":
         with pytest.raises(ConfigError, match=r"hedge_ms=0: a whole number of milliseconds from 1 to 9000"):
             configure({"url": "memory://", NAME: 0})
-    assert f"`{NAME}`" in render()
+    assert f"`{NAME}" in render()
 
 
 def test_a_row_of_the_log_is_part_of_its_url(add_row: AddRow) -> None:
@@ -208,7 +208,7 @@ async def test_a_row_of_topics_is_checked_and_described(monkeypatch: pytest.Monk
         assert described.configs["hedge.ms"][:3] == ("5", "7", "topic")
     with pytest.raises(InvalidConfig, match=r"hedge\.ms='0': allowed is a whole number of milliseconds from 1 to 9000"):
         configs.normalise({"hedge.ms": 0})
-    assert "| `hedge.ms` (`log.hedge.ms`) | `7` | ms 1 to 9000 | how long to wait |" in render()
+    assert "- `hedge.ms=7` (`log.hedge.ms`): how long to wait (1 to 9000)\n" in render()
 
 
 def test_a_row_of_servers_is_a_key_of_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_row_of_servers_is_a_key_of_their_file(monkeypatch: pytest.MonkeyPatch
     assert properties.settings_of({"hedge.ms": "5"}).server == {NAME: 5}
     with pytest.raises(ConfigError, match=r"hedge.ms='0': a whole number of milliseconds from 1 to 9000"):
         properties.settings_of({"hedge.ms": "0"})
-    assert f"| `{NAME}` | `7` | ms 1 to 9000 | " in render()
+    assert f"- `{NAME}=7`: How long to wait before a second request. (1 to 9000)\n" in render()
 
 
 def test_a_row_of_handlers_is_an_option(add_row: AddRow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,16 +19,15 @@ BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->"
 
 
 def table() -> str:
-    """A table for each group of metrics. Labels that all metrics of the group have stand above it."""
+    """A list for each group of metrics. Labels that all metrics of the group have stand above it."""
     parts: list[str] = []
     for _, group in groupby(families(everything()), lambda family: family.name.split("_")[1]):
         found = [(family, [name for name in family.samples[0].labels if name != "le"]) for family in group]
         common = [name for name in found[0][1] if all(name in labels for _, labels in found)]
-        head = " ".join(["metric", *(f"`{name}`" for name in common)])
-        rows = [f"| {head} | |", "|---|---|"]
+        rows = [f"With {' '.join(f'`{name}`' for name in common) or 'no label'}:", ""]
         for family, labels in found:
             cell = " ".join(f"`{name}`" for name in (family.name, *(name for name in labels if name not in common)))
-            rows.append(f"| {cell} | {'Histogram. ' * (family.kind == 'histogram')}{family.help} |")
+            rows.append(f"- {cell}: {'Histogram. ' * (family.kind == 'histogram')}{family.help}")
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)
 
