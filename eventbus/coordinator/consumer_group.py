@@ -153,6 +153,8 @@ class ConsumerGroup:
 
     def _replay_member(self, member_id: str, value: bytes | None) -> None:
         old = self.members.get(member_id)
+        # The place may belong to another member by now: the record of the new owner can precede the tombstone of the
+        # old one.
         if old is not None and old.instance_id is not None and self.static.get(old.instance_id) == member_id:
             del self.static[old.instance_id]
         if value is None:
@@ -171,6 +173,7 @@ class ConsumerGroup:
             return
         if old is None:  # the other records of this member follow: the log was compacted
             old = ConsumerMember(member_id=member_id)
+        # Released first, because the new value may hold fewer partitions.
         self._release(old)
         if value is None:
             fields: dict[str, int | MemberState | Assigned] = {
@@ -183,5 +186,6 @@ class ConsumerGroup:
 
     def _release(self, member: ConsumerMember) -> None:
         for topic_partition in (*member.assigned, *member.revoking):
+            # Another member may have taken it over already, if its record is replayed before this one.
             if self.owners.get(topic_partition) == member.member_id:
                 del self.owners[topic_partition]

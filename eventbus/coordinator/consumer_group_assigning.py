@@ -47,11 +47,15 @@ class Assigning:
             turn.records.append(records.member_record(name, updated.member_id, updated))
         changed = is_new or updated.topics != member.topics or updated.regex != member.regex
         epoch, version, regexes = group.epoch, self._topics.version, group.regexes
+        # Topics are compared by a version number, so that a heartbeat costs the same with ten topics and with ten
+        # thousand.
         looks = changed or group.seen_version != version
         members = {**group.members, updated.member_id: updated} if looks or epoch > group.target_epoch else {}
         if looks:
             regexes = self._resolve(group, members, turn, may_describe)
             topics_hash = self.hash_of(group, members, regexes)
+            # A change of topics that no member reads must not raise the epoch: every rise lets all members reconcile
+            # again.
             if changed or topics_hash != group.metadata_hash or regexes != group.regexes:
                 epoch += 1
                 turn.begun.append((name, "member_joined" if is_new else "metadata_changed"))
@@ -59,6 +63,7 @@ class Assigning:
                 if any(other.classic is not None for other in members.values()):
                     turn.rebalancing.append(name)
             else:
+                # Soft state, so it may change without a record. After a restart the first heartbeat compares again.
                 group.seen_version = version
         target_epoch, target = group.target_epoch, group.target
         if epoch > target_epoch:
@@ -67,6 +72,8 @@ class Assigning:
             target_epoch,
             target.get(updated.member_id, NOTHING),
             owned,
+            # A partition is free only if no other member holds it or still has to confirm its revocation. So no two
+            # members ever read a partition at the same time.
             lambda tp: group.owners.get(tp, updated.member_id) == updated.member_id,
         )
         if is_new or settled != updated:
@@ -91,6 +98,8 @@ class Assigning:
         turn.records += [
             records.target_record(group.name, member_id, share)
             for member_id, share in target.items()
+            # Only what changed is stored: a group of a thousand members would otherwise write a thousand records for
+            # each that joins.
             if group.target.get(member_id) != share
         ]
         turn.records.append(records.target_epoch_record(group.name, epoch, turn.wall_now_ms))
@@ -113,6 +122,7 @@ class Assigning:
             if matching is None:
                 topics = () if known is None else known.topics
             else:
+                # A pattern must not reveal the names of topics that the member may not describe.
                 topics = tuple(sorted(name for name in matching if may_describe(name)))
             if known is None or known.topics != topics:
                 known = ResolvedRegex(topics, version, turn.wall_now_ms)
@@ -136,6 +146,7 @@ class Assigning:
             except InvalidRegularExpression:
                 return None
             found = frozenset(name for name in self._topics.names() if pattern.matches(name))
+            # Clients choose the patterns, so the cache must have a limit.
             if len(self._matches) >= 1_000:
                 self._matches.clear()
             self._matches[regex] = version, found

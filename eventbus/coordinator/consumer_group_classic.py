@@ -128,6 +128,7 @@ def _upgraded_member(group: Group, member: Member, topics: TopicsView, taken: Se
         classic=ClassicMember(member.session_timeout_ms, member.protocols),
         epoch=epoch,
         previous_epoch=epoch,
+        # The members keep what they read, in the epoch of their generation, so a conversion interrupts nobody.
         assigned=dict.fromkeys(partitions - taken, epoch),
     )
 

@@ -89,6 +89,8 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
         """
         if epoch in (0, self.epoch):
             return
+        # The member that lost an answer reports what it held before. It may hold no more than its assignment, or it
+        # reads a partition of another member.
         retried = epoch == self.previous_epoch and owned is not None and owned <= self.assigned.keys()
         if epoch > self.epoch or not retried:
             raise FencedMemberEpoch(
@@ -111,8 +113,11 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
         match self.state:
             case MemberState.STABLE if self.epoch == target_epoch:
                 return self
+            # Not confirmed yet. Until then the member keeps its epoch, and nobody gets the partitions.
             case MemberState.UNREVOKED_PARTITIONS if owned is None or owned & self.revoking.keys():
                 return self
+            # A state that this version does not know may mean anything about the partitions, so the member must have
+            # given up all of them.
             case MemberState.UNKNOWN if owned is None or owned:
                 raise FencedMemberEpoch(
                     f"member {self.member_id} is in a state that a newer version wrote: it must give up all its "
@@ -130,6 +135,8 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     ) -> ConsumerMember:
         kept = {tp: epoch for tp, epoch in self.assigned.items() if tp in target}
         revoking = {tp: epoch for tp, epoch in self.assigned.items() if tp not in target}
+        # First revoke, then take new partitions, in separate steps: a member never holds more than its old and its new
+        # share together.
         if revoking and (owned is None or owned & revoking.keys()):
             return msgspec.structs.replace(
                 self,
@@ -140,6 +147,8 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
         wanted = target - kept.keys()
         # A lost answer may still be requested again after a step within one epoch.
         previous_epoch = self.previous_epoch if self.epoch == target_epoch else self.epoch
+        # Partitions that are free are taken now. The member comes again with its next heartbeat for those that others
+        # still hold.
         free = {tp: target_epoch for tp in sorted(wanted) if is_free(tp)}
         waits = len(free) < len(wanted)
         return msgspec.structs.replace(

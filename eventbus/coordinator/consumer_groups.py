@@ -95,6 +95,8 @@ class ConsumerGroups:
             return self._leave(request, turn)
         joins = request.member_epoch == JOIN_EPOCH
         group = self._group_for(request.group, classic, turn) if joins else self._existing(request.group, classic)
+        # Since heartbeat version 1 the client makes its own id (KIP-1082), so that a retry of a lost join does not add
+        # a second member.
         member_id = request.member_id or self.new_id()
         self.check_room(group, member_id)
         if request.instance_id is None:
@@ -125,8 +127,11 @@ class ConsumerGroups:
         )
         settled = self.advance(group, member, updated, request.owned, turn, request.may_describe)
         self.renew(group.name, settled, turn.now_ms)
+        # Members with a parked join would wait for a rebalance that never completes, because the group has no classic
+        # rebalances any more.
         if classic is not None:  # nothing is refused after this line
             classic.interrupt(turn)
+        # A heartbeat usually has no assignment in its answer: the client keeps the one that it has (KIP-848).
         sends_assignment = request.is_full or settled.assigned.keys() != member.assigned.keys()
         return ConsumerHeartbeatResult(
             member_id,
@@ -146,6 +151,7 @@ class ConsumerGroups:
             return group
         converted: list[CoordinatorRecord] = []
         if classic.state is not State.EMPTY:
+            # Checked before any record is made: a conversion is all or nothing.
             if len(classic.members) > self.config.group_consumer_max_size:
                 raise GroupIdNotFound(
                     f"group {name!r} has more members than group_consumer_max_size allows a group of the consumer "
@@ -184,13 +190,17 @@ class ConsumerGroups:
         if old_id is None:
             return group, group.members.get(member_id) or ConsumerMember(member_id=member_id)
         old = group.members[old_id]
+        # The member itself joins again, after an error for instance.
         if old_id == member_id and not old.is_away:
             return group, old
+        # The consumer protocol does not fence the running member, unlike KIP-345: two processes with one instance id
+        # would throw each other out forever. The second process gets the error instead.
         if not by_classic and old.classic is None and not old.is_away:
             raise UnreleasedInstanceId(
                 f"member {old_id} of group {group.name!r} has group_instance_id {instance_id!r}: stop it first, or "
                 f"give {member_id} another one"
             )
+        # Epoch 0: the new process holds nothing yet, and gets the partitions of the old one with its first answer.
         new = msgspec.structs.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         name = group.name
         replaced = [
@@ -200,6 +210,7 @@ class ConsumerGroups:
             records.current_record(name, member_id, new),
         ]
         turn.records += replaced
+        # On a copy, because these records are not stored yet. If storing fails, the group must be as before.
         group = group.copy()
         group.fold(replaced)
         return group, new
@@ -242,6 +253,8 @@ class ConsumerGroups:
         else:
             member = static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
+            # Its partitions stay assigned to it until its session ends, so a restart moves nothing. What it had to
+            # revoke is free now: it holds nothing any more.
             away = msgspec.structs.replace(member, epoch=LEAVE_STATIC_EPOCH, revoking={})
             turn.records.append(records.current_record(group.name, member.member_id, away))
         else:
@@ -264,10 +277,13 @@ class ConsumerGroups:
         regexes = {member.regex for member in stay.values()}
         for member_id in member_ids:
             turn.records += _gone(name, member_id)
+        # A pattern that no member uses would be resolved again at every change of topics.
         turn.records += [records.regex_record(name, regex, None) for regex in group.regexes if regex not in regexes]
         turn.records.append(
             records.group_record(name, group.epoch + 1, self._assigning.hash_of(group, stay, group.regexes))
         )
+        # A classic member learns of a new assignment only from an error to its heartbeat. Members in this process are
+        # told at once.
         if any(member.classic is not None for member in stay.values()):
             turn.rebalancing.append(name)
 
@@ -285,6 +301,7 @@ class ConsumerGroups:
         if member is None:
             return
         revokes = member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_away
+        # The deadline of a revocation that the member has confirmed meanwhile.
         if member.classic is None and timer is not Timer.SESSION and not (timer is Timer.JOIN and revokes):
             return
         self.fence(group, [member_id], turn, "session_expired")
@@ -310,12 +327,15 @@ class ConsumerGroups:
         """
         group = self.groups[member.group]
         is_anonymous = member.generation_id < 0 and not member.member_id and member.group_instance_id is None
+        # As in classic groups: tools may commit while nothing runs, and producers from before KIP-447 name no member.
         if (member.generation_id < 0 and not group.members) or (in_transaction and is_anonymous):
             return
         held = find_member(group, member.member_id, member.group_instance_id)
         epoch = member.generation_id
         if epoch == held.epoch:
             return
+        # An epoch rises with every change of the group, also of other members. A commit that was on its way then is
+        # still valid for partitions that this member has held all the time.
         partitions = classics.to_ids(list(topic_partitions), self.topics)
         since = [held.assigned.get(tp, held.revoking.get(tp)) for tp in partitions]
         if epoch > held.epoch or not all(start is not None and start <= epoch for start in since):
@@ -389,6 +409,8 @@ class ConsumerGroups:
                 # The session's timer stays: if the group becomes a classic one, the member's session continues.
                 for timer in (Timer.JOIN, Timer.SYNC):
                     self.deadlines.cancel((read.group, timer, read.name))
+        # A record before the group's own: compaction keeps the latest record of each key, in the order of their last
+        # writes.
         elif value is not None and read.type != records.PARTITION_METADATA:
             group = self.groups[read.group] = ConsumerGroup(read.group)
             group.replay(read, value)

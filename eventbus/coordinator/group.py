@@ -90,6 +90,8 @@ class Group:
     def join(self, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         """Park the join, or answer it. Raises KafkaError if it is refused."""
         member_id, instance_id = request.member_id, request.group_instance_id
+        # A known member that comes too late for the last place leaves the group. Otherwise the rebalance would wait for
+        # it until the timeout.
         if not self._has_room(member_id or self.members.static.get(instance_id or "", "")):
             limit = self._config.group_max_size
             self._remove(member_id, turn)
@@ -98,16 +100,21 @@ class Group:
                 self._complete_if_all_joined(turn)
             return
         self._check_protocols(request)
+        # The second half of the handshake of KIP-394. A client that dies between both halves leaves only a pending id,
+        # which times out, and no member for which a rebalance would wait.
         if member_id in self.pending and instance_id is None:
             self._add(member_id, request, reply, turn)
         elif member_id:
             self._rejoin(self.validate(member_id, instance_id), request, reply, turn)
+        # KIP-345: a static member that restarts has no member id. It gets its old place, so no rebalance moves its
+        # partitions.
         elif instance_id is not None and instance_id in self.members.static:
             old = self.validate(self.members.static[instance_id], instance_id)
             self._replace_static(old, request, reply, turn)
         elif instance_id is None and request.require_known_member_id:
             member_id = self._make_id(request)
             self.pending.add(member_id)
+            # The id counts towards the rebalance until then, see `_complete_if_all_joined`.
             self._deadlines.set((self.name, Timer.SESSION, member_id), turn.now_ms + request.session_timeout_ms)
             raise MemberIdRequired(f"group {self.name!r}: join again as {member_id}", member_id)
         else:
@@ -119,6 +126,7 @@ class Group:
     def _has_room(self, member_id: str) -> bool:
         """True if the member may join. As in Kafka, while a rebalance is prepared the members that have joined
         count."""
+        # The first member always has room, and a member with a parked join is counted already.
         member = self.members.get(member_id)
         if self.state is State.EMPTY or (member is not None and member.joining is not None):
             return True
@@ -151,6 +159,7 @@ class Group:
         self.pending.discard(member_id)
         member = Member(member_id, request.group_instance_id)
         self.members.add(member)
+        # Another member came during the initial delay, so the delay is extended once more (KIP-134).
         self._extended = self._opening
         self._update(member, request, reply, turn)
         # A member that does not know its id sends no heartbeats, and a lost connection is not visible here. So a join
@@ -166,6 +175,7 @@ class Group:
             self._rebalance_or_complete(turn, "metadata_changed")
             return
         # Nothing changed: the answer was lost, or the member rejoins because of a rebalance that is already over.
+        # Answer as before. A new rebalance would stop all other members for a request that changes nothing.
         leads = self.state is State.COMPLETING_REBALANCE and member.member_id == self.members.leader_id
         listed = self.members.listed(self.protocol_name) if leads else ()
         self._renew(member, turn.now_ms)
@@ -181,8 +191,11 @@ class Group:
         )
         new_id = self._make_id(request)
         self.members.rename(member, new_id)
+        # A parked request of the old process is answered now, because the member is about to be known by another id
+        # only.
         self._drop_parked(member, error, turn)
         self._deadlines.cancel((self.name, Timer.SESSION, old_id))
+        # The leader has not assigned yet, so the new process takes over the wait for the assignment too.
         if old_id in self.unsynced:
             self.unsynced.remove(old_id)
             self.unsynced.add(new_id)
@@ -199,9 +212,11 @@ class Group:
             return
         self.members.park_join(member, None)
         self._renew(member, turn.now_ms)
+        # Stored under the new member id. After a restart of the log the old id must not be valid again.
         assignments = {member.member_id: member.assignment for member in self.members}
         turn.records.append(self._record(self._value(assignments, turn.wall_now_ms)))
         leads = new_id == self.members.leader_id
+        # KIP-814: a leader that rejoins is told to be the leader, so that it watches topics, but not to assign.
         if request.supports_skipping_assignment:
             listed = self.members.listed(self.protocol_name) if leads else ()
             turn.join(reply, self._joined(new_id, listed, skip_assignment=leads))
@@ -241,12 +256,15 @@ class Group:
         opening = self.state is State.EMPTY
         for member in self.members:
             if member.syncing is not None:
+                # An assignment of the interrupted generation must not be stored with the next one.
                 member.assignment = b""
                 turn.sync(member.syncing, RebalanceInProgress(f"group {self.name!r} began another rebalance: rejoin"))
                 member.syncing = None
                 self._renew(member, turn.now_ms)
         self._deadlines.cancel((self.name, Timer.SYNC, ""))
         self._enter(Event.REBALANCE)
+        # KIP-134: services of several processes start together. Without the delay, the first process would get all
+        # partitions and lose most of them a moment later.
         if opening and self._config.group_initial_rebalance_delay_ms > 0:
             self._opening, self._extended = True, False
             self._delay_until_ms = turn.now_ms + self.members.rebalance_timeout_ms()
@@ -262,6 +280,7 @@ class Group:
         self._deadlines.set((self.name, Timer.JOIN, ""), end_ms)
 
     def _complete_if_all_joined(self, turn: Turn) -> None:
+        # A pending member is about to join. Completing without it would start the next rebalance at once.
         if self.members.joining_count == len(self.members) and not self.pending and not self._opening:
             self._complete_join(turn)
 
@@ -272,6 +291,8 @@ class Group:
         for member in list(self.members):
             if member.joining is None and member.group_instance_id is None:  # static members stay until sessions end
                 self._remove(member.member_id, turn)
+        # Stored, because the generation must not be used again after a restart: commits of its late members would be
+        # accepted.
         if not self.members:
             self.protocol_name = None
             value = GroupMetadataValue(self.protocol_type, self.generation_id + 1, None, None, turn.wall_now_ms, ())
@@ -279,6 +300,7 @@ class Group:
             # Try again unless the empty generation is stored by then.
             self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + RETRY_MS)
             return
+        # Only static members that are away are left. They keep their partitions until their sessions end.
         if not self.members.joining_count:
             self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + self.members.rebalance_timeout_ms())
             return
@@ -287,6 +309,8 @@ class Group:
         self.protocol_name = self.members.vote()
         self._subscribed = None
         self._enter(Event.JOINED)
+        # Members that join and then never fetch their assignment hold partitions that nobody reads. The timer removes
+        # them.
         self.unsynced = {member.member_id for member in self.members}
         self._deadlines.set((self.name, Timer.SYNC, ""), turn.now_ms + self.members.rebalance_timeout_ms())
         listed = self.members.listed(self.protocol_name)
@@ -346,8 +370,11 @@ class Group:
             turn.sync(held.syncing, RebalanceInProgress(f"{held.member_id} asked once more"))
         held.syncing = reply
         self._deadlines.cancel((self.name, Timer.SESSION, held.member_id))
+        # Only the leader knows the assignments. The others wait for it.
         if held.member_id != self.members.leader_id:
             return
+        # The answers are sent after this record is stored (`Groups._carry_out`), so no member reads by an assignment
+        # that a restart would not know.
         turn.records.append(self._record(self._value(assignments, turn.wall_now_ms)))
         for waiting in self.members:
             if waiting.syncing is not None:
@@ -391,6 +418,8 @@ class Group:
         held = self.validate(member.member_id, member.group_instance_id)
         self._check_generation(member.generation_id)
         self._renew(held, now_ms)
+        # The session is renewed first: a member that finishes its records before it rejoins is alive and must not be
+        # removed.
         if self.state is State.PREPARING_REBALANCE:
             raise self._rebalancing()
 
@@ -417,6 +446,7 @@ class Group:
                 errors.append(None)
             except KafkaError as error:
                 errors.append(error)
+        # A pending member that leaves may be the last one that a rebalance waited for.
         if removed or self.state is State.PREPARING_REBALANCE:
             self._rebalance_or_complete(turn, "member_left")
         return errors
@@ -450,12 +480,14 @@ class Group:
                 if was_member or self.state is State.PREPARING_REBALANCE:
                     self._rebalance_or_complete(turn, "session_expired")
             case Timer.JOIN:
+                # The initial delay is extended while members keep coming, up to the rebalance timeout (KIP-134).
                 if self._opening and self._extended and turn.now_ms < self._delay_until_ms:
                     self._extended = False
                     self._delay(turn.now_ms)
                 else:
                     self._complete_join(turn)
             case Timer.SYNC:
+                # They have joined and not fetched their assignment within the rebalance timeout.
                 for unsynced_id in list(self.unsynced):
                     self._remove(unsynced_id, turn)
                 self._rebalance_or_complete(turn, "sync_timed_out")
@@ -467,6 +499,8 @@ class Group:
                 self._remove(member.member_id, turn)
             else:
                 self._renew(member, now_ms)
+        # A stored generation without a living leader could not react to new topics: only a leader's rejoin starts a
+        # rebalance.
         leads = self.members.leader_id in self.members
         if self.state is State.STABLE and (not leads or len(self.members) > self._config.group_max_size):
             self._rebalance_or_complete(turn, "coordinator_loaded")
@@ -496,17 +530,21 @@ class Group:
     def check_commit(self, member: GroupMetadata, now_ms: int, *, in_transaction: bool = False) -> None:
         """Raise UnknownMemberId, FencedInstanceId, IllegalGeneration or RebalanceInProgress if the member may not
         commit."""
+        # A simple consumer, or an administrator that resets offsets: no member can be hurt.
         if member.generation_id < 0 and self.state is State.EMPTY:
             return
         if member.generation_id >= 0 or member.member_id or member.group_instance_id is not None:
             held = self.validate(member.member_id, member.group_instance_id)
             self._check_generation(member.generation_id)
             self._renew(held, now_ms)
+        # In a transaction a commit without a member is allowed, as in Kafka: producers from before KIP-447 send only
+        # the group's name, and are fenced by their transactional id.
         elif not in_transaction and self.state is not State.EMPTY:
             raise UnknownMemberId(
                 f"group {self.name!r} has members, and a commit by nobody in particular would move them: "
                 "stop them first, or commit as one of them"
             )
+        # The member knows its generation, but not yet its assignment, so it cannot know which partitions it may commit.
         if not in_transaction and self.state is State.COMPLETING_REBALANCE:
             raise RebalanceInProgress(
                 f"group {self.name!r} has begun generation {self.generation_id}: fetch the assignment (sync) first"
@@ -547,6 +585,7 @@ class Group:
         members: list[Member] = []
         for stored in value.members:
             member = self.members.get(stored.member_id)
+            # A live member stays: it has parked replies and protocols that are not stored.
             if member is None or member.stored(value.protocol_name, stored.assignment) != stored:
                 member = Member.restore(stored, value.protocol_name)
             member.assignment = stored.assignment

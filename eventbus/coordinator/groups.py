@@ -105,6 +105,7 @@ class GroupsShard:
             group = self._make(request.group)
         try:
             group.join(request, reply, turn)
+        # A join that was refused must not leave an empty group behind for each name that a client tries.
         finally:
             self._drop_if_unused(group)
         return _decision(turn)
@@ -216,6 +217,8 @@ class GroupsShard:
             if group is not None:
                 group.expire(timer, member_id, turn)
                 self._drop_if_unused(group)
+            # The deadline may have been set while the group was a classic one: both kinds share the keys of their
+            # timers.
             elif name in self.consumers.groups:
                 self.consumers.expire(name, timer, member_id, turn)
             yield _decision(turn)
@@ -254,6 +257,7 @@ class GroupsShard:
 
             found = self.offsets.expired(name, unused_since, limit_ms)
             records += found
+            # `held` includes pending offsets, so a group with an open transaction is kept.
             nothing_left = len(found) == len(self.offsets.held(name))
             if consumers is not None and not consumers.members and nothing_left:
                 records += consumers.tombstones()
@@ -290,6 +294,8 @@ class GroupsShard:
         elif group is not None:
             group.check_commit(member, now_ms, in_transaction=in_transaction)
         elif member.generation_id >= 0:
+            # Kafka answers these two cases with different errors, and clients react differently: UNKNOWN_MEMBER_ID
+            # makes a member join again under a new id.
             if member.group in self.offsets.groups:  # a simple group: no member ever joined it
                 raise _unknown_member(member.group, member.member_id)
             raise IllegalGeneration(

@@ -97,6 +97,8 @@ class Members:
 
     def validate(self, group: str, member_id: str, group_instance_id: str | None) -> Member:
         """Return the member. Raises UnknownMemberId, FencedInstanceId."""
+        # Fenced before unknown: the process that lost its place must stop, and an unknown member would join again and
+        # take the place back.
         if group_instance_id is not None and self.static.get(group_instance_id, member_id) != member_id:
             raise FencedInstanceId(
                 f"another member of group {group!r} joined as group_instance_id {group_instance_id!r}, and "
@@ -130,6 +132,7 @@ class Members:
         if member.group_instance_id is not None:
             del self.static[member.group_instance_id]
         if self.leader_id == member_id:
+            # The oldest member, as in Kafka. A group in the middle of a rebalance elects again when it completes.
             self.leader_id = next(iter(self._by_id), None)
         return member
 
@@ -144,6 +147,7 @@ class Members:
 
     def update(self, member: Member, request: JoinGroup) -> None:
         """Update the member with the fields of a join."""
+        # The counts of supported protocols must not see the old and the new protocols at the same time.
         self._count(member, -1)
         member.protocols = request.protocols
         self._count(member, +1)
@@ -188,6 +192,8 @@ class Members:
     def vote(self) -> str | None:
         """Return the protocol with most votes; each member votes for its first protocol that all support. The first
         wins a tie."""
+        # Only protocols that all members support can win. This is what makes a rolling change of the assignor possible:
+        # each process first offers both.
         everybody, votes = len(self), dict[str, int]()
         for member in self:
             for name, _ in member.protocols:
@@ -199,6 +205,7 @@ class Members:
     def elect(self) -> None:
         """Keep the leader if it has joined; otherwise choose the first member that has."""
         leader = None if self.leader_id is None else self._by_id.get(self.leader_id)
+        # A leader that did not join cannot assign. A static one may be away.
         if leader is None or leader.joining is None:
             self.leader_id = next(member.member_id for member in self if member.joining is not None)
 

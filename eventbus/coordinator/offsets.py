@@ -95,6 +95,7 @@ class Offsets:
                 key = encode_offset_key(OffsetCommitKey(group, topic_partition))
                 data = encode_offset_value(value)
                 self._decided[data] = value
+                # All partitions of a commit go into one batch, which the log stores as a whole or not at all.
                 records.append(CoordinatorRecord(key, data))
         return Decision(tuple(records), errors)
 
@@ -139,6 +140,8 @@ class Offsets:
             self.groups.setdefault(group, {})[topic_partition] = committed
             return
         _drop(self.groups, group, topic_partition)
+        # A deletion also covers offsets of open transactions. Otherwise the commit of the transaction would bring the
+        # deleted offset back.
         for producer_id, pending in list(self.pending.items()):
             _drop(pending, group, topic_partition)
             if not pending:
@@ -146,12 +149,15 @@ class Offsets:
 
     def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: bytes | None) -> None:
         if value is None:
+            # The order of a deletion and a transaction's end could not be replayed: pending records take effect at the
+            # marker.
             raise ValueError("a tombstone inside a transaction, which no coordinator writes")
         self._position += 1
         committed = CommittedOffset(self._decided.get(value) or decode_offset_value(value), self._position)
         self.pending.setdefault(producer_id, {}).setdefault(key.group, {})[key.topic_partition] = committed
 
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
+        # Offsets of an aborted transaction are dropped, as if they had never been sent.
         pending = self.pending.pop(producer_id, {})
         if not committed:
             return
@@ -184,6 +190,8 @@ class Offsets:
         With ``require_stable``, a partition whose offset an open transaction may change gets an error (KIP-447).
         """
         offsets = self.groups.get(group, {})
+        # Pending partitions too: an offset that a transaction is about to commit for the first time is not stable
+        # either.
         if topic_partitions is None:
             topic_partitions = list(self.held(group)) if require_stable else list(offsets)
         found: dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit] = {}

@@ -53,6 +53,8 @@ class CooperativeStickyAssignor:
         claims = {member: (one.owned_partitions, one.generation_id) for member, one in subscriptions.items()}
         owners = last_owners(partition_counts, claims)
         return {
+            # Withheld until the next round. Its owner sees that it lost the partition, revokes it and joins again, and
+            # then the partition is free (KIP-429).
             member: [tp for tp in share if owners.get(tp, member) == member]
             for member, share in spread(partition_counts, subscriptions, owners).items()
         }
@@ -80,6 +82,8 @@ def last_owners(partition_counts: Mapping[str, int], claims: Claims) -> Owners:
             if newest is None or generation_id > newest:
                 owners[topic_partition] = member
                 generations[topic_partition] = generation_id
+            # Two members claim a partition of the same generation, which only a bug of a client can cause. Neither
+            # keeps it.
             elif generation_id == newest and owners[topic_partition] != member:
                 owners[topic_partition] = None
     return owners
@@ -92,6 +96,7 @@ def spread(
     if not subscriptions:
         return {}
     topics = {member: frozenset(one.topics).intersection(partition_counts) for member, one in subscriptions.items()}
+    # The common case, equal subscriptions, has a linear algorithm. The general one compares members pairwise.
     if len(set(topics.values())) > 1:
         return _Unequal(partition_counts, topics, owners).spread()
     read = next(iter(topics.values()))
@@ -160,6 +165,7 @@ class _Unequal:
             # Partitions with the fewest readers come first; each goes to the reader that has the fewest.
             readers = self._readers[topic_partition.topic]
             self._give(min(readers, key=lambda member: (len(self._shares[member]), member)), topic_partition)
+        # Direct moves first, because a chain moves several partitions to even out a single one.
         while self._level() or self._pass_along():
             pass
         return self._shares

@@ -138,6 +138,8 @@ class TopicsShard:
 
     def allocate_producer_ids(self) -> Decision[range]:
         """Reserve the next block of producer ids; none of them may be used before the record is on disk."""
+        # A block, because each reservation costs a flush. Ids are never reused, so a partition cannot confuse two
+        # producers.
         block = range(self.next_producer_id, self.next_producer_id + PRODUCER_IDS_BLOCK)
         value = msgspec.json.encode(_ProducerIdsValue(_VERSION, block.stop))
         return Decision((CoordinatorRecord(_PRODUCER_IDS_KEY, value),), block)
@@ -159,6 +161,8 @@ class TopicsShard:
             raise ValueError("metadata that cannot be read (a topic without a name)")
         if value is None:
             self.topics.pop(name, None)
+            # Kept, so that directories which a crash left behind are recognised as deleted, and not reported as
+            # unknown.
             self.deleted.add(name)
             return
         stored = _decode_versioned(value, _Value)

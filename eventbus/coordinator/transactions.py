@@ -91,10 +91,14 @@ class TransactionsShard:
         check_transactional_id(transactional_id)
         known = self.transactions.get(transactional_id)
         if known is None:
+            # A new id always gets a new producer id, also after it expired: partitions may still have the state of the
+            # expired one.
             fresh = TransactionMetadata(new_producer_id(), 0, timeout_ms, EMPTY, last_update_ms=wall_now_ms)
             return _stored(transactional_id, fresh, fresh.producer)
         if expected is not None and self._is_answered(transactional_id, known, expected):
             return Decision((), known.producer)
+        # The predecessor may be alive and about to commit. Raising the epoch with the decision to abort fences it
+        # before the new producer gets an answer.
         if _next(transactional_id, known, TransactionEvent.INIT) is PREPARE_ABORT:
             return Decision(self.fence(transactional_id, wall_now_ms, new_producer_id).records, None)
         # Epochs have 15 bits, and the highest is reserved for markers that fence the producer id.
@@ -108,6 +112,7 @@ class TransactionsShard:
             timeout_ms,
             EMPTY,
             last_update_ms=wall_now_ms,
+            # With a new producer id, a retry of the request still comes with the old id, and `known` must recognise it.
             previous_producer_id=(
                 known.producer_id if expected and producer.producer_id != known.producer_id else NO_PRODUCER_ID
             ),
@@ -119,6 +124,7 @@ class TransactionsShard:
     def _is_answered(self, transactional_id: str, known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
         """True if this producer was answered before. Raises ProducerFenced if another producer has initialised the
         id since."""
+        # The first attempt: nothing was answered yet.
         if expected == known.producer:
             return False
         if self._continued.get(transactional_id) == (expected, known.producer):
@@ -168,6 +174,7 @@ class TransactionsShard:
         Without records if there was nothing to end, or if it had already been ended in this way. Raises
         InvalidProducerIdMapping, ProducerFenced, InvalidTxnState, ConcurrentTransactions.
         """
+        # `known` and not `current`: a retry comes with the epoch before.
         known = self.known(transactional_id, producer)
         if bump_epoch and _is_retry(known, producer):
             event = TransactionEvent.RETRY_COMMIT if committed else TransactionEvent.RETRY_ABORT
@@ -176,11 +183,14 @@ class TransactionsShard:
             if bump_epoch:
                 event = TransactionEvent.COMMIT if committed else TransactionEvent.ABORT
             else:
+                # Without KIP-890 a retry has the same epoch as the request, so the state alone distinguishes them.
                 event = TransactionEvent.COMMIT_V1 if committed else TransactionEvent.ABORT_V1
         state = _next(transactional_id, known, event, producer)
         if state is known.state:
             return Decision((), known.producer)  # a retry whose answer was lost, or a transaction without partitions
         value = _prepared(known, state, wall_now_ms, new_producer_id if bump_epoch else None)
+        # The epoch is used up. The transaction ends under the old id, and the producer continues with a new one, epoch
+        # 0.
         rotates = value.next_producer_id != NO_PRODUCER_ID
         return _stored(
             transactional_id, value, ProducerIdAndEpoch(value.next_producer_id, 0) if rotates else value.producer
@@ -211,6 +221,7 @@ class TransactionsShard:
             frozenset(),
             wall_now_ms,
             known.start_ms,
+            # A retry of the end may still come with the old id.
             known.producer_id if rotates else NO_PRODUCER_ID,
             is_bumped=known.is_bumped,
         )
@@ -226,6 +237,7 @@ class TransactionsShard:
 
     def expire(self, wall_now_ms: int, expiration_ms: int) -> Decision[list[str]]:
         """Delete ids that have not been used for ``expiration_ms``; the reply names them."""
+        # An open or prepared transaction must be ended first: without the id, nothing would write its markers.
         row = TRANSITIONS[TransactionEvent.EXPIRE]
         idle = [
             transactional_id
@@ -241,6 +253,7 @@ class TransactionsShard:
     def replay(self, key: bytes, value: bytes | None) -> None:
         transactional_id = decode_transaction_key(key)
         before = self.transactions.get(transactional_id)
+        # The dict is shared by all shards, so only the entry of this id is removed.
         if before is not None and self.producers.get(before.producer_id) is before:
             del self.producers[before.producer_id]
         if value is None:
@@ -267,6 +280,7 @@ class TransactionsShard:
                 f"transactional id {transactional_id!r} is not known: it was never initialised, or idle for so long "
                 "that it expired; open a new producer"
             )
+        # During an id's change of its producer id, requests may come with the old and with the new one.
         ids = (known.producer_id, known.next_producer_id, known.previous_producer_id)
         if producer.producer_id < 0 or producer.producer_id not in ids:
             raise InvalidProducerIdMapping(
@@ -329,6 +343,7 @@ def _is_retry(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     producer_id, epoch = producer
     if not (known.is_bumped or known.state in (EMPTY, ONGOING)):
         return False  # by a client that does not raise epochs itself: the epoch before was fenced
+    # The last end was at the highest epoch of the previous producer id.
     if producer_id == known.previous_producer_id:
         return epoch == LAST_EPOCH and known.producer_epoch == 0
     if producer_id != known.producer_id or epoch + 1 != known.producer_epoch:
@@ -365,6 +380,7 @@ def _prepared(
     is_bumped = new_producer_id is not None
     epoch, next_producer_id = known.producer_epoch, NO_PRODUCER_ID
     if new_producer_id is not None:
+        # MAX_EPOCH fences the producer id permanently, because no producer ever gets it as its epoch.
         if epoch >= LAST_EPOCH:
             epoch, next_producer_id = MAX_EPOCH, new_producer_id()
         else:
@@ -389,6 +405,7 @@ _decided: dict[bytes, TransactionMetadata] = {}
 
 def _stored(transactional_id: str, value: TransactionMetadata, reply: ReplyT) -> Decision[ReplyT]:
     data = encode_transaction_value(value)
+    # One entry suffices, because a decision is replayed before the next one is made.
     _decided.clear()
     _decided[data] = value
     return Decision((CoordinatorRecord(encode_transaction_key(transactional_id), data),), reply)
