@@ -39,6 +39,7 @@ def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, 
     Without ``sync``, an older version may be there after a power cut; those that recovery depends on stay readable.
     """
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
+    # Kafka's format, version 0. The count in the second line shows a file that a power cut has shortened.
     data = f"0\n{len(lines)}\n{''.join(lines)}".encode()
     write_atomic(storage, name, data, sync=sync or (name in _GUIDES and storage.durable), sync_name=sync)
 
@@ -76,6 +77,7 @@ def warn_of_lost_starts(
 
 
 def _parse(text: str) -> dict[TopicPartition, int]:
+    # Strict on purpose: a value that is almost right would move a watermark, which is worse than no value.
     version, count, *lines = text.split("\n")
     if version != "0" or not text.endswith("\n"):
         raise ValueError(f"version {version!r}")
@@ -103,6 +105,8 @@ def take_clean_shutdown(storage: Storage) -> bool:
     """True if the last owner closed in order. The mark is removed durably, because the next owner may crash."""
     if not storage.exists(CLEAN_SHUTDOWN):
         return False
+    # Removed and flushed before the first write of this process. Otherwise a power cut could bring the mark back, and
+    # the next start would skip the recovery.
     storage.remove(CLEAN_SHUTDOWN)
     storage.sync_dir("")
     return True

@@ -82,6 +82,7 @@ def finish_deletions(storage: Storage, is_deleted: IsDeleted) -> None:
         if where is None:
             continue
         try:
+            # A topic of this name may exist again. Only the id shows whose directory this is.
             topic_id = read_partition_metadata(storage, name)
         except OSError:
             topic_id = ""  # not even a directory, or its metadata went first
@@ -96,6 +97,8 @@ def _renamed(storage: Storage, directory: str, suffix: str) -> str:
     topic, _, partition = directory.rpartition("-")
     ending = f"-{partition}.{storage.unique_id()}{suffix}"
     name = topic[: _NAME_BYTES - len(ending)] + ending
+    # One rename decides: before it the topic's records are complete, after it no start mistakes the rest of them for a
+    # log.
     storage.rename(directory, name)
     storage.sync_dir("")
     return name

@@ -240,6 +240,8 @@ class PartitionLog:
         if producer_id >= 0:
             producer = self._producers.get(producer_id)
             if (
+                # The usual batch continues its producer's sequence. Comparing four fields here is much cheaper than
+                # `check`, which also has to find duplicates and markers.
                 producer is None
                 or header.base_sequence != producer.next_sequence
                 or header.producer_epoch != producer.producer_epoch
@@ -260,6 +262,8 @@ class PartitionLog:
             segment = self._writable(len(batch), timestamp_ms, now_ms)
         file = segment.file
         position = file.size
+        # All rare cases share this comparison: a full segment, an old one, a poisoned or closed log (`_roll_bytes` is
+        # -1 then).
         if position + len(batch) > self._roll_bytes or timestamp_ms > self._roll_timestamp_ms or timestamp_ms < 0:
             segment = self._writable(len(batch), timestamp_ms, now_ms)
             file = segment.file
@@ -267,10 +271,12 @@ class PartitionLog:
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         patch_offsets(batch, base_offset, LEADER_EPOCH)
+        # Nothing in memory has changed yet, so a failed write needs no undo besides that of the file.
         try:
             file.append(batch)
         except OSError as error:
             raise self._undo(segment, error) from error
+        # From here on the batch counts: every change of the state below follows from bytes that are in the file.
         self.log_end_offset = last_offset + 1
         if producer is not None:
             producer.appended(header.base_sequence, header.last_offset_delta, base_offset, timestamp_ms)
@@ -293,6 +299,7 @@ class PartitionLog:
 
     def _index(self, segment: Segment, last_offset: int, position: int) -> None:
         """Add an index entry. A segment is full if its index is, or soon cannot hold its offsets."""
+        # Checked once per index interval and not per batch, because it is as rare.
         if self.producers.grown(segment.since_index_bytes):
             self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
             self._unsynced_names = self._unsynced_names or (self.directory,)
@@ -306,6 +313,8 @@ class PartitionLog:
             if not isinstance(error, OutOfDescriptors):  # the file could not even be opened: nothing was written
                 segment.file.truncate(segment.file.size)
         except OSError as second:
+            # The file may end in half a batch. A further append would follow it, and the next start would cut both off
+            # as a torn tail.
             self.poison(f"a write to {segment.path} failed and could not be undone ({second.strerror or second})")
         return storage_error(error, f"appending to {self.topic_partition} ({segment.path})")
 
@@ -324,6 +333,7 @@ class PartitionLog:
             time_ms, since_ms = timestamp_ms, segment.first_timestamp_ms
             if timestamp_ms < 0 or since_ms < 0:
                 time_ms, since_ms = now_ms, segment.created_ms
+            # An empty segment is never rolled: a batch that is larger than the limit would create segments forever.
             if segment.file.size and (
                 segment.file.size + size > self._roll_bytes or time_ms - since_ms > self.config.segment_ms
             ):
@@ -347,6 +357,8 @@ class PartitionLog:
         segment = self._create(now_ms)
         if sealed is not None:
             sealed.finish_indexes()
+            # Readers of old segments load them again. A log of many segments would otherwise keep all of its indexes in
+            # memory.
             sealed.unload_indexes()
             self._sealed_unsynced.append(sealed)
             self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
@@ -501,6 +513,7 @@ class PartitionLog:
     def _remember(self, next_offset: int, position: int, segment: Segment) -> None:
         """Save the position for a reader that continues where it stopped, so that it needs no index."""
         hints = self._hints
+        # The next batch is in the next segment, where this position means something else.
         if position >= segment.file.size and segment is not self._active:
             return
         if len(hints) >= _MAX_HINTS:
@@ -566,6 +579,8 @@ class PartitionLog:
         doomed = len(self._doomed(wall_now_ms, wall, limit))
         if not doomed:
             return []
+        # Roll before the deletion: a log without any segment would start again at offset 0 after a crash, and committed
+        # offsets would point beyond its end.
         if doomed == len(self.segments):
             try:
                 self._roll(wall_now_ms)
@@ -588,6 +603,8 @@ class PartitionLog:
         if not reasons:
             return 0
         segments, count = self.segments, len(reasons)
+        # Moved before anything is deleted, and published by the caller: a reader gets OffsetOutOfRange and not an error
+        # about missing files.
         end_offset = segments[count].base_offset if count < len(segments) else self.log_end_offset
         _logger.info(
             "%s: deleting %d segment(s), offsets %d to %d, %d bytes: %s",
@@ -649,6 +666,7 @@ class PartitionLog:
                 self.segments = self.segments[1:]
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
                 deleted.append(segment.base_offset)
+                # Dropped from memory first, so that no reader finds a segment whose file is gone.
                 segment.file.close()
                 self.producers.drop_segment(segment, self.segments[0].base_offset)
                 if segment in self._sealed_unsynced:
@@ -669,6 +687,8 @@ class PartitionLog:
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(stem + ".log")
             storage.sync_dir(self.directory)
+            # After the log's own name is durably gone: a log without index files is readable, and its indexes are
+            # rebuilt.
             for suffix in (".index", ".timeindex", ".txnindex"):
                 with contextlib.suppress(FileNotFoundError):
                     storage.remove(stem + suffix)
@@ -690,14 +710,18 @@ class PartitionLog:
         assert self.segments[first : first + len(old)] == list(old), "a log's segments are replaced in order"
         assert old[-1] is not self._active, "the active segment is never replaced"
         end_offset = self.segments[first + len(old)].base_offset
+        # Before the swap, because the swap is what makes the cleaned segment visible.
         self.producers.before_compaction(old, end_offset, lost_markers)
         swap.commit_swap(storage, cleaned.stem, stems)
         try:
+            # One segment is replaced by a single rename, which is atomic. Several need the intermediate name, see
+            # `eventbus.log.swap`.
             if len(old) > 1:
                 swap.finish_swap(storage, self.directory, stems[0], stems[1:])
             interval_bytes = self.config.index_interval_bytes
             new = Segment(storage, stems[0], old[0].base_offset, old[-1].created_ms, interval_bytes, create=False)
         except OSError as error:
+            # The files on disk and the segments in memory do not agree any more. The next start finishes the swap.
             self.poison(f"replacing {old[0].path} with its cleaned copy failed ({error.strerror or error})")
             raise
         self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
@@ -730,6 +754,7 @@ class PartitionLog:
         finally:
             self.closed = True
             self._roll_bytes = -1
+            # After a failed flush nobody knows what is on disk, and a snapshot would claim to know.
             if self.segments and not self.poisoned:
                 self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
             self.producers.close()

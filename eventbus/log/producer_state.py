@@ -152,6 +152,8 @@ class ProducerStates:
     def check(self, batch: ProducerBatch) -> CachedBatch | None:
         """Return the batch that this batch duplicates, or None if it may be appended. Raises as in the table above."""
         producer = self.producers.get(batch.producer_id)
+        # An unknown producer may begin with any sequence: its state may have expired, or retention may have deleted its
+        # records (KIP-360).
         if producer is None:
             return None
         base_sequence = batch.base_sequence
@@ -168,6 +170,8 @@ class ProducerStates:
                     return cached
             if producer.next_sequence != ANY_SEQUENCE:
                 self._check_sequence(batch, producer.next_sequence, producer)
+        # A batch outside of the transaction would be readable at once by its own header, and hidden by the last stable
+        # offset.
         if producer.in_transaction and not batch.is_transactional:
             raise InvalidTxnState(
                 f"{self._where}: producer {batch.producer_id} has a transaction open here since offset "
@@ -239,7 +243,10 @@ class ProducerStates:
         first_offset = self._open.pop(producer_id)
         producer.in_transaction = False
         producer.transaction_start_offset = NO_OFFSET
+        # The marker is not durable yet. If the last stable offset moved now, a reader could see records of a
+        # transaction whose marker a power cut then removes.
         self._undecided.append((first_offset, offset))
+        # `_open` is ordered by offset, because a transaction is added when its first batch is appended.
         stable = next(iter(self._open.values()), offset + 1)
         return CompletedTransaction(producer_id, first_offset, offset, marker.control_type is ControlType.ABORT, stable)
 
@@ -251,6 +258,7 @@ class ProducerStates:
         undecided, oldest = self._undecided, next(iter(self._open.values()), high_watermark)
         if not undecided:
             return min(high_watermark, oldest)
+        # Markers are in the order of their offsets, so the last one decides for all.
         if undecided[-1][1] < high_watermark:
             undecided.clear()
         else:
@@ -279,6 +287,7 @@ class ProducerStates:
             idle_since_ms = producer.idle_since_ms
             if wall is not None:
                 idle_since_ms = wall.believed(idle_since_ms, wall_now_ms)
+            # A producer with an open transaction is needed for the marker that ends it.
             if not producer.in_transaction and wall_now_ms - idle_since_ms >= expiration_ms:
                 expired.append(producer_id)
         for producer_id in expired:

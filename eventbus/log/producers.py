@@ -108,6 +108,8 @@ class LogProducers:
             if file is None:
                 file = self._files[path] = self._storage.open(path, create=True)
                 size = len(self.aborted.between(segment.base_offset, entry.last_offset)) * ENTRY_BYTES
+                # An earlier entry is missing in the file, after a disk error. Appending behind the gap would make the
+                # file look complete.
                 if file.size != size:
                     self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)
                     return True
@@ -115,6 +117,8 @@ class LogProducers:
                 file.append(encode_entries((entry,)))
         except OSError as error:
             _logger.warning("%s: not written: %s", path, error)
+            # Readers in this process use the entry in memory. Others must not pass the transaction, or they would take
+            # its records for committed.
             self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)
         if file is not None and file not in self._unsynced:
             self._unsynced.append(file)
@@ -142,6 +146,7 @@ class LogProducers:
         if self._unsaved_offset != _NEVER:
             with contextlib.suppress(OSError):
                 self.settle_files(segments)
+        # Taken, because an append may add a file while the flush runs in another thread.
         files, self._unsynced = self._unsynced, []
         return files
 
@@ -226,11 +231,13 @@ class LogProducers:
         if self._unsaved_offset != _NEVER:
             with contextlib.suppress(OSError):
                 self.settle_files(segments)
+        # The state at this offset is saved already.
         if self._snapshots and self._snapshots[-1] >= log_end_offset:
             return
         data = snapshot.encode_snapshot(self.states, self._indexed_segments(segments))
         path = self._snapshot_path(log_end_offset)
         try:
+            # Not flushed here, on the path of an append. Its CRC shows after a crash whether it is complete.
             write_atomic(self._storage, path, data, sync=False)
             self._files[path] = file = self._storage.open(path)
             self._unsynced.append(file)
@@ -245,6 +252,8 @@ class LogProducers:
 
     def _prune(self, recovery_point: int) -> None:
         """Keep the newest two that no crash can remove, and the newest four of the others."""
+        # A snapshot beyond the recovery point may describe records that a power cut removes. Of those that no crash can
+        # remove two are kept, in case the newest is damaged.
         durable = [
             offset
             for offset in self._snapshots
@@ -300,9 +309,12 @@ class LogProducers:
             known = self._load_aborted(decoded, segments)
         scanned_bytes = 0
         if not known:  # the snapshot and a .txnindex differ: the log decides
+            # All of the log is read, only for the aborted transactions. The producers come from the snapshot, whose CRC
+            # is right.
             witness = ProducerStates(self._directory)
             scanned_bytes = _scan(segments, segments[0].base_offset, witness, self.aborted)
         scanned_bytes += _scan(segments, start_offset, self.states, self.aborted if known else TransactionIndex())
+        # The log was recovered to a verified end, so all markers in it are readable.
         self.states.settle(wall_now_ms)
         try:
             self.settle_files(segments)
@@ -330,6 +342,7 @@ class LogProducers:
             stem = name.removesuffix(snapshot.SUFFIX)
             if stem == name or not stem.isdecimal():
                 continue
+            # A snapshot below the first segment would have open transactions whose records retention has deleted.
             if first_offset <= int(stem) <= log_end_offset:
                 self._snapshots.append(int(stem))
             else:
@@ -358,10 +371,12 @@ class LogProducers:
         """Load the ``.txnindex`` files as they were at the snapshot; return False if one differs."""
         stems = {segment.base_offset: segment.stem for segment in segments}
         for base_offset, count, crc in decoded.segments:
+            # Retention deleted the segment after the snapshot was taken.
             if base_offset < segments[0].base_offset:
                 continue
             stem = stems.get(base_offset)
             data = (read_whole(self._storage, stem + SUFFIX) if stem is not None else None) or b""
+            # Entries after the snapshot are found again by the scan of the log from there on.
             data = data[: count * ENTRY_BYTES]
             entries = decode_entries(data) if crc32c(data) == crc else None
             if entries is None or len(entries) != count:
@@ -422,6 +437,7 @@ def _scan(segments: Sequence[Segment], start_offset: int, states: ProducerStates
         if end_offset <= start_offset:
             continue
         position, offset = 0, segment.base_offset
+        # The index leads to the batch at the snapshot, so the bytes before it are not read.
         if offset < start_offset:
             position, offset = segment.locate(start_offset, gaps=True)
         for data in segment.windows(position, offset):

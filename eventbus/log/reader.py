@@ -86,6 +86,8 @@ class LogReader:
         retention deleted, and `CorruptRecord` for damage.
         """
         where = TopicPartition(topic, partition)
+        # Published by the owner after its flush. What lies beyond may still be rolled back by a power cut, or be half
+        # written.
         first, stable = self._bounds_of(where)
         if start < first:
             raise self._deleted(where, start, first)
@@ -94,6 +96,7 @@ class LogReader:
         aborted = self._aborted(where, start, end) if leaves_out and start < end else ()
         ranges = AbortedRanges(aborted)
         while offset < end:
+            # Opened again for each segment: the owner may compact or delete segments between two of them.
             with contextlib.closing(self._open(where, offset)) as segment:
                 for data, next_offset in self._read_segment(where, segment, offset, end, max_bytes):
                     offset = next_offset
@@ -163,6 +166,7 @@ class LogReader:
             data = self._read(path) or b""
             _, count, crc = known.get(base_offset, IndexedSegment(base_offset, 0, 0))
             entries = decode_entries(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
+            # The owner may have merged the segment since the snapshot was taken. `_aborted` tries again then.
             if count and crc32c(data[: count * ENTRY_BYTES]) != crc:
                 entries = None
             for number, entry in enumerate(entries or ()):
@@ -205,6 +209,7 @@ class LogReader:
         marker = marker_of(end)
         if marker is None or marker.control_type is not ControlType.ABORT:
             return False
+        # Retention has deleted the beginning of the transaction. The marker alone must do.
         if entry.first_offset < self._bounds_of(where)[0]:
             return True
         first = self._batch_at(where, entry.first_offset)

@@ -39,6 +39,8 @@ def doomed_segments(
     for segment, end_offset in zip(segments, ends, strict=True):
         count = len(reasons)
         is_last = count == len(segments) - 1
+        # Records above the watermark are not acknowledged yet. Deleting them would lose a record that its producer is
+        # about to be told is stored.
         if count == limit or end_offset > high_watermark or (is_last and not segment.size_bytes):
             break
         excess -= segment.size_bytes

@@ -107,6 +107,8 @@ class Segment:
         self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
         self.since_index_bytes = 0
         count = len(self.offset_index)
+        # Saved now and then, so that a restart, or another process that reads the log, need not scan all of the active
+        # segment.
         if not count % _SAVE_ENTRIES or position - self._saved_bytes > _SAVE_BYTES:
             self._saved_bytes = position
             self.save_indexes()
@@ -137,6 +139,7 @@ class Segment:
             self.offset_index.cut(self.file.size)
             self._offset_file.trim()
             last = self.offset_index.last()
+        # Only the last entry is compared. A wrong one before it is found when it is used, see `floor`.
         if not good or (last is not None and not self._agrees(last)):
             self.rebuild_indexes()
 
@@ -150,6 +153,7 @@ class Segment:
         """Rebuild both indexes from the headers in the log."""
         self._indexes_loaded = True
         self.forget_indexes()
+        # Without CRCs, because damage in a record must not keep the others from being found.
         self.scan(0, self.base_offset, check_crcs=False, gaps=True)
 
     def resume(self, below: int) -> tuple[int, int]:
@@ -217,6 +221,8 @@ class Segment:
             if entry is None:
                 break
             base_offset, next_offset, _ = batch_bounds(self.file.pread(entry[1], HEADER_BYTES))
+            # Index files are caches without checksums. One read of a header per search is the price for never trusting
+            # them.
             if next_offset == self.base_offset + entry[0] + 1 and base_offset >= self.base_offset:
                 return entry[1], base_offset
             self.rebuild_indexes()
@@ -232,6 +238,7 @@ class Segment:
             found = skip_to(window, offset, base_offset, gaps=gaps)
             if found.damage:
                 raise Damage(self.path, position + found.position, found.next_offset, found.damage)
+            # The file is longer than its last batch: a torn end, which recovery has not cut off in this process.
             if len(window) < HEADER_BYTES:
                 raise Damage(self.path, position, base_offset, _CUT_OFF)
             position += found.position
@@ -288,6 +295,7 @@ class Segment:
             position, base_offset = 0, self.base_offset
             if entry is not None:
                 position, base_offset = self.locate(self.base_offset + entry[1], gaps=gaps)
+                # A crash may have left an entry of records that recovery has cut off.
                 if not self._has_timestamp(position, entry):
                     self.rebuild_indexes()
                     position, base_offset = 0, self.base_offset
@@ -315,6 +323,8 @@ class Segment:
                 position, base_offset, _WINDOW_BYTES >> 4, _NEVER, one=True, check_crcs=True, gaps=gaps
             )
             for batch in iter_batches(data, verify=False):
+                # The largest timestamp in the header is the first filter: batches that are older as a whole are not
+                # decoded.
                 if batch.header.max_timestamp_ms >= timestamp_ms and not batch.header.is_control:
                     columns = batch.columns()
                     for found, when in zip(columns.offsets, columns.timestamps_ms, strict=True):
@@ -402,6 +412,7 @@ class Segment:
         damage = ""
         while end - position >= HEADER_BYTES:
             base_offset, length, magic, crc, delta, timestamp_ms, count = _SCAN(view, position)
+            # A gap is damage unless compaction may have made it. Offsets that go back are always damage.
             if base_offset != next_offset and not (gaps and base_offset > next_offset):
                 damage = f"offset {base_offset} stands where {next_offset} belongs"
                 break
@@ -409,6 +420,7 @@ class Segment:
             if magic != 2 or length < 49 or delta < 0:
                 damage = f"no batch header (magic {magic}, length {length}, last offset delta {delta})"
                 break
+            # Cut by the window or by the end of the file. `scan` decides which.
             if stop > end:
                 break
             if check_crcs and crc32c(view[position + 21 : stop]) != crc:

@@ -54,6 +54,7 @@ class Snapshot(NamedTuple):
 
 def encode_snapshot(states: ProducerStates, segments: Iterable[IndexedSegment] = ()) -> bytes:
     """Return the bytes of the file. Producers with open transactions are in the order of their transactions."""
+    # `ProducerStates.restore` relies on the order: open transactions by their first offset.
     producers = sorted(states.producers.items(), key=lambda item: (item[1].transaction_start_offset, item[0]))
     kafkas = [_COUNT.pack(len(producers))]
     ours = [_MARK]
@@ -106,6 +107,8 @@ def _decode(data: bytes) -> Snapshot:
         producer.coordinator_epoch = coordinator_epoch
         producer.transaction_start_offset = start
         producer.in_transaction = start >= 0
+    # Kafka's part has no duplicates but the last batch, so retries of earlier batches would be stored twice. The log is
+    # read instead.
     if data[position : position + len(_MARK)] != _MARK:
         raise ValueError("only Kafka's part")
     position += len(_MARK)

@@ -41,12 +41,14 @@ def commit_swap(storage: Storage, cleaned: str, old: Sequence[str]) -> None:
     An `OSError` before the rename leaves everything unchanged; a later `OSError` comes from flushing names.
     """
     target = old[0] if len(old) == 1 else old[0] + SWAP
+    # The commit point: before this rename the old segments are valid, after it the new one.
     storage.rename(cleaned + ".log", target + ".log")
     _move_caches(storage, cleaned, target)
 
 
 def finish_swap(storage: Storage, directory: str, first: str, others: Sequence[str]) -> None:
     """Complete a `commit_swap` of several segments: remove the rest, then rename the cleaned segment. Repeatable."""
+    # The new name must be durable before the first old name goes. Otherwise a power cut could keep only the removals.
     storage.sync_dir(directory)
     for stem in others:
         remove_files(storage, stem)
@@ -103,6 +105,8 @@ def _recover(storage: Storage, directory: str, base_offset: int, names: Sequence
     first = stem_of(directory, base_offset)
     swap = examine_swap(storage, directory, base_offset, names)
     if swap.damage:
+        # The old segments may be gone already, so removing a damaged swap file could remove the only copy. A person
+        # decides.
         raise Damage(f"{first}{SWAP}.log", swap.position, swap.end_offset, swap.damage)
     others = [stem_of(directory, offset) for offset in swap.offsets if base_offset < offset < swap.end_offset]
     finish_swap(storage, directory, first, others)
