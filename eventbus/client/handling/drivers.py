@@ -82,6 +82,7 @@ class HandlerResources:
         is_manual = spec.ack == "manual"
         self.is_at_most_once = spec.delivery == "at-most-once"
         self.commits_by_count = spec.commit_every is not None and not (self.is_at_most_once or is_manual)
+        # In order without manual acknowledgement, at most two fetches are here, which bounds the memory already.
         self.counts_bytes = is_manual or not spec.is_ordered
         self._is_slow_logged = not is_manual
         in_threads = not handler.signature.is_async
@@ -225,6 +226,7 @@ class InOrderDriver(PartitionDriver):
         try:
             is_stored = await commit_now(self, self._shared, commit.next_offset)
         finally:  # the log may have stored a commit whose wait is cancelled
+            # Also after a cancellation, so that `next_commit` is not blocked by a commit without an outcome.
             (self.work.commit_stored if is_stored else self.work.commit_failed)(commit)
         return is_stored
 
@@ -255,6 +257,8 @@ class InOrderDriver(PartitionDriver):
         if not self._shared.is_at_most_once:
             return
         if call is not None and call.is_open:
+            # At most once, the records up to `end` count as called: the thread may have begun them, and calling them
+            # again would break the promise.
             work.cut(call)  # a thread may go on; from here on it begins no record
             first = call.at if call.is_live else call.done
             end = call.at if call.is_resting else call.at + len(self._shared.dispatch.records_at(call))
@@ -351,6 +355,7 @@ async def commit_now(driver: PartitionDriver, shared: HandlerResources, next_off
         try:
             with shared.commits.asked():
                 await shared.consumer.commit({driver.topic_partition: OffsetAndMetadata(next_offset)})
+        # The group decides who owns the partition. Committing again before that can only be refused again.
         except REBALANCED as error:
             logger.debug("handler %r: not committed yet: %s", shared.handler.__name__, error)
             await shared.settled(driver)
@@ -368,5 +373,6 @@ async def commit_now(driver: PartitionDriver, shared: HandlerResources, next_off
         if not driver.closing:
             with shared.timers.move_on_after(pause):
                 await driver.wake.wait()
+        # Records below this offset may not be called before it is stored, so giving up is not an option.
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     return False

@@ -132,6 +132,8 @@ class ExactlyOnce(PartitionDriver):
         policy, work = self._handler.spec.on_error, self.work
         work.fetched(chunk)
         try:
+            # Opened by the first record and not by the assignment: a partition without records needs no transactional
+            # id.
             if self._producer is None:
                 await self._outlast(chunk.offsets[0])
             while not (self.closing or work.error is not None or work.is_idle):
@@ -182,20 +184,27 @@ class ExactlyOnce(PartitionDriver):
         """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
         cause, slow, work = ended.cause, ended.slow, self.work
         if isinstance(cause, REBALANCED):
+            # The records are handled again in a transaction of the new generation, if the partition is still assigned
+            # here.
             work.aborted()
             await self._shared.settled(self)
         elif _was_interrupted(cause):
             self._interruptions += 1
             if self._interruptions > _MOST_INTERRUPTIONS:
                 raise self._never_ends(first, cause, slow) from cause
+            # A fenced producer usually means that the partition went to another member. Taking the id over while the
+            # group rebalances would fence the new owner.
             await self._shared.settled(self)
             if not self.closing:
                 await self._take_over()
             # When one record is slow, those before it are committed, and it has a whole timeout to itself.
             work.aborted(singly=slow is not None)
         elif _is_away(cause):
+            # The outcome is unknown while brokers are away. Taking the id over later decides it, and the committed
+            # offset then tells.
             await self._outlast(first, cause)
             work.aborted()
+        # The log refused something of a slice, too large a record for instance. Singly, the others can be committed.
         elif work.slice_count > 1:
             work.aborted(singly=True)
         elif work.slice_count == 0:  # the offset alone is refused: leaving out a record does not help
@@ -258,10 +267,14 @@ class ExactlyOnce(PartitionDriver):
                 self._bound.calls.transaction = transaction
                 if call is not None:
                     commit = await self._fill(call)
+                # Raising inside the block aborts the transaction. A lost partition must not commit: its new owner may
+                # have fenced this producer already, or be about to.
                 if not isinstance(commit, Commit) or self.abandoned:
                     raise _NothingToCommit
                 # The offsets first: then one flush makes them durable together with what the handler published.
                 await self._write(transaction, commit)
+                # Before the block ends: an output that was refused must abort the transaction and not be missing in a
+                # committed one.
                 await self._check_stored()
                 filled_at = self._shared.timers.current_time()
             self._shared.commits.seconds.add(self._shared.timers.current_time() - filled_at)
@@ -296,6 +309,7 @@ class ExactlyOnce(PartitionDriver):
         async with shared.turn(self):
             with self._joins.calls_of(self._producer):
                 await shared.timeouts.run_in_order(self._bound, self, call)
+        # The transaction is over, so results of its calls mean nothing. `_after` handles the records again.
         if self._interruption is not None:
             return
         self._report(call, call.at)
@@ -317,6 +331,7 @@ class ExactlyOnce(PartitionDriver):
         for at, count, verdict, error, is_clean in sorted(self._failed_records, key=lambda failed: failed.at):
             if isinstance(verdict, WaitHere):
                 self._wait_reason = verdict.reason
+            # In the order of offsets: a verdict applies to a record only after all before it are accounted for.
             work.returned(call, min(at, reached))
             work.raised(call, at, verdict, count=count, now_ms=now_ms, error=error, is_clean=is_clean)
         work.returned(call, reached)
@@ -364,11 +379,14 @@ class ExactlyOnce(PartitionDriver):
     def _failed(self, driver: PartitionDriver, call: Call, failure: Failure) -> bool:
         """A record's handler raised. Return True if the call goes on with the next record."""
         cause = failure.cause
+        # The handler's own send or commit raised because the transaction has ended. That is no failure of the record,
+        # so no policy decides.
         if isinstance(cause, (*TAKEN_OVER, *REBALANCED, TransactionAborted)):
             self._interruption = cause
             return False
         verdict = self._verdict(failure)
         self._failed_records.append(_Failed(failure.at, failure.count, verdict, failure.error, failure.is_clean))
+        # The next record may have the same key. It must not be called before this one is in the retry topic.
         if isinstance(verdict, Move) and self.work.blocks(verdict):
             self.work.cut(call)
         if failure.comes_late and isinstance(verdict, Stop):  # its thread may run for any time

@@ -113,6 +113,7 @@ class FailedCalls:
         chunk, index = call.records, call.indexes[at]
         if not isinstance(raised, Exception):
             check_exit_at(self._handler, chunk.record(index), raised, count)
+        # The call exceeded its timeout and was decided then. What its thread raises now comes too late.
         if (driver, chunk.offsets[index]) in self.abandoned_calls:
             return Resolution.STOPPED
         try:
@@ -136,6 +137,8 @@ class FailedCalls:
                     verdict = None
         except BaseException:
             if outputs and self._handler.spec.timeout is not None:
+                # The timeout cancelled a retry. What earlier tries published is in the log, and the record may not be
+                # committed before that is stored.
                 self._outputs_of_cancelled[_position(chunk, index)] = combined_outcome(list(outputs))
             raise
         if isinstance(error, NotHandled):
@@ -174,6 +177,8 @@ class FailedCalls:
     def timed_out(self, driver: PartitionDriver, call: Call, count: int, seconds: float) -> bool:
         """Fail ``count`` records whose call took too long. Return True to continue after them."""
         late: list[Failure] | None = None
+        # The thread still runs. Its verdict waits until the thread has ended, because results of earlier records of the
+        # call come with it.
         if not self._handler.signature.is_async:
             late = self.abandoned_calls[driver, call.offset(call.at)] = []
         continues = self._timed_out(driver, call, CallTimedOut(seconds), count, late)
@@ -239,6 +244,7 @@ class FailedCalls:
         wrapped = handler_error(self._handler, record, error, count)
         failure = Failure(at, count, wrapped, error, is_clean, verdict, late is not None)
         comes_again = isinstance(verdict, Again) or (isinstance(verdict, Move) and verdict.kind == "retry")
+        # A record that is retried later has not failed for good, so nobody is notified of it.
         if not comes_again:
             self.on_ended(record, error)
         continues = self._on_failure(driver, call, failure)
@@ -271,6 +277,7 @@ class FailedCalls:
         if on_error == "skip":
             log_skipped(failure.error)
             return True
+        # The thread is still in the call, which must not be closed under it.
         if not failure.comes_late:
             driver.work.raised(call, failure.at, Stop(), count=failure.count, error=failure.error)
         driver.stop(failure.error)

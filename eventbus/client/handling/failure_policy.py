@@ -183,6 +183,7 @@ class RunningPolicy:
         described = await self._backend.describe_topics(own)
         for topic in described:
             count = len(topic.partitions)
+            # Each source partition needs a retry partition of the same number, so that both have the same owner.
             if topic.name == recovery.retry_topic and count < width:
                 await self._backend.add_partitions(topic.name, width)
                 count = width
@@ -241,6 +242,8 @@ class RunningPolicy:
         wait = Wait("the log has not answered where it begins", self._backend.timers.current_time())
         self.waits = dict.fromkeys(ours, wait)
         try:
+            # Blocks the assignment on purpose: a record that was read before its waiting predecessor is known would
+            # overtake it.
             while partitions:
                 try:
                     if sources:
@@ -283,6 +286,8 @@ class RunningPolicy:
         for partition in held.intersection(ends):
             waiting = self.waiting[partition.partition] = self.recovery.waiting(partition.partition)
             self.moves.watch(partition, waiting)
+            # Entries up to this offset were written before the assignment. Only when all are read is it known which
+            # keys wait.
             self._loading[partition.partition] = ends[partition]
 
     def gone(self, partition: TopicPartition) -> None:
@@ -381,6 +386,8 @@ class RunningPolicy:
             await self._widen()  # its topic has got partitions since the start
         count = self.partitions[self.recovery.retry_topic or ""]
         number = driver.topic_partition.partition % count
+        # Records that this driver moved while another member had the retry partition block their keys too. They must be
+        # read back before later records of those keys are called.
         if driver.has_moves and not await self._moves_read_back(driver, number):
             return False
         while number not in self.waiting or number in self._loading:

@@ -110,6 +110,7 @@ class Moves:
             writer = self._writers[driver.topic_partition] = _Writer()
         if driver.abandoned:
             return
+        # First, because the same records must not be sent again before it is known whether they were stored.
         if writer.unsure is not None:
             await self._settle(driver, writer)
         moving = self._moving(driver, commit)
@@ -138,6 +139,8 @@ class Moves:
 
     async def _write(self, driver: PartitionDriver, writer: _Writer, moving: Moving) -> None:
         self._count += 1
+        # Stored with the offset. After a lost response, the committed offset has this token if and only if the
+        # transaction was committed.
         token = f"{self._owner}-{self._count}"
         try:
             if writer.producer is None:
@@ -163,6 +166,7 @@ class Moves:
         token, moving = writer.unsure
         await self._let_go(writer)
         writer.producer = self._open_producer(driver.topic_partition)
+        # InitProducerId completes or aborts the open transaction, so the offset read below is final.
         await writer.producer.init()
         committed = (await self._consumer.committed([driver.topic_partition])).get(driver.topic_partition)
         writer.unsure = None
@@ -191,6 +195,7 @@ class Moves:
         """Release a partition that is no longer assigned to this member."""
         writer = self._writers.pop(topic_partition, None)
         if writer is not None and writer.producer is not None:
+            # Closed later, by the task that commits: this is called from a rebalance, which must not wait.
             self._left.append(writer.producer)
 
     async def _close_left(self) -> None:

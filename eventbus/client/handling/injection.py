@@ -129,6 +129,7 @@ class _Plan:
                 f"{where}: Depends({call!r}): give the function itself, without parentheses: Depends(open_database)"
             )
         call = self._overrides.get(call, call)
+        # As in FastAPI, a dependency that is needed twice in a call is opened once.
         if mark.use_cache and call in self._numbers:
             return self._numbers[call]
         if call in self._open:
@@ -241,12 +242,14 @@ def _written(
         call = f"__{number}({_passed(step.arguments, names)})"
         if step.opening.endswith("with "):
             lines.append(f"{indent}{step.opening}{call} as __value{number}:")
+            # Each context is nested in the one before it, so they are closed in reverse order, also after an error.
             indent += "    "
         else:
             lines.append(f"{indent}__value{number} = {step.opening}{call}")
     parameters = inspect.signature(function).parameters
     own: dict[str, int | Role] = {name: role for role, name in names.items() if name in parameters}
     lines += [indent + line for line in _calling(function, f"__handler({_passed({**own, **plan.given}, names)})")]
+    # Generated once per handler. A loop over the steps would cost several microseconds in each call.
     exec(compile("\n".join(lines), f"<dependencies of {name_of(function)}>", "exec"), known)
     return known["__call"]
 

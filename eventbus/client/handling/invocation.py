@@ -102,7 +102,10 @@ class Threads:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function in one of ``most`` threads. A cancelled task waits for its thread, or until `abandon`."""
         async with self._turns:
+            # Shielded: a cancelled task would otherwise leave its thread at once, and a new call could run beside the
+            # old one.
             with anyio.CancelScope(shield=True) as scope:
+                # Registered before the thread starts, so that `abandon` finds the call whatever it is doing.
                 self._running[scope] = None
 
                 def work() -> T:
@@ -346,6 +349,7 @@ class Invoker:
         timeout = self._handler.spec.timeout
         began = time.monotonic() if timeout is not None else 0.0
         result = call(*arguments)
+        # A call that returns after its time counts as failed, as if it had been cancelled.
         if timeout is not None and time.monotonic() - began > timeout:
             raise CallTimedOut(timeout)
         if self._handler.producer is not None and isinstance(result, GeneratorType):

@@ -103,11 +103,14 @@ class OffsetCommits:
                 moved_at = self._timers.current_time()
             self._expected.clear()
             if self._failures:
+                # With a growing pause: a thousand handlers that commit again at once would keep a coordinator that
+                # restarts busy.
                 await self._timers.sleep(min(self._interval_seconds * 2**self._failures, _LONGEST_PAUSE_SECONDS))
             else:
                 # Where nothing has finished for long, a little longer does not matter.
                 quiet_seconds = min(self._timers.current_time() - moved_at, 10 * _LONGEST_QUIET_SECONDS)
                 await self._due.wait(max(self._interval_seconds, quiet_seconds / 10), self._timers)
+            # Cleared before the attempt, so that a request that arrives during it is not lost.
             self._due.clear()
             await self.attempt()
             if self.last_commit_at is not None:
@@ -152,6 +155,8 @@ class OffsetCommits:
             plain: dict[PartitionDriver, Commit] = {}
             moving: dict[PartitionDriver, Commit | None] = dict.fromkeys(unsure)
             for driver in drivers:
+                # At most once, the driver itself commits before it calls. A commit from here could cover records that
+                # it has not called.
                 if driver not in moving and not (self._is_ahead and driver.work.commits_ahead):
                     commit = driver.work.next_commit()
                     if isinstance(commit, Commit):
@@ -183,6 +188,7 @@ class OffsetCommits:
                 await moves.commit(driver, commit)
             except EventBusError as error:
                 errors.append(error)
+                # A caller of `ack_now` waits for this commit and gets its error.
                 driver.was_committed(driver.work.finished, error)
                 if is_final(error) and not isinstance(error, REBALANCED) and not driver.closing:
                     self._stop(driver, error)
@@ -214,6 +220,8 @@ class OffsetCommits:
                 await self._consumer.commit(offsets)
             except BaseException as error:
                 for driver, commit in commits.items():
+                    # Whatever the outcome, the next commit covers these records too, and committing an offset twice is
+                    # harmless.
                     driver.work.commit_failed(commit)
                     if isinstance(error, EventBusError):
                         driver.was_committed(commit.next_offset, error)

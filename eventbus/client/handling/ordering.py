@@ -118,6 +118,7 @@ class Ordering:
         keys, count, hash_of = fetch.records.keys, self._key_queues, mmh3.hash
         for index in indexes:
             key = keys[index]
+            # Keys are hashed into a bounded number of queues. Keys that share a queue only wait for each other.
             number = _UNORDERED if key is None else hash_of(key, 0, False) % count
             group = groups.get(number)
             if group is None:
@@ -133,6 +134,7 @@ class Ordering:
         queue = self._queues.get(number)
         if queue is None:
             queue = self._queues[number] = Queue(number)
+        # A run has records of a single fetch, so that a call can refer to the fetch's columns instead of copying them.
         queue.runs.append(_Run(fetch, indexes, False))
         self.count += len(indexes)
         self._make_ready(queue)
@@ -180,6 +182,8 @@ class Ordering:
         if queue.runs:
             if not queue.is_ready:
                 self._make_ready(queue)
+        # An empty queue is removed, so that a partition has only as many queues as it has waiting keys. Queue 0 is used
+        # by ordered partitions all the time.
         elif queue.number > 0:
             self._queues.pop(queue.number, None)
 

@@ -211,6 +211,7 @@ class PartitionDriver:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the partition is woken, or the condition has become true of ``work``."""
         self.wake.clear()
+        # Checked after `clear`: what became true before it set the event, and would be lost.
         if condition():
             return
         self.awaited = condition
@@ -221,6 +222,8 @@ class PartitionDriver:
 
     def progressed(self) -> None:
         """Records are finished, or are not called after all."""
+        # The condition is checked here, by the one who makes progress, because waking a task for each record would cost
+        # more than the record.
         if self.awaited is not None and (self.outputs or self.awaited()):
             self.wake.set()
         if self.work.policy.commit_every is not None and self.work.wants_commit:
@@ -256,6 +259,7 @@ class PartitionDriver:
     def settle(self) -> None:
         """Process the outcomes of outputs in order; stop at a refused output unless ``on_error`` skips it."""
         outputs = self.outputs
+        # In order, because the first refused output decides where the partition stops.
         while outputs and outputs[0][1].done():
             offset, output = outputs.popleft()
             error = output.exception()
@@ -287,6 +291,7 @@ class PartitionDriver:
 
     def acknowledge(self, offset: int) -> None:
         """The user reports that a record is finished. From any thread; another one waits for the event loop."""
+        # `PartitionWork` has no lock. All its events come from the event loop's thread.
         if get_ident() != self._thread:
             self._loop.call_from_thread(partial(self.acknowledge, offset))
             return
@@ -307,6 +312,7 @@ class PartitionDriver:
         if self.abandoned:
             raise self._gone()
         waiter = CommitWaiter(offset + 1)
+        # Added before the commit is requested, which may be stored before this task runs again.
         self.waiters.append(waiter)
         self.on_commit_due()
         try:
@@ -343,9 +349,11 @@ class PartitionDriver:
     def close(self, *, abandon: bool = False) -> None:
         """Begin no further record. With ``abandon`` nothing of the partition may be committed any more."""
         self.closing = True
+        # Not begun and not committed: the next owner reads them.
         self.chunks.clear()
         (self.work.lost if abandon else self.work.revoked)()
         self.wake.set()
+        # No commit follows that could end these waits.
         if abandon and self.waiters:
             self.was_committed(sys.maxsize, self._gone())
 

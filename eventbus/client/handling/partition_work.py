@@ -121,6 +121,8 @@ class PartitionWork:
         self._is_at_most_once = policy.delivery == "at-most-once"
         self._may_wait = policy.retry_order == policy.order == "partition"
         """It waits as a whole while an earlier record waits for a later try."""
+        # The common case, at least once and in order without manual acknowledgement, never needs a queue: one call at a
+        # time takes the records as they arrived.
         is_in_order = policy.order == "partition" and policy.delivery == "at-least-once"
         self._needs_no_queue = is_in_order and policy.max_unfinished == sys.maxsize
         self._blocked = None if policy.retry_order == "none" else blocked_keys
@@ -160,6 +162,8 @@ class PartitionWork:
     def _look(self) -> None:
         """Take up how far the open calls have got since the last report."""
         if not self._is_exactly_once:
+            # An open call only moves its own position, because a report per record would cost as much as an empty call.
+            # The state is brought up to date when somebody reads it.
             for call in tuple(self._calls):
                 if call.is_live and call.at > call.done:
                     self.returned(call, call.at)
@@ -188,6 +192,8 @@ class PartitionWork:
     def is_paused(self) -> bool:
         """True if enough records are here: a fetch whose records are being called, and the next fetch."""
         arrived = self._progress.arrived
+        # One fetch in use and one in reserve: the next fetch is requested while records of the reserve are still there,
+        # so the handler never waits for the network.
         whole = len(arrived) - (1 if arrived and arrived[0].end else 0)
         is_large = self._progress.size_bytes >= self.policy.max_bytes
         is_full = whole >= 2 or (is_large and self.unfinished >= self.policy.least_unfinished)
@@ -204,6 +210,8 @@ class PartitionWork:
             if now_ms < self.waits_until_ms:
                 return None
             self.waits_until_ms = None
+        # Records after a forwarded one must not be called before it is stored: a crash would lose its place, and its
+        # retry would come after them.
         if (self._progress.forwards and self.waits_for_commit) or (self._may_wait and self._blocked):
             return None
         if self._needs_no_queue and self._progress.arrived and not (self._calls or self._queues.ready or self._blocked):
@@ -213,8 +221,10 @@ class PartitionWork:
             if not self._queues.ready:
                 continue  # what was put into queues stands after a call that is open, or was done before
             is_blocked = bool(self._blocked)
+            # Read once per call: `_most` depends on what is finished, which a call of ours cannot change.
             most = most or self._most(is_blocked)
             if workers:
+                # A fair part, or the first worker would take all records and the others would have none.
                 most = min(most, max(self._queues.count // workers, 1))
             queue, fetch, indexes = self._queues.take(most)
             if self.tries:
@@ -290,6 +300,7 @@ class PartitionWork:
         else:
             fetch.mark(indexes, RUNNING)
         opens_transaction = False
+        # The first call of a slice opens its transaction. A slice of which nothing is called needs none.
         if self._slice is not None:
             opens_transaction, self._slice.has_call = not self._slice.has_call, True
         call = Call(fetch, indexes, queue, parts, opens_transaction)
@@ -313,6 +324,7 @@ class PartitionWork:
     def _fill_queues(self) -> bool:
         """Put records that arrived into queues, as many as may be begun. False: none may be begun now."""
         arrived = self._progress.arrived
+        # A lost partition at most once still handles what it has committed: the next owner begins after those records.
         is_ended = self.mode is not Mode.OPEN and not (self._is_at_most_once and self.mode is Mode.LOST)
         if not arrived or is_ended or (self._calls and self.policy.order == "partition"):
             return False
@@ -321,6 +333,7 @@ class PartitionWork:
         if self._is_exactly_once:
             return self._slice is None and self._commit is None and self._open_slice(fetch)
         if self._is_at_most_once:
+            # At most once, only committed records may be called.
             count = bisect_left(offsets, self.committed) - fetch.end
         else:
             count = self._room_for(left) if self.policy.max_unfinished < sys.maxsize else left
@@ -349,6 +362,7 @@ class PartitionWork:
                 return indexes
             waiting = indexes
         for index in waiting:
+            # Without a record to send: the entry is built at the commit.
             self._progress.forward(fetch, index, None, blocks=True)
         self._progress.advance()
         return fetch.in_state(list(indexes))
@@ -361,6 +375,7 @@ class PartitionWork:
         if upto > done:
             call.done = upto
             indexes = call.indexes[done:upto] if done or upto < len(call.indexes) else call.indexes
+            # HANDLED and not DONE: the record is finished when its outputs are stored or it is acknowledged.
             is_open = outputs is not None or self.policy.manual_ack
             call.fetch.mark_running(indexes, HANDLED if is_open else DONE)
             if outputs is not None and not self.policy.manual_ack:
@@ -392,6 +407,7 @@ class PartitionWork:
         """
         if not call.is_open:
             return False
+        # The records before the failed one have returned. They count even if the verdict stops the partition.
         if at > call.done:
             self.returned(call, min(at, call.at))
         indexes = call.indexes[at : at + count]
@@ -415,6 +431,7 @@ class PartitionWork:
     def _decide(self, fetch: Fetch, indexes: Sequence[int], verdict: Move | Skip) -> None:
         for index in indexes:
             self.tries.pop(fetch.records.offsets[index], None)
+            # The user acknowledged the record before its call raised. Moving it too would handle it twice.
             if fetch.states[index] != RUNNING:
                 continue  # it is acknowledged
             if isinstance(verdict, Move):
@@ -429,6 +446,8 @@ class PartitionWork:
     def _cut_for(self, call: Call, verdict: Move, is_last: bool) -> None:
         """The next record may have to wait for the one that moves: calls that may hold such a record end."""
         if self.blocks(verdict):
+            # With order by key, all records of the key are in the queue of this call. Otherwise any open call may hold
+            # a record that must wait now.
             is_alone = call.queue.is_serial and self.policy.retry_order == "key"  # all records of its key are in there
             for one in (call,) if is_alone else self._calls:
                 self.cut(one)
@@ -495,6 +514,7 @@ class PartitionWork:
         All that ends a call ends it here, and ``end`` ends the loop over it too. If that loop went on, the partition
         would call records that it has given back, maybe before a commit that has to come first.
         """
+        # First, because the loop over the call may run in a thread: it must not begin another record of it.
         call.is_open = False
         call.end = 0
         self._calls.discard(call)
@@ -503,6 +523,7 @@ class PartitionWork:
             call.fetch.mark(left, PENDING)
             if self._slice is not None and self._slice.is_ended:
                 left = ()
+            # The partition is closing. Records beyond the limit belong to the next owner.
             elif self._limit < sys.maxsize:
                 left = [index for index in left if call.records.offsets[index] < self._limit]
             if left:
@@ -523,6 +544,8 @@ class PartitionWork:
 
     def cut(self, call: Call) -> None:
         """Let the call begin no further record."""
+        # A thread may begin another record while `end` is lowered. Repeating until the count stays the same finds that
+        # record, without a lock.
         begun = -1
         while begun != _begun(call):  # a thread may begin another record in between
             begun = _begun(call)
@@ -540,6 +563,7 @@ class PartitionWork:
         if error is None:
             self._progress.stored(outputs)
         else:
+            # Its records stay HANDLED, so nothing from the first of them on is ever committed.
             self._progress.outputs.pop(outputs, None)
             self.stop(error)
 
@@ -574,6 +598,8 @@ class PartitionWork:
 
     def next_commit(self) -> Commit | Abort | None:
         """Return what can be committed now; its outcome has to be reported before the next one."""
+        # One commit at a time: two in flight may be stored in either order, and the older one would take the offset
+        # back.
         if self._commit is not None or self.mode is Mode.LOST:
             return None
         if self._calls:
@@ -585,6 +611,7 @@ class PartitionWork:
         elif (progress := self._progress).finished > progress.committed:
             self._commit = Commit(progress.finished, progress.finished_forwards() if progress.forwards else ())
         if self._commit is not None:
+            # Counted when it begins, so that records finished during the commit count for the next one.
             self._counted_at = self._progress.finished_count
         return self._commit
 
@@ -597,6 +624,7 @@ class PartitionWork:
             self._progress.committed = commit.next_offset
             return
         self._progress.commit(commit.next_offset, commit.forwards)
+        # The commit was in flight when the partition was lost. Now it is known which records the next owner skips.
         if self.mode is Mode.LOST:
             self._keep_committed()
         if self._slice is not None and not self._slice.must_abort:
@@ -613,6 +641,7 @@ class PartitionWork:
 
     def _commit_ahead(self) -> Commit | None:
         """At most once: commit the records that are called next."""
+        # The next commit would also cover the records that are in flight now, and a crash would lose more than a slice.
         if self.has_calls or self.has_outputs:
             return None
         if not self._progress.arrived:
@@ -646,6 +675,7 @@ class PartitionWork:
         if start >= len(offsets):
             return False
         end = min(start + self.policy.slice_records, len(offsets))
+        # A slice failed and no record was to blame. One record per transaction finds the one at fault.
         if offsets[start] < self._singly_below:
             end = start + 1
         if self._taken_back is not None:
@@ -724,6 +754,7 @@ class PartitionWork:
             first = offsets[indexes[0]]
             self.tries[first] = self.tries.get(first, 0) + 1
             if len(indexes) > 1:
+                # The batch is retried record by record.
                 self._singly_below = offsets[indexes[-1]] + 1
         self._close(call)
 
@@ -743,6 +774,7 @@ class PartitionWork:
             self._taken_back = _TakenBack(offset, offset, verdict, error)
         for call in list(self._calls):
             self._close(call)
+        # What the slice had in queues is handled again with the next slice, in the same order.
         self._queues.keep_below(-1)
         if singly:
             self._singly_below = piece.fetch.records.offsets[piece.end - 1] + 1
@@ -785,9 +817,11 @@ class PartitionWork:
     def _drain(self, mode: Mode) -> None:
         self.mode = mode
         self._progress.arrived.clear()
+        # Finishing records below the highest one begun lets the commit cover more, so fewer records are handled twice.
         fills_gaps = mode is Mode.DRAINING and self.policy.order != "partition"
         for call in self._calls:  # first: then no thread begins a record that the limit does not count
             self.cut(call)
+        # A record that waits may do so for hours, and the group waits for this partition.
         waits = self.waits_until_ms is not None or self.waits_as_a_whole
         self.begin_none_from(self._begun_below() if fills_gaps and not waits else -1)
 

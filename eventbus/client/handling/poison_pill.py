@@ -46,6 +46,7 @@ class _Doubt:
         """The committed offset that holds the mark; -1 if it has none any more."""
         mark = "" if committed is None else committed.metadata
         found = _TRY.fullmatch(mark)
+        # A mark that is still there means that its owner did not end in order: an orderly end clears it.
         self.left = _RECORDS_IN_DOUBT if found is not None or mark == _BEGUN else 0
         """The number of records still to be handled singly."""
         self.crashes: dict[str, int] = {} if found is None else {found[2]: int(found[1])}
@@ -93,6 +94,7 @@ class CrashMarks:
         if verdict is None:
             return True
         driver.chunks.popleft()
+        # The record has killed too many processes. It is finished without being called.
         if isinstance(verdict, (Move, Skip)):
             driver.work.not_called(one, verdict)
         await self._all_committed(driver)
@@ -136,6 +138,8 @@ class CrashMarks:
                 await self._commits.attempt()
             if not await self._retries.sleep(driver, _LOOK_SECONDS):
                 return False
+        # One record in doubt at a time in the whole handler. If two were in flight when the process dies, neither could
+        # be blamed.
         self._turn = driver, offset
         return True
 
@@ -173,6 +177,7 @@ class CrashMarks:
                 return verdict
             driver.stop(HandlerError(f"handler {self._handler.__name__!r}: {where}: {error}"))
             return verdict
+        # Committed before the call: after a crash this mark is the only witness of which record was in flight.
         await self._write(driver.topic_partition, at, f"eb-try {crashes + 1} {where}")
         doubt.at = at
         return None

@@ -67,6 +67,7 @@ class Progress:
 
     def _skip(self, fetch: Fetch) -> None:
         stop = bisect_left(fetch.records.offsets, self.skip_below)
+        # A transaction of the previous owner was committed after all. Its records must not be called again.
         fetch.mark(range(fetch.first, max(fetch.first, stop)), DONE)
 
     def take(self, fetch: Fetch, end: int) -> None:
@@ -87,8 +88,10 @@ class Progress:
         while fetches:
             fetch = fetches[0]
             states, first = fetch.states, fetch.first
+            # The usual case of a record that is not finished, before the search below.
             if first < len(states) and states[first] < FORWARDED:
                 return
+            # A regular expression over the bytes of the states finds the end of the finished run at the speed of C.
             match = _FINISHED.match(states, first)
             stop = first if match is None else match.end()
             self.finished_count += max(min(stop, fetch.end) - first, 0)
@@ -98,6 +101,7 @@ class Progress:
                     self.finished = max(self.finished, fetch.records.offsets[stop - 1] + 1)
                 return
             self.finished = max(self.finished, fetch.records.next_offset)
+            # An aborted transaction brings these records back, so they are kept until it is committed.
             if self._keeps_uncommitted and len(states) and self.committed < fetch.records.next_offset:
                 return
             fetches.popleft()
@@ -127,6 +131,8 @@ class Progress:
                 if fetch.records.offsets[index] != offset:
                     return  # it was acknowledged before
                 state = fetch.states[index]
+                # An acknowledgement of a record that the handler never got is a bug of the program, and must not skip
+                # the record.
                 if state in (RUNNING, HANDLED) or (state == PENDING and offset in called_before):
                     fetch.states[index] = DONE
                     self.advance()
@@ -174,6 +180,7 @@ class Progress:
             if offsets[index] < self.skip_below:
                 continue
             forward = self._forget_forward(offsets[index])
+            # The retry that blocked the key was part of the aborted transaction.
             if forward is not None and forward.blocks and self._blocked is not None:
                 self._blocked.unblock(fetch.records, index)
             fetch.states[index] = PENDING

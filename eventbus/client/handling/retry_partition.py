@@ -67,6 +67,8 @@ class RetryPartitionDriver(PartitionDriver):
         await self._failure_policy.read(self.topic_partition, self)  # the next fetch may take its time
         self._change()
         self._failure_policy.report_depth()
+        # Entries wait in memory, so reading stops when their limit is reached. While loading it must go on: an entry
+        # may be finished by a later record.
         while not (waiting.has_room or self._is_loading or self._stops):
             await self._changes()
 
@@ -90,6 +92,7 @@ class RetryPartitionDriver(PartitionDriver):
         self._scope.cancel()
         for one in list(self._at_work):
             one.scope.cancel()
+        # The entries go back to the waiting ones in `_call`. Leaving before that would lose them for this member.
         with anyio.CancelScope(shield=True):
             while self._is_firing or self._at_work:
                 await self._changes()
@@ -116,6 +119,8 @@ class RetryPartitionDriver(PartitionDriver):
     async def _fire(self) -> None:
         try:
             with self._scope:
+                # A record that marks an entry as finished may come after it. Firing before the end is read would call a
+                # finished entry again.
                 while self._is_loading and not self._stops:
                     self._failure_policy.on_change(self._change)
                     await self._changes()
@@ -142,6 +147,8 @@ class RetryPartitionDriver(PartitionDriver):
         if not await self._failure_policy.retries.wait_for_circuit(self):
             return
         marks = self._failure_policy.crash_marks
+        # The last owner died. Its entries are called one by one, each with its outcome committed, until the one at
+        # fault is found.
         if marks is not None and await marks.is_in_doubt(self):
             await self._one_in_doubt(marks)
             return

@@ -73,6 +73,8 @@ class Handovers:
         self.moves["assigned"] += len(partitions)
         if self._handler.spec.exactly_once or self._handler.spec.retry is not None:
             for partition in partitions:
+                # Before the committed offset is read, which the log does not return while a transaction may change it
+                # (KIP-447).
                 await self._end_what_is_open(partition)
         await self._on_assigned(partitions)
         self._on_progress()
@@ -112,6 +114,7 @@ class Handovers:
         try:
             for driver in drivers:
                 driver.close()
+            # The group waits for this callback, so the budget is part of the rebalance timeout of all members.
             await self._let_end(drivers)
             if not self._handler.spec.exactly_once:
                 await self._settle_and_commit(drivers)
@@ -145,6 +148,8 @@ class Handovers:
             for driver in late:
                 await driver.ended.wait()
         for driver in late:
+            # A thread may still run the call. From here its result is ignored, and a new driver of the partition waits
+            # for it.
             driver.cut_off()
 
     async def _settle_and_commit(self, drivers: Collection[PartitionDriver]) -> None:
@@ -180,6 +185,7 @@ class Handovers:
 
     def _forget(self, driver: PartitionDriver) -> None:
         log_lost(self._handler, driver)
+        # Already revoked: a commit that is still in flight must not be retried by a member without the partition.
         driver.close(abandon=True)
         if self._drivers.get(driver.topic_partition) is driver:
             del self._drivers[driver.topic_partition]
@@ -242,6 +248,7 @@ class Handovers:
                 await self._commits.commit()
                 return
             except RebalanceInProgress:
+                # Only to receive the assignment. New records are not begun any more.
                 self._consumer.pause(self._consumer.assignment())
                 try:
                     await self._consumer.fetch(_POLL_MS)

@@ -118,6 +118,8 @@ class Runner:
         self._timers = timers = backend.timers
         recovery = recovery_of(handler, group, config)
         self._consumer = consumer = backend.consumer(config)
+        # A third of max.poll.interval.ms: the finish, the commit and the next poll must all fit into it, or the group
+        # removes the member in the middle of its revocation.
         self._drain_seconds = min(handler.spec.drain_timeout_ms, config.max_poll_interval_ms // 3) / 1000
         self._flush = flush
         self._open_producer = open_producer
@@ -169,6 +171,7 @@ class Runner:
             if failure_policy is not None:
                 failure_policy.check_apart({one.handler.__name__: one.failure_policy for one in others})
                 await failure_policy.prepare()
+                # Read by the same consumer, so that a partition and its retry partition always have the same owner.
                 topics += failure_policy.topics
             if self._places is not None:
                 await self._places.start()
@@ -380,6 +383,8 @@ class Runner:
             if self.failure_policy is not None:
                 await self.failure_policy.polled(self.drivers)
             self._handovers.polled()
+            # A caller of `is_idle` saw a rebalance or an open end. Only this fetch can change that, so it wakes the
+            # caller.
             if self._is_watched:
                 self._is_watched = False
                 self._on_progress()
@@ -395,6 +400,7 @@ class Runner:
         failed.__cause__ = error
         if self.handler.spec.on_error == "crash":
             raise failed
+        # Nothing can be read at all. Polling again would raise the same error forever.
         if partition is None or error.fatal:
             self._end_alone(failed)
             return False
@@ -409,6 +415,7 @@ class Runner:
             "%s. %s is stopped, even with on_error='skip': records would be lost. Other partitions are read on",
             failed, partition,
         )  # fmt: skip
+        # Paused, or each fetch would meet the damage again.
         self._consumer.pause([partition])
         driver = self.drivers.get(partition)
         if driver is None:
