@@ -79,6 +79,8 @@ class Accumulator:
         if builder is None:
             builder = self._open()
         limit_bytes = self._limit_bytes
+        # One test for all rare cases, so that the hot path has a single branch. The size of a record with headers is
+        # computed exactly.
         if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
             builder = self._open_for(key, value, headers)
         index = builder.append(key, value, headers, timestamp_ms)
@@ -104,6 +106,8 @@ class Accumulator:
     async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
         """Store one record and wait for its ack. The path of a single awaited publish."""
         producer = self._producer
+        # Records that were sent without waiting are in an open batch. Storing this one directly would put it before
+        # them.
         if producer.lingers or self._builder is not None:
             return await self._send_in_batch(key, value, headers, timestamp_ms)
         # There is nothing to batch with: append directly, without a handle.
@@ -113,6 +117,7 @@ class Accumulator:
             producer.check_size(topic_partition, key, value, headers)
         try:
             identity = producer.identity
+            # Another object means another epoch or another transaction, in which sequences start at 0.
             if self._identity is not identity:
                 identity = self._identify()
             producer_id, epoch, transactional = identity
@@ -127,6 +132,8 @@ class Accumulator:
         except EventBusError as error:
             producer.not_stored(error)
             raise
+        # Only after the append has succeeded. A refused batch must not leave a gap, or the log would refuse all later
+        # batches.
         if sequence >= 0:
             self._sequence = sequence + 1 if sequence < MAX_SEQUENCE else 0
         self.last_offset = offset = info[0]
@@ -244,4 +251,5 @@ class Accumulator:
 
     def forget(self) -> None:
         """Start over, because the topic was deleted and created again."""
+        # The new topic has seen no batch of this producer, so it expects sequence 0.
         self._identity = None

@@ -90,6 +90,7 @@ class BatchDelivery:
 
     def offset_at(self, index: int) -> int:
         """Return the offset of a stored record."""
+        # Refused records have no offset, so later records of the batch are stored that much earlier.
         before = 0 if self.failures is None else sum(failed < index for failed in self.failures)
         return self.base_offset + index - before
 
@@ -102,6 +103,7 @@ class BatchDelivery:
         self.done = True
         if self._event is not None:
             self._event.set()
+        # Taken first, because a callback may register another one on this batch.
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             self._call(callback)
@@ -124,6 +126,7 @@ class BatchDelivery:
     async def wait(self) -> None:
         """Return when the outcome is known. Raises ConfigError in an event loop that cannot wait for it."""
         if not self.done:
+            # An event of another loop would never wake this task.
             if self._home is not None and self._home is not this_loop():
                 raise ConfigError(
                     f"a record for {self.topic}-{self.partition} was awaited in another event loop than it was sent "

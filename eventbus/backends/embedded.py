@@ -140,6 +140,7 @@ class EmbeddedBackend:
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         for topic_partition, when in at.items():
             found[topic_partition] = broker.list_offsets(topic_partition, when, isolation)
+            # A search by time may read an index from the disk. Other tasks run between two partitions.
             await anyio.lowlevel.checkpoint()
         return found
 
@@ -171,6 +172,7 @@ class EmbeddedBackend:
 
     async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
         engine = self.engine
+        # Names may be instance ids or member ids, as in Kafka's own tool.
         (description,) = engine.groups.describe([group])
         names = {one.group_instance_id or one.member_id: one for one in description.members}
         names |= {one.member_id: one for one in description.members}

@@ -122,6 +122,7 @@ class EmbeddedConsumer(Reading):
                 self._drop(topic_partition)
                 if self._member is not None:
                     self._member.forget(topic_partition)
+        # The group decides who reads what. This member only reports its topics.
         if self._member is not None:
             self._member.subscribe(self._topics | self._subscribed())
             self._member.topics_changed()
@@ -144,6 +145,7 @@ class EmbeddedConsumer(Reading):
             return  # already done, by a poll that was cancelled before it was complete
         self._held[topic_partition] = self._engine.broker.topic_id(topic_partition.topic)
         self._unplaced[topic_partition] = None
+        # Registered before the position is known. An append in between only causes one fetch too many.
         self._engine.listen(topic_partition, self._on_advance)
 
     def _drop(self, topic_partition: TopicPartition) -> None:
@@ -209,6 +211,7 @@ class EmbeddedConsumer(Reading):
         if not self._passed:
             return {}
         in_hand = {TopicPartition(records.topic, records.partition) for records, _ in self._in_hand}
+        # Offsets of a partition with records in hand are reported after those records were returned.
         ready = self._passed - in_hand
         self._passed &= in_hand
         return {partition: self._positions[partition] for partition in ready}

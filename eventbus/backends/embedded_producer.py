@@ -133,6 +133,7 @@ class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
         Raises InvalidTxnState outside a transaction, UnknownTopicOrPartition if the topic was deleted or created again.
         """
         topic_partition = accumulator.topic_partition
+        # The record was sent to the old topic of this name. Storing it in the new one would surprise its sender.
         if self._accumulators.get(topic_partition) is not accumulator:
             raise UnknownTopicOrPartition(
                 f"topic {topic_partition.topic!r} was deleted after the record was given to the producer: send it again"
@@ -142,6 +143,7 @@ class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
                 refuse_closed()
             return self.transactions.include(accumulator)
         if self.identity is _NOT_IDENTIFIED:
+            # As in Kafka, idempotence needs acks=all: without it, the producer would not retry what may have been lost.
             if not self.config.enable_idempotence or self.config.acks != -1:
                 self.identity = Identity(-1, -1, False)
             else:
@@ -211,7 +213,9 @@ class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
         if self.waits:
             self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, size_bytes))
             return
+        # acks=0 promises nothing about the record, so there is no offset to return either.
         delivery.resolve(info.base_offset if self.acks else -1, info.timestamp_ms)
+        # acks=1 does not wait for this flush, but readers do: they see a record once it is durable.
         if self.flushes:
             self.engine.flushes.begin_soon()
 
@@ -222,6 +226,7 @@ class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
         try:
             return accumulator.store(builder)
         except (InvalidRecord, InvalidTimestamp, RecordTooLarge):
+            # In a transaction, a refused record aborts all of it anyway.
             if builder.count == 1 or self.transactions is not None:
                 raise
         failures: dict[int, EventBusError] = {}
@@ -318,6 +323,7 @@ class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
             head = unsettled[0]
             try:
                 self._settle_durable()
+                # Another task may have settled the head while this one waited.
                 if unsettled and unsettled[0] is head:
                     await self.engine.flushes.wait_flushed(head.topic_partition, head.last_offset)
             except EventBusError as error:
@@ -341,6 +347,7 @@ class EmbeddedProducer(TransactionalProducer[ProducerTransactions]):
         most_bytes = max(self.config.buffer_memory - 2 * self.config.batch_size, self.config.buffer_memory // 2)
         if self._used_bytes() < most_bytes:
             return
+        # Kafka's max.block.ms bounds the wait, so that a full disk shows as an error and not as a program that hangs.
         with self.engine.timers.move_on_after(self.config.max_block_ms / 1000):
             await self._drain()
         if self._used_bytes() >= most_bytes:

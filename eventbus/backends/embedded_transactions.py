@@ -76,9 +76,11 @@ class ProducerTransactions(Transactions):
         """Take over the transactional id, and finish what was interrupted. Does nothing if neither is necessary."""
         if self._end is not None:
             await self._see_through(self._end)
+        # A fenced producer must not take the id over again: two processes would fence each other forever.
         self._check_not_lost()
         if self._state is not State.FRESH:
             return
+        # Two tasks may begin their first transaction at once. The second initialization would fence the first.
         async with self._initialising:
             if self._state is State.FRESH:
                 self._owner = await self._take_over(None)
@@ -122,6 +124,7 @@ class ProducerTransactions(Transactions):
                 self._id, waited_seconds, self._producer.config.max_block_ms,
                 error or "it is decided, and the disk has no room for its markers",
             )  # fmt: skip
+        # After a failed flush nothing becomes durable any more, so waiting for it would only end with the timeout.
         engine.broker.check_healthy()
         if engine.waits_for_flush:
             with anyio.CancelScope(shield=True):
@@ -154,6 +157,7 @@ class ProducerTransactions(Transactions):
         except ConcurrentTransactions:  # the last transaction has its markers, but the disk was too full to record that
             transactions.finish_prepared(now_ms)
             transactions.add_partitions(self._id, self._owner, (topic_partition,), now_ms)
+        # The transaction's timeout begins now, and it may be the next thing that is due.
         if not self._touched:
             self._engine.deadline_changed()
         self._touched[topic_partition] = accumulator
@@ -161,6 +165,7 @@ class ProducerTransactions(Transactions):
 
     def spoil(self, error: EventBusError) -> None:
         """Record that something of the open transaction was not stored: it can only be aborted."""
+        # Once the end is decided, an error of a record cannot change it any more.
         if self._state in (State.OPEN, State.COMMITTING) and self._end is None:
             self._error = self._error or error
             if self._state is State.OPEN:
@@ -182,6 +187,7 @@ class ProducerTransactions(Transactions):
                 self._id, self._owner, group, dict(offsets), self._now_ms()
             )
             if stored.last_offset >= 0:
+                # Offsets are records too, and must be durable before the decision.
                 self._offsets[stored.topic_partition] = stored.last_offset
             for error in stored.errors.values():
                 raise error
@@ -220,6 +226,7 @@ class ProducerTransactions(Transactions):
                         self._identity = self._producer.identity = identity
         error = self._error
         assert error is not None, "a transaction is spoiled by something"
+        # The log still has the transaction open. Its records would stay in the way of readers until it times out.
         await self.abort()
         raise TransactionAborted(f"the transaction of {self._id!r} was aborted: {error}") from error
 
@@ -234,6 +241,7 @@ class ProducerTransactions(Transactions):
         self._error = self._error or aborted
         self._state = State.ABORTING
         self._close_door()
+        # Not stored yet, so the abort needs no marker for them.
         self._producer.discard_open(aborted)
         try:
             await self._end_it(committed=False)
@@ -268,6 +276,7 @@ class ProducerTransactions(Transactions):
             await self._decide_later(committed, error)
             end = self._end
         assert end is not None
+        # Nothing waits for flushes here, and the markers are written already.
         if end.markers is not None and not self._engine.waits_for_flush:
             self._go_on_after(end)
             return

@@ -103,6 +103,7 @@ class Engine:
             return make()
         for key in BrokerConfig.__struct_fields__:
             mine, theirs = getattr(config, key), getattr(engine.config, key)
+            # One log cannot have two settings. Ignoring the second would break a promise such as fsync silently.
             if mine != theirs:
                 raise ConfigError(
                     f"{name} is open in this process with {key}={theirs!r}, and cannot be opened with {key}={mine!r} "
@@ -144,6 +145,7 @@ class Engine:
 
         Blocks while the tail of the log is verified: without an await, no cancellation can leave the directory locked.
         """
+        # The broker has no locks: all of its calls must come from one event loop.
         if self._users and self._thread != threading.get_ident():
             raise ConfigError(
                 f"{self.name} is open in another thread of this process; one event loop owns a log: "
@@ -201,6 +203,7 @@ class Engine:
             return
         broker, flushes = self._broker, self.flushes
         try:
+            # Before the broker closes: a flush in a worker thread must not use files that are closed under it.
             flushes.close()
             broker.close(self.now_ms())
         except OSError as error:
@@ -322,6 +325,8 @@ class Engine:
         now_ms = self.now_ms()
         members = [member for members in self._members.values() for member in members]
         for member in members:
+            # Before the broker's tick, which expires sessions. If the loop was blocked for longer than a session, the
+            # members are alive nevertheless, because this code runs.
             member.beat(now_ms)
         self.broker.tick(now_ms, self.clock())
         for member in members:
@@ -362,6 +367,7 @@ class Engine:
         while True:
             now_ms = self.now_ms()
             wait_ms = min(self._longest_wait_ms(now_ms), max(self.broker.next_deadline_ms() - now_ms, 1))
+            # Set before the wait, so that a nearer deadline that is set during it wakes this task.
             self._next_tick_ms = now_ms + wait_ms
             if self._nearer_deadline.is_set():
                 self._nearer_deadline = anyio.Event()

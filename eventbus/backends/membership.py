@@ -195,6 +195,8 @@ class Membership:
         while True:
             if self._error is not None:
                 error = self._error
+                # A fenced member raises at every poll: another process has its place, and joining again would throw
+                # that process out.
                 if not isinstance(error, FencedInstanceId):
                     self._error = None
                 raise error
@@ -203,6 +205,8 @@ class Membership:
                     self._compare_topics()
                     if not self._reason:
                         return None
+                    # Partitions are given up before the join is sent. From the join on, the group may give them to
+                    # another member.
                     if step := self._before_join():
                         return step
                     self._join()
@@ -222,6 +226,8 @@ class Membership:
 
     def given_up(self, step: GiveUp) -> None:
         self.owned.difference_update(step.partitions)
+        # Cooperative: the partitions given up can only be assigned in another round, so the member joins again at once
+        # (KIP-429).
         if self._state == "synced":
             self._rejoin("gave up partitions that others wait for")
 
@@ -234,6 +240,7 @@ class Membership:
             self._rejoin("the group rebalances")
 
     def _rejoin(self, reason: str) -> None:
+        # The first reason stays: it is the cause, the later ones are its effects.
         self._reason = self._reason or reason
         self._wake()
 
@@ -276,6 +283,7 @@ class Membership:
             supports_skipping_assignment=True,
             reason=self._reason,
         )
+        # Cleared now, so that a reason that arises while the join is parked leads to another join.
         self._reason = ""
         self._state = "joining"
         attempt = self._attempt = self._attempt + 1
@@ -325,6 +333,7 @@ class Membership:
     def _sync(self) -> None:
         joined = self._joined
         assert joined is not None
+        # Every member syncs, but only the leader's request has assignments.
         assignments = self._assign(joined) if joined.is_leader else {}
         if not joined.is_leader:
             self._seen = None
@@ -367,6 +376,7 @@ class Membership:
         """Apply the assignment: first give up revoked partitions, then take new ones."""
         # The leader computed the assignment from its own view; a topic may have been deleted since.
         self._target = {tp for tp in self._target if tp.partition < self._host.sight(tp.topic)[1]}
+        # What goes is given up first, so that at no time two members of a group read a partition.
         going = self.owned - self._target
         if going:
             return GiveUp(sorted(going))
@@ -406,9 +416,11 @@ class Membership:
                 group_instance_id=member.group_instance_id,
             )
         topics = {topic for one in subscriptions.values() for topic in one.topics}
+        # Stored before the assignment is computed, so that a change in between leads to another rebalance.
         self._seen = {topic: self._host.sight(topic) for topic in topics}
         if joined.skip_assignment:
             return {}  # KIP-814: a static leader came back, and the group keeps its assignment
+        # Subscribed topics that do not exist have no partitions to assign. Their creation is a change of `_seen`.
         counts = {topic: count for topic, (_, count) in self._seen.items() if count}
         shares = self._assignors[joined.protocol_name].assign(counts, subscriptions)
         self._check_shares(shares, joined.protocol_name)
@@ -463,6 +475,7 @@ class Membership:
 
     def _out(self, reason: str) -> None:
         """Handle the loss of the membership: the partitions may already belong to others."""
+        # Late answers to the join or sync under the lost identity are ignored.
         self._attempt += 1
         self._state = "out"
         self._is_member = False
@@ -485,9 +498,12 @@ class Membership:
 
     def beat(self, now_ms: int) -> None:
         """Keep the member alive, because its process is, unless its owner has stopped polling."""
+        # Never joined, or lost its place: there is no session to keep alive.
         if self._state == "out" and not self._is_member:
             return
         most_ms = self._config.max_poll_interval_ms
+        # Kafka's max.poll.interval.ms: the process is alive, but its handler may hang forever, and its partitions with
+        # it.
         if not self._in_poll and now_ms - self._last_poll_ms > most_ms:
             self._give_place(
                 f"no poll for {now_ms - self._last_poll_ms:,} ms, more than max_poll_interval_ms={most_ms:,}: handle "

@@ -182,6 +182,8 @@ class KafkaBackend:
                 return
             except KafkaError as failure:
                 admin.client.poll(0)
+                # librdkafka retries forever and logs the reason. A wrong password must be an error at the start
+                # instead.
                 check_security(self.settings)
                 check_advertised(self.settings)
                 refusal = next((one.str() for one in said if one.code() in _REFUSALS), None)
@@ -208,6 +210,8 @@ class KafkaBackend:
             for number in itertools.count(1):
                 await self.timers.sleep(_LOOK_SECONDS)
                 try:
+                    # Most refreshes only ask for the topics in use: a list of all topics of a large cluster has
+                    # megabytes.
                     if number % _REFRESH_LOOKS:
                         await self.refresh(of_all=False)
                         continue
@@ -216,6 +220,7 @@ class KafkaBackend:
                     if self.known_limits:
                         await self._in_thread(partial(self.learn_limits, list(self.known_limits)))
                 except EventBusError as error:
+                    # Unreachable brokers are logged by `BrokerChecks`, once.
                     said = logger.debug if self._broker_checks.trouble else logger.warning
                     said("the topics of %s cannot be listed now: %s", self.settings.bootstrap, error)
 
@@ -234,6 +239,7 @@ class KafkaBackend:
     async def aclose(self) -> None:
         """Close the clients that are still open on this log: a member without polls would delay its group."""
         with self.timers.move_on_after(self.close_seconds, shield=True):
+            # Consumers first: they leave their groups, and the other members wait for that.
             for consumer in list(self.consumers):
                 await consumer.aclose()
         for producer in list(self.producers):
@@ -292,7 +298,10 @@ class KafkaBackend:
         return len(found) < len(topics)
 
     def _know(self, counts: Mapping[str, int], ids: Mapping[str, str]) -> None:
+        # An id that is missing in one answer, of a broker that lags behind, is not forgotten: only a different id means
+        # another topic.
         ids = {**self.known_ids, **ids}
+        # The dicts are replaced and not changed, because threads read them without a lock.
         if counts != self.known_counts or ids != self.known_ids:
             self.known_counts, self.known_ids = dict(counts), ids
             for listener in list(self.topic_listeners):
@@ -301,6 +310,7 @@ class KafkaBackend:
     async def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
         """Return current partition counts: of the named topics and those in use, or of all, also from now on."""
         if topics is None:
+            # A pattern may match any topic, so all of them have to be listed from now on.
             self._watches_all_topics = True
         else:
             self._in_use.update(topics)

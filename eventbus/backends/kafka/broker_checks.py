@@ -97,6 +97,7 @@ class BrokerChecks:
         found = _ADDRESS.search(error.str())
         if found is not None:
             self._suspects.add((found[1].strip("[]"), int(found[2])))
+        # librdkafka names no address in this report, so every broker is checked.
         self._all_are_suspect |= error.code() == ClientError._ALL_BROKERS_DOWN
         self._reported_error.set()
 
@@ -149,6 +150,7 @@ class BrokerChecks:
     def _judge(self, answers: Mapping[Address, str]) -> None:
         now = self._timers.current_time()
         gone = {one for one, why in answers.items() if why}
+        # A broker that answers one check counts as back. librdkafka reconnects by itself.
         back = {one: now - self._away.pop(one) for one in answers.keys() - gone if one in self._away}
         news = {one for one in gone & self._away.keys() if one not in self._reported}
         for one in gone:

@@ -308,6 +308,7 @@ class KafkaConsumer(Reading):
         self._taken(step)
 
     def _taken(self, step: Step) -> None:
+        # The listener may have sought other positions than the committed ones.
         step.offsets = {where: self._positions[where] for where in step.partitions if where in self._positions}
         self._assigned_to_client |= set(step.offsets)
         for where in step.offsets:
@@ -322,6 +323,7 @@ class KafkaConsumer(Reading):
     def _gave_up(self, step: Step) -> None:
         for where in step.partitions:
             self._drop(where)
+        # Only now may librdkafka's callback return: it tells the group that this member has let go.
         self._release(step)
 
     def _release(self, step: Step) -> None:
@@ -412,6 +414,8 @@ class KafkaConsumer(Reading):
         while True:
             while self._steps:
                 await self._take(self._steps[0])
+            # A topic that was deleted and created again has other records at the same offsets. Nothing is returned
+            # before its id is compared.
             if self._identity.is_unverified and (self._buffer or self._has_passed):
                 await self._identity.verify()
                 await self._take_recreated()

@@ -147,6 +147,7 @@ class RecordBatch(BatchDelivery):
                 list(headers) or None,
             )
         )
+        # The first refused record of the batch: from now on later records wait, so that none overtakes it.
         if len(self.refused) == 1:
             self.may_repeat(self)
         return True
@@ -155,12 +156,14 @@ class RecordBatch(BatchDelivery):
         """Return the records to send again, whose outcome is open. Called in the event loop after the last report."""
         refused, self.refused = self.refused, []
         self.is_direct = False
+        # They will be reported again, after they are sent again.
         del self.reported[len(self.reported) - len(refused) :]
         return refused
 
     def seal(self) -> None:
         """Mark the batch as complete."""
         self.is_sealed = True
+        # All reports came before the batch was complete, so none of them has called this.
         if not self.open_count:
             self.finished(self)
 

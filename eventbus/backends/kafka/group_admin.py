@@ -84,6 +84,8 @@ class CoordinatorAdmin:
         at = self._coordinator(group, _GROUP)
         answer = self._wire.call(m.DescribeGroupsRequest(groups=[group]), at=at)
         found = answer.groups[0]
+        # DescribeGroups does not know groups of the consumer protocol. Older brokers answer Dead, newer ones with an
+        # error.
         if found.group_state == "Dead" or found.error_code == _GROUP_ID_NOT_FOUND:
             return self._describe_consumer_group(group, at) or GroupDescription(group, "Dead", "", "", -1, ())
         _check(found.error_code, f"group {group!r}", found.error_message)
@@ -103,6 +105,7 @@ class CoordinatorAdmin:
         """Return the group's generation if a member of this process has it now; -1 if it cannot be known."""
         for member in own:
             if member.member_id in known:
+                # A heartbeat in the member's name: the coordinator accepts it only in the current generation.
                 answer = self._wire.call(
                     m.HeartbeatRequest(
                         group_id=member.group,
@@ -155,6 +158,7 @@ class CoordinatorAdmin:
         is_stable = stable is not None
 
         def make(version: int) -> Any:
+            # Since version 8 the request has a list of groups.
             if version >= 8:
                 several = m.OffsetFetchRequest.OffsetFetchRequestTopics
                 topics = [several(name=name, partition_indexes=numbers) for name, numbers in named.items()]
@@ -248,6 +252,8 @@ class CoordinatorAdmin:
             group_id=group,
             members=[
                 m.LeaveGroupRequest.MemberIdentity(
+                    # A static member is removed by its instance id alone, also if it has restarted under a new member
+                    # id meanwhile.
                     member_id="" if one.group_instance_id else one.member_id,
                     group_instance_id=one.group_instance_id,
                     reason="removed by an administrator",

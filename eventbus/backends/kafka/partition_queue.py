@@ -224,6 +224,8 @@ class PartitionQueue:
     def settled(self, batch: RecordBatch) -> bool:
         """Handle a batch whose records are all reported. Return False if some of them are sent again first."""
         self._direct.pop(batch, None)
+        # The broker refused the batch for one of its records. The others are valid and are sent again, before anything
+        # newer.
         if batch.refused:
             self._slices.repeat(batch.take_refused())
             return False

@@ -216,6 +216,8 @@ class PollThread:
         self._is_lost = False
         step = Step("assign", partitions, metadata=self._metadata())
         if not self._closing:
+            # Committed offsets are requested in this thread, while librdkafka waits in its callback. No record of the
+            # partitions arrives before that.
             step.offsets = self._place(self, partitions)
             self._wait_for(step)
         offsets = _at({where: at for where, at in step.offsets.items() if where in partitions})
@@ -228,12 +230,15 @@ class PollThread:
 
     def _revoked(self, client: Consumer, taken: Sequence[ClientPartition]) -> None:
         partitions = [TopicPartition(one.topic, one.partition) for one in taken]
+        # While closing, nobody in the event loop would answer, and the callback would never return.
         if not self._closing:
             self._wait_for(Step("revoke", partitions))
         self._give_up(client, partitions)
 
     def _were_lost(self, client: Consumer, taken: Sequence[ClientPartition]) -> None:
         partitions = [TopicPartition(one.topic, one.partition) for one in taken]
+        # The session has ended, so the event loop is notified and not waited for: another member may read the
+        # partitions already.
         self._is_lost = True
         self._loop.tell(lambda: self.on_lost(partitions))
         self._give_up(client, partitions)
@@ -250,6 +255,8 @@ class PollThread:
         """Wait for the event loop to do its part; do its jobs meanwhile."""
         self._is_in_step = True
         self._loop.tell(lambda: self.on_step(step))
+        # Jobs run meanwhile, because the commit that ends a revocation is one of them, and only this thread may use the
+        # client.
         while not step.is_done and not self._closing:
             self.worker.work_one()
         self._is_in_step = False
@@ -291,6 +298,7 @@ class PollThread:
                 return
             if left <= 0 or not request.is_wanted or self._closing:
                 return
+            # Between two slices of a poll, so that a commit waits for milliseconds and not for the end of a long poll.
             while self.worker.has_work and not self._closing:
                 self.worker.work_one()
 

@@ -92,6 +92,7 @@ class PrefetchBuffer:
         """Drop the buffered records of a partition."""
         if self._buffered.pop(where, None):
             del self._buffered_bytes[where]
+        # Checked first, because forgetting is common and copying the queue is not cheap.
         if any((one.topic, one.partition) == where for one in self._ready):
             self._ready = deque(one for one in self._ready if (one.topic, one.partition) != where)
 
@@ -113,6 +114,7 @@ class PrefetchBuffer:
     def pause(self, where: TopicPartition) -> None:
         if where in self._paused:
             return
+        # Records that are ready already belong to the pause too: `take` returns nothing of a paused partition.
         mine = [one for one in self._ready if (one.topic, one.partition) == where]
         if mine:
             self.forget(where)
@@ -124,6 +126,7 @@ class PrefetchBuffer:
         """Resume a partition. Return True if librdkafka must be resumed too, at a given position."""
         if self._paused.pop(where, None) is None:
             return False
+        # At once, without a request to the broker: this is what the buffer is for.
         self._ready.extend(self._buffered.pop(where, ()))
         self._buffered_bytes.pop(where, None)
         was_kept_back = where in self.paused_in_client
@@ -140,11 +143,13 @@ class PrefetchBuffer:
         if sum(self._buffered_bytes.values()) <= self._room_bytes:
             return found
         for where, since in self._paused.items():
+            # The dict is ordered by the start of the pauses, so all later ones are short.
             if since > time.monotonic() - _LONG_SECONDS:
                 break
             if where in self._buffered:
                 found[where] = self._buffered[where][0].offsets[0]
                 self.forget(where)
+        # Still too much. What arrived last is what librdkafka fetches right now, so it is paused there.
         for where in arrived:
             if where in self._paused and where not in found:
                 found[where] = None

@@ -107,6 +107,8 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
     # topics ----------------------------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int | None:
+        # Without the limits a record that the topic refuses could share a batch with others, which would be refused
+        # with it.
         if topic not in self.backend.known_limits:
             return None  # `look_up` finds both
         return self.backend.known_counts.get(topic)
@@ -121,6 +123,7 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
     def look_up(self, topic: str, then: Then) -> None:
         waiting = self._looking_up.setdefault(topic, [])
         waiting.append(then)
+        # A lookup is under way: one request for all records that wait for the topic.
         if len(waiting) > 1:
             return
         found: list[EventBusError] = []
@@ -184,11 +187,13 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
         now."""
         if self._refuses is not None:
             self._refuses()
+        # The first batch of this turn of the event loop: all batches are sealed together at its end.
         if not self._open:
             self.loop.later(self.seal)
         self._open.append(queue)
         batch = RecordBatch(queue.topic, queue.partition, self.loop.token, self._is_finished)
         if self.transactions is None:
+            # Not in a transaction, which librdkafka can only abort after a refused batch.
             batch.may_repeat = self._is_refused
         self._pending[batch] = None
         if self.transactions is not None:
@@ -234,6 +239,8 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
             raise self._has_no_room(len(value or b"") + len(key or b"")) from None
         is_fatal = error.code() == ClientError._FATAL
         error = self.client.cause_of(error)
+        # librdkafka's metadata may be older than ours: the partition was just added. The record waits until librdkafka
+        # has it.
         if error.code() == ClientError._UNKNOWN_PARTITION and queue.partition < (
             self.partition_count(queue.topic) or 0
         ):
@@ -319,6 +326,7 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
     def _is_finished(self, batch: RecordBatch) -> None:
         """Schedule `_settle`, from any thread: a single call for all batches that are finished by then."""
         self._finished.append(batch)
+        # Reports come in bursts, from several threads. One wake-up of the event loop serves all of them.
         if not self._is_woken:
             self._is_woken = True
             self.loop.tell(self._settle)
@@ -343,6 +351,7 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
 
     def _settle(self) -> None:
         """Set the outcomes of finished batches, in the event loop."""
+        # Reset before the queue is emptied: a batch that finishes from now on wakes the loop again.
         self._is_woken = False
         finished = self._finished
         while finished:
@@ -356,6 +365,7 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
                 continue
             self._pending.pop(batch, None)
             if self.transactions is None and failure is not None and failure.code() in _LOST_ITS_PLACE:
+                # librdkafka reports the consequence, a lost sequence number, and has the cause in its queue.
                 batch.lost_with = self.client.cause_of(failure)
                 self._replace(self.client, batch.lost_with)  # the report may come before the error that caused it
             batch.finish()
@@ -371,6 +381,7 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
     async def wait_for_room(self) -> None:
         if not self.is_full:
             return
+        # Waiting until half of the buffer is free, and not for a single record, avoids a wake-up per record.
         at_first = 0 if self.is_held else len(self.client)
         is_large = self._needs_bytes * _LARGE_SHARE > self.config.buffer_memory
         wanted = 0 if is_large else at_first // 2
@@ -399,6 +410,7 @@ class KafkaProducer(TransactionalProducer[KafkaTransactions]):
     def _replace(self, client: ProducerClient, error: ClientError) -> None:
         """Replace a failed client after its records are settled: no record may overtake one that may yet be
         acknowledged."""
+        # Several threads may report the same failure.
         if client is not self.client or client.is_stopped or self.transactions is not None:
             return  # a transaction ends with the client that it began with
         count = 0

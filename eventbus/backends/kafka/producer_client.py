@@ -98,10 +98,12 @@ class ProducerClient:
 
     def _serve(self) -> None:
         while not self.is_stopped:
+            # Cleared while the event loop takes the reports itself, see `claim`.
             self._may_poll.wait()
             self.look(_POLL_SECONDS)
         self._until_empty(self._patience_seconds)
         with contextlib.suppress(KafkaException):
+            # Whatever has no outcome by now gets one: its handles must not wait forever.
             self.handle.purge()
         self._until_empty(_PURGE_SECONDS)
         del self.handle  # it waits for its threads to end: here, not in the event loop
@@ -119,4 +121,5 @@ class ProducerClient:
         self._patience_seconds = patience_seconds
         self._when_gone = when_gone
         self.is_stopped = True
+        # The thread may be waiting for the event loop to return the reports.
         self._may_poll.set()

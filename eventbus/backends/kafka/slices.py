@@ -88,9 +88,11 @@ class Slices:
 
     def send(self, produce: Callable[..., None]) -> bool:
         """Pass on the next slice, unless one is in flight. Return False if the buffer cannot hold even one record."""
+        # One slice at a time. If two were in flight and the first was refused, the second would overtake its records.
         if self.is_busy or not self.is_holding:
             return True
         current = self._in_flight = Slice(self._loop, self._settle)
+        # Records of a refused batch first and singly, because one of them is at fault.
         count = self._send_one(current, produce) if self._again else self._send_many(current, produce)
         if not count:
             self._in_flight = None
@@ -128,6 +130,7 @@ class Slices:
         if self._in_flight is not settled:
             return
         self._in_flight = None
+        # A slice of one record that was refused has the fault itself, so repeating it is useless.
         is_repeated = len(settled.outcomes) > 1 and self._partition_queue.may_repeat
         refused: list[ProduceArguments] = []
         for arguments, error, message in settled.outcomes:
@@ -135,6 +138,7 @@ class Slices:
                 refused.append(arguments)
             else:
                 arguments[4](error, message)
+        # In front, because they were sent before everything else that waits.
         self._again.extendleft(reversed(refused))
         self._partition_queue.slice_settled()
 

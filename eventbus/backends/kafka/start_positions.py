@@ -66,10 +66,13 @@ class StartPositions:
         else:
             self._reset(list(passed), result)
         if self._config.group is not None:
+            # With require_stable (KIP-447): an offset that an open transaction is about to change would make records be
+            # handled twice.
             committed, errors = member.committed(fresh, _STABLE_SECONDS)
             result.offsets.update({where: at.offset for where, at in committed.items()})
             result.errors.update(errors)
         rest = [where for where in fresh if where not in result.offsets and where not in result.errors]
+        # start="latest" must not skip the first records of a partition that was added while this consumer ran.
         new = [where for where in rest if self._is_new(where)]
         self._list(dict.fromkeys(new, EARLIEST), result)
         self._reset([where for where in rest if where not in new], result)
@@ -113,6 +116,7 @@ class StartPositions:
                 for where in partitions:
                     result.errors[where] = no_start(self._config.group, where)
             case "by_duration":
+                # KIP-1106: by_duration starts that long ago, or at the end if all records are older.
                 since_ms = max(self._backend.clock() - self._config.start_duration_ms, 0)
                 self._list(dict.fromkeys(partitions, since_ms), result)
                 late = [where for where in partitions if result.offsets.get(where, 0) < 0]

@@ -53,6 +53,7 @@ class Tokens:
         answer."""
         with self._lock:
             last = self._last
+            # Renewed early, so that the token does not expire between here and the broker.
             if last is None or last.ends_at - _EARLY_SECONDS < time.time():
                 last = self._last = self._make()
             return last

@@ -156,6 +156,7 @@ class KafkaTransactions(Transactions):
 
     def failed(self, batch: RecordBatch, failure: ClientError, error: EventBusError) -> None:
         """Handle a record of a transaction that was not stored."""
+        # The report of a record of an earlier transaction, which was aborted.
         if batch.transaction != self._number or self._state is State.LOST:
             return
         if failure.fatal() or failure.code() == ClientError._FENCED:
@@ -175,10 +176,12 @@ class KafkaTransactions(Transactions):
         if batch.transaction != self._number:
             batch.cause = self._aborted()
             return True
+        # The record is lost with the producer. The error says so, not that the record was refused.
         if failure.code() in FENCED:
             self._fatal(failure, self._reason(failure))
         elif self._error is None:
             self._find_cause()
+        # The call that runs in the thread knows the cause, and its result has not arrived yet.
         if self._error is None and self._is_calling:
             self._unexplained.append(batch)
             return False
@@ -226,6 +229,8 @@ class KafkaTransactions(Transactions):
         if not offsets:
             return
         wanted = to_commit(offsets)
+        # With the generation and member id (KIP-447), so that a zombie that lost its partitions cannot commit their
+        # offsets.
         packed = pack_group_metadata(group)
         client = self._producer.client
         self._offsets.setdefault(group.group, {}).update(offsets)
@@ -266,6 +271,7 @@ class KafkaTransactions(Transactions):
     async def _commit(self) -> bool:
         """Try to commit: afterwards it is committed (READY), or has failed (SPOILED). Raises if it is LOST."""
         await self._until_sent()
+        # They were never given to librdkafka, so the transaction would be committed without them.
         if self._producer.drop_held():
             self._error = self._error or RequestTimedOut(
                 f"records were not sent within max_block_ms={self._producer.config.max_block_ms:,}: the brokers are "
@@ -285,6 +291,8 @@ class KafkaTransactions(Transactions):
             self._state = State.SPOILED
             return False
         except RequestTimedOut as error:
+            # Neither an error nor a success may be reported now: a retry could store everything twice, and going on
+            # could lose it.
             await self._find_out(error)
         else:
             await self._ended(took_seconds)
@@ -299,6 +307,8 @@ class KafkaTransactions(Transactions):
     async def _ended(self, took_seconds: float) -> None:
         """Handle an answer of the coordinator. A repeated end that may be in flight must not apply to the next
         transaction."""
+        # librdkafka may have sent the end twice. Until the coordinator has completed it, the repeated end could end the
+        # next transaction.
         await self._producer.backend.until_marked(self._id)
         needs_new_client = self._has_gap or took_seconds >= self._shortest_wait_seconds
         self._become_ready()
@@ -312,6 +322,7 @@ class KafkaTransactions(Transactions):
         check."""
         witness = self._witness
         try:
+            # Taking the id over completes or aborts the transaction. After that, what readers see is final.
             self._producer.reopen()
             await self._init_client()
             committed = await self._is_committed(witness)
@@ -358,6 +369,7 @@ class KafkaTransactions(Transactions):
 
     async def _abort(self) -> None:
         client = self._producer.client
+        # librdkafka refuses every other call while one is inside, so an abort is impossible with this client.
         if self._stuck_client is client:
             await self._reopen()
             return
@@ -462,6 +474,7 @@ class KafkaTransactions(Transactions):
         """Raise RequestTimedOut for a call that stays in librdkafka: it is abandoned there, with its thread."""
         if self._worker is None:
             self._worker = Worker("eventbus-kafka-transactions", self._producer.loop)
+        # In a thread, because librdkafka's transaction calls block, and have no asynchronous form in confluent-kafka.
         job = self._worker.do(call)
         with self._producer.backend.timers.move_on_after(self._attempt_seconds + _OVERDUE_SECONDS):
             return await job.wait()

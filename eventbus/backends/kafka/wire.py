@@ -115,6 +115,8 @@ class Wire:
             try:
                 return self._ask(address, make, api, most, timeout_seconds or self._timeout_seconds)
             except EventBusError as error:
+                # Only a broker that does not answer is a reason to try another one. A refusal would be repeated by all
+                # of them.
                 if not error.retriable or number == len(addresses):
                     raise
                 self._failed.add(address)
@@ -135,6 +137,7 @@ class Wire:
             version = connection.version(api, most)
             answer = connection.call(make(version), version)
         except BaseException:
+            # The stream may be in the middle of an answer, so the connection cannot be used again.
             connection.close()
             raise
         with self._lock:
@@ -210,6 +213,8 @@ def _open(address: Address, settings: ClientSettings, timeout_seconds: float) ->
         plain = socket.create_connection(address, timeout_seconds)
     except OSError as error:
         raise CoordinatorNotAvailable(f"no broker answers at {_named(address)}: {error}") from None
+    # Requests are small and wait for their answer: Nagle's algorithm would delay each by the peer's delayed
+    # acknowledgement.
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not settings.security_protocol.endswith("SSL"):
         return plain
