@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +19,17 @@ from eventbus.types import RecordMetadata
 logger = logging.getLogger("eventbus.producer")
 
 OnDelivery = Callable[[RecordMetadata | None, EventBusError | None], None]
+
 """Called once per record, with its metadata or with the error."""
+
+
+def check_ran(result: object, callback: object) -> None:
+    """Raise TypeError if ``callback`` returned a coroutine: callbacks are not awaited, so its body would never run."""
+    if isinstance(result, Coroutine):
+        cast("Coroutine[Any, Any, Any]", result).close()
+        raise TypeError(
+            f"{callback!r} returned a coroutine, which is not awaited. Make it a plain def; it may start a task"
+        )
 
 
 def this_loop() -> Any:
@@ -183,7 +193,7 @@ class Delivery(msgspec.Struct, gc=False):
 
         def call() -> None:
             error = self.exception()
-            context.run(on_delivery, None if error is not None else self.result(), error)
+            check_ran(context.run(on_delivery, None if error is not None else self.result(), error), on_delivery)
 
         self.batch.when_done(call)
 

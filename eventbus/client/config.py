@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
@@ -91,8 +92,13 @@ def serdes_given(serde: Any, serdes: Any) -> Serdes:
         where = "serde" if kind is Others else f"serdes: {getattr(kind, '__name__', kind)}"
         if isinstance(one, type):
             raise ConfigError(f"{where}={one.__name__}: the class; an object of it, {one.__name__}()")
-        if not all(callable(getattr(one, name, None)) for name in ("serialize", "deserialize")):
+        methods = [getattr(one, name, None) for name in ("serialize", "deserialize")]
+        if not all(map(callable, methods)):
             raise ConfigError(f"{where}={one!r:.80}: a serde has serialize(topic, value) and deserialize(topic, data)")
+        if any(map(inspect.iscoroutinefunction, methods)):
+            raise ConfigError(
+                f"{where}={one!r:.80}: serialize and deserialize are plain functions, and are not awaited"
+            )
     return Serdes(given)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from eventbus.backends.delivery import OnDelivery
+from eventbus.backends.delivery import OnDelivery, check_ran
 from eventbus.client.consuming.fetch_buffer import ConsumerRecords
 from eventbus.client.handling.call_loop import CallLoop, Slices
 from eventbus.errors import EventBusError
@@ -93,6 +93,7 @@ def passed_through(value: T, steps: Sequence[Callable[[T], T]]) -> T:
     for step in steps:
         try:
             changed: T | None = copy_context().run(step, value)
+            check_ran(changed, step)
         except Exception:  # the user's code: by Kafka's rule it never breaks the client
             logger.exception("the interceptor %s raised", step)
             continue
@@ -120,6 +121,6 @@ def tell_all(steps: Sequence[Callable[..., object]], *args: Any) -> None:
     """Call all of them. Exceptions are logged."""
     for step in steps:
         try:
-            copy_context().run(step, *args)
+            check_ran(copy_context().run(step, *args), step)
         except Exception:  # the user's code: by Kafka's rule it never breaks the client
             logger.exception("the interceptor %s raised", step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncContextDecorator, AsyncExitStack, ContextDecorator
 from typing import Any, Literal, TypeVar
 
 import anyio
@@ -99,6 +99,8 @@ def check_hook(when: When, hook: Callable[..., Any]) -> None:
     """Raise ConfigError unless the hook can be called without arguments, or with the bus."""
     if not callable(hook):
         raise ConfigError(f"@bus.{when} decorates a function: @bus.{when}, without parentheses")
+    if isinstance(hook, (ContextDecorator, AsyncContextDecorator)):
+        raise ConfigError(f"@bus.{when} got a call of a context manager: leave out the parentheses after the function")
     if not takes(hook, 0) and not takes(hook, 1):
         raise ConfigError(f"@bus.{when} {name_of(hook)}: it is called without arguments, or with the bus alone")
     if when == "on_shutdown" and opening_of(hook)[0].endswith("with "):

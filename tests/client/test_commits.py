@@ -168,12 +168,16 @@ async def test_a_callback_that_raises_is_logged_and_harms_nobody(caplog: pytest.
     def broken(offsets: Any, error: Any) -> None:
         raise ValueError("mine")
 
+    async def never_runs(offsets: Any, error: Any) -> None: ...
+
     async with anyio.create_task_group() as tasks:
         commits = BackgroundCommits(stored.commit, tasks.start_soon)
         commits.add({T0: at(1)}, broken)
-        commits.add({T0: at(2)}, lambda offsets, error: told.append(error))
+        commits.add({T0: at(2)}, never_runs)
+        commits.add({T0: at(3)}, lambda offsets, error: told.append(error))
         await commits.finish()
     assert told == [None] and "a commit callback raised" in caplog.text
+    assert "never_runs" in caplog.text and "returned a coroutine" in caplog.text
 
 
 # automatic -----------------------------------------------------------------------------------------------------------

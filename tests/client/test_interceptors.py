@@ -162,6 +162,32 @@ async def test_one_that_raises_or_answers_nothing_is_passed_over(
     assert "returned None" in caplog.text
 
 
+async def test_async_hooks_and_callbacks_are_reported_and_change_nothing(
+    make_bus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Awaited(ProducerInterceptor, ConsumerInterceptor):
+        async def on_send(self, record: ProducerRecord) -> ProducerRecord:  # type: ignore[override]
+            return record
+
+        async def on_acknowledgement(self, metadata: Any, error: Any) -> None:  # type: ignore[override]
+            ...
+
+        async def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:  # type: ignore[override]
+            return records
+
+    async def delivered(metadata: Any, error: Any) -> None: ...
+
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        async with bus.new_producer(interceptors=[Awaited()]) as producer:
+            await producer.send("t", b"x")
+        await bus.send_nowait("t", b"y", on_delivery=delivered)
+        async with bus.new_consumer("t", interceptors=[Awaited()]) as consumer:
+            assert [record.value async for record in consumer.until_end()] == [b"x", b"y"]
+    for name in ("on_send", "on_acknowledgement", "on_consume", "delivered"):
+        assert any(name in line and "returned a coroutine" in line for line in caplog.text.splitlines())
+
+
 async def test_consumers_show_what_they_read_and_commit(make_bus: Any) -> None:
     watch = CallTimeouts()
     async with make_bus() as bus:

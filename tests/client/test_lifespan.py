@@ -105,6 +105,8 @@ async def test_decorated_generators_run_to_their_yield_and_after_it() -> None:
     async with bus:
         assert story == ["opened with EventBus"] * 2 + ["plain"] * 2
     assert story[4:] == ["plain closed"] * 2 + ["closed"] * 2
+    with pytest.raises(ConfigError, match="leave out the parentheses"):
+        bus.on_startup(asynccontextmanager(stream)(bus))
     for function in (asynccontextmanager(stream), traced(plain)):
         with pytest.raises(ConfigError, match="yields: decorate it with"):
             bus.on_shutdown(function)

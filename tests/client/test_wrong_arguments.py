@@ -155,6 +155,13 @@ async def test_a_value_that_cannot_be_read_has_no_traceback_of_ours(caplog: pyte
     assert "the value is no Order: JSON is malformed" in told.message and told.exc_info is None
 
 
+class Awaited:
+    def serialize(self, topic: str, value: Any) -> bytes:
+        return b""
+
+    async def deserialize(self, topic: str, data: bytes) -> Any: ...
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
@@ -165,6 +172,7 @@ async def test_a_value_that_cannot_be_read_has_no_traceback_of_ours(caplog: pyte
         ({"serdes": [Order]}, "serdes=.*a dict of types and their serdes"),
         ({"serdes": {Order: dict}}, r"serdes: Order=dict: the class; an object of it, dict\(\)"),
         ({"serdes": {Order: 3}}, "serdes: Order=3: a serde has"),
+        ({"serde": Awaited()}, "serialize and deserialize are plain functions, and are not awaited"),
     ],
 )
 def test_what_a_bus_is_given(config: dict[str, Any], told: str) -> None:

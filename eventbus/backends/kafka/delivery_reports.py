@@ -14,7 +14,7 @@ from typing import Any, cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 from confluent_kafka import KafkaError as ClientError
 
-from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
+from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery, check_ran
 from eventbus.backends.kafka.failures import error_of
 from eventbus.errors import EventBusError, RequestTimedOut
 from eventbus.types import Headers, RecordMetadata
@@ -251,6 +251,6 @@ class RecordDelivery(Delivery):
 
         def call() -> None:
             error = self.exception()
-            context.run(on_delivery, None if error is not None else self.result(), error)
+            check_ran(context.run(on_delivery, None if error is not None else self.result(), error), on_delivery)
 
         self.batch.when_done(call)

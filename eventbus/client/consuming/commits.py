@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from eventbus.backends.clock import RealTimers, Timers
+from eventbus.backends.delivery import check_ran
 from eventbus.errors import EventBusError
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
@@ -115,6 +116,6 @@ class BackgroundCommits:
                 logger.error("offsets were not committed: %s", error)
             return
         try:
-            commit.callback(commit.offsets, error)
+            check_ran(commit.callback(commit.offsets, error), commit.callback)
         except Exception:  # the user's code: it must not prevent later commits
             logger.exception("a commit callback raised")
