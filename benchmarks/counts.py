@@ -185,7 +185,7 @@ async def wire(url: str, kind: str) -> AsyncGenerator[Operation]:
 
 PATHS: dict[str, tuple[Callable[[str], AbstractAsyncContextManager[Operation]], Counts]] = {
     "publish": (publish, Counts(103, 3.5, 1.2, 110)),
-    "publish and handle": (publish_and_handle, Counts(270, 5.5, 1.4, 110)),
+    "publish and handle": (publish_and_handle, Counts(270, 4.5, 1.4, 110)),
     "failing record": (partial(publish_and_handle, fails=True), Counts(1_200, 8.5, 3.2, 2_600)),
     "send_many of 1,000": (send_many, Counts(6_500, 5.5, 1.4, 41_000)),
     "transaction": (transaction, Counts(700, 9, 3.3, 1_150)),

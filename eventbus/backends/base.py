@@ -208,6 +208,9 @@ class BackendConsumer(Protocol):
     on_settled: Callable[[], object]
     """Called when a rebalance is over for this consumer, even if none of its partitions moved. `fetch` continues to
     wait for records, so it would not report that for a long time."""
+    on_readable: Callable[[TopicPartition], object]
+    """Called when a partition may have a record for a `fetch` that waits. Not every consumer calls it. A task that is
+    woken here runs after that fetch, in the same turn of the event loop."""
 
     @property
     def deleted_unread(self) -> Counter[TopicPartition]:

@@ -315,6 +315,7 @@ class EmbeddedConsumer(Reading):
         self._ready[topic_partition] = None
         if topic_partition not in self._paused:
             self._wake.set()
+            self.on_readable(topic_partition)
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
         wait_ms = self._config.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms

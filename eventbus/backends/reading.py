@@ -31,6 +31,7 @@ class Reading(ABC):
         self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_settled: Callable[[], object] = nothing
+        self.on_readable: Callable[[TopicPartition], object] = nothing
         self._lost_place = False
         """True if the group has removed this member since its last fetch."""
         self._positions: dict[TopicPartition, int] = {}

@@ -29,7 +29,7 @@ class Wake:
     def set(self) -> None:
         if not self.is_set:  # otherwise all who wait are woken already
             self.is_set = True
-            self._ring()
+            self.ring()
 
     def clear(self) -> None:
         self.is_set = False
@@ -54,7 +54,7 @@ class Wake:
             ends_at = now + seconds
             if not now < self._rings_at <= ends_at:
                 self._rings_at = ends_at
-                call_later(seconds, self._ring)
+                call_later(seconds, self.ring)
         outcome = loop.new_outcome()
         self._waiters.append(outcome)
         try:
@@ -63,6 +63,7 @@ class Wake:
             self._waiters.remove(outcome)
         return self.is_set or timers.current_time() < ends_at
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Wake the tasks that wait now, which may be too early: nothing is set."""
         for waiter in self._waiters:
             waiter(None)

@@ -171,10 +171,12 @@ class FaultyConsumer:
         self.on_revoking = inner.on_revoking
         self.on_assigned = inner.on_assigned
         self.on_settled = inner.on_settled
+        self.on_readable = inner.on_readable
         inner.on_revoked = self._revoked
         inner.on_revoking = self._revoking
         inner.on_assigned = self._take
         inner.on_settled = self._settled
+        inner.on_readable = self._readable
         self.subscribe = inner.subscribe
         self.subscription = inner.subscription
         self.assign = inner.assign
@@ -204,6 +206,9 @@ class FaultyConsumer:
 
     def _settled(self) -> None:
         self.on_settled()
+
+    def _readable(self, topic_partition: TopicPartition) -> None:
+        self.on_readable(topic_partition)
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
         backend = self._backend

@@ -70,6 +70,7 @@ class FakeConsumer:
         self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]]
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]]
         self.on_settled: Callable[[], object]
+        self.on_readable: Callable[[TopicPartition], object]
         self._orders: deque[Callable[[], Awaitable[list[FetchedRecords]]]] = deque()
         self._ordered = anyio.Event()
         self.generation = 1

@@ -112,3 +112,20 @@ async def test_a_loop_of_fetches_keeps_no_other_task_from_running() -> None:
                 assert await consumer.poll() is not None
                 assert turns > before
             task.cancel()
+
+
+async def test_an_idle_handler_gets_a_record_in_the_first_turn_after_it_became_readable() -> None:
+    bus, handled = EventBus("memory://", auto_create_topics=True), list[bytes]()
+
+    @bus.consumer("t", group="g")
+    async def handler(value: bytes) -> None:
+        handled.append(value)
+
+    async with bus:
+        await bus.send("t", b"first")
+        await bus.drain()
+        await asyncio.sleep(2 * SECONDS)
+        for number in range(10):
+            await bus.send("t", b"%d" % number)
+            await asyncio.sleep(0)
+            assert handled[1:] == [b"%d" % before for before in range(number + 1)]

@@ -118,6 +118,7 @@ class Runner:
         self._timers = timers = backend.timers
         recovery = recovery_of(handler, group, config)
         self._consumer = consumer = backend.consumer(config)
+        consumer.on_readable = self._expect_records
         # A third of max.poll.interval.ms: the finish, the commit and the next poll must all fit into it, or the group
         # removes the member in the middle of its revocation.
         self._drain_seconds = min(handler.spec.drain_timeout_ms, config.max_poll_interval_ms // 3) / 1000
@@ -434,6 +435,12 @@ class Runner:
         if not self.poll_error:  # once for each outage
             logger.warning("handler %r: polling fails, and is tried again: %s", self.handler.__name__, error)
         self.poll_error = str(error)
+
+    def _expect_records(self, topic_partition: TopicPartition) -> None:
+        """Wake the partition together with the poll, which hands the records over before the partition's task runs."""
+        driver = self.drivers.get(topic_partition)
+        if driver is not None:
+            driver.wake.ring()
 
     def _take_passed(self) -> None:
         """Have the partitions finish, after what they were given before, offsets that hold no record for a reader."""
