@@ -19,6 +19,7 @@ _LAST_SECONDS = 0.1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    _open_streams()
     words = sys.argv[1:] if argv is None else list(argv)
     if words in (["--version"], ["-V"]):  # scripts call this often: it needs no parser and no command
         print(f"eventbus {__version__}")
@@ -33,6 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return code
+
+
+def _open_streams() -> None:
+    """Open the null device in place of closed standard streams, as after ``<&- >&-``.
+
+    Otherwise the next file or socket gets the descriptor 0, 1 or 2, and libuv aborts the process for it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, which is that of the stream.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _end_with_threads(code: int) -> None:

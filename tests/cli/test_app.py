@@ -260,3 +260,17 @@ print(",".join(sorted(name for name in set(sys.modules) - before if name.startsw
                 "eventbus.errors",
                 "eventbus.version",
             }
+
+
+@pytest.mark.system
+def test_closed_standard_streams_are_the_null_device() -> None:
+    program = """
+import os, sys
+from eventbus.cli import main
+code = main(["topics", "list", "--url", "memory://"])
+null = os.stat(os.devnull)
+print(code, *(os.path.samestat(os.fstat(number), null) for number in (0, 1)), file=sys.stderr)
+"""
+    line = 'exec "$0" -c "$1" <&- >&-'
+    done = subprocess.run(["sh", "-c", line, sys.executable, program], stderr=subprocess.PIPE, text=True, check=True)
+    assert done.stderr == "0 True True\n"
