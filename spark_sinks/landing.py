@@ -23,7 +23,7 @@ from eventbus.backends.shared_reader import readable_outside
 from eventbus.durations import Duration, exact_ms
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.choose import open_values
-from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
+from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, ValueKind, ValueSettings
 from spark_sinks.frames import Frames
 from spark_sinks.java.jvm import require_pyspark
 from spark_sinks.landing_runs import run_all
@@ -49,10 +49,6 @@ ArrowSchema = Any
 DEFAULT_BATCH_RECORDS = 500_000
 """The most records that a run repeats after a crash."""
 _LONG_JOB_RECORDS = 5_000_000
-_LACKS: dict[str, frozenset[Lack]] = {"delta": frozenset({"time", "nanos"}), "iceberg": frozenset({"nanos"})}
-_DATABASE_LACKS: frozenset[Lack] = frozenset({"nanos"})
-_PARQUET_LACKS: frozenset[Lack] = frozenset({"narrow"})
-"""Spark and pandas cannot read a directory in which a column is int in one file and long in another."""
 
 
 class LandReport(NamedTuple):
@@ -202,8 +198,8 @@ def _land(
         url = stack.enter_context(readable_outside(url))
         for topic in topics_of(url, topics):
             origin = open_origin(url, topic, fail_on_data_loss=fail_on_data_loss)
-            lacks = _lacks_of(to) if frames.are_direct else SPARK_LACKS
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
+            lacks = target.lacks if frames.are_direct else target.lacks | SPARK_LACKS
             settings = ValueSettings(
                 topic, value, schema, registry, key, on_incompatible, bool(keys), lacks, target.names
             )
@@ -242,14 +238,6 @@ def _land(
                 run_all(list(runs.values()), session, every_ms, stop)
         seconds = time.monotonic() - started
         return {topic: _report(topic, running, seconds) for topic, running in runs.items()}
-
-
-def _lacks_of(to: str) -> frozenset[Lack]:
-    kind, colon, _ = to.partition(":")
-    if is_database(to):
-        return _DATABASE_LACKS
-    is_parquet = not colon or kind == "file" or (kind not in _LACKS and kind != "console")
-    return _PARQUET_LACKS if is_parquet else _LACKS.get(kind, frozenset())
 
 
 def _warn_of_absence(origin: Origin, url: str) -> None:

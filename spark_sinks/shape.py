@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Lack = Literal["time", "nanos", "narrow"]
+"""Types that some tables lack: time of day, nanosecond timestamps, and numbers narrower than long and double."""
 COORDINATES = ("_topic", "_partition", "_offset", "_timestamp")
 """Columns of every table with the position of the record, by which the table can be checked against its topic."""
 DATE = "dt"

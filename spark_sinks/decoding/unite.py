@@ -16,7 +16,6 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_sinks.decoding.framing import RESERVED
-from spark_sinks.decoding.values import Lack
 from spark_sinks.names import (
     IN_FILES,
     NameRule,
@@ -27,7 +26,7 @@ from spark_sinks.names import (
     matches,
     retyped,
 )
-from spark_sinks.shape import DATE
+from spark_sinks.shape import DATE, Lack
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from spark_sinks.names import IN_FILES, NameRule
+from spark_sinks.shape import Lack
 
 if TYPE_CHECKING:
     import msgspec
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 ValueKind = Literal["auto", "avro", "json", "text", "bytes"]
 KeyKind = Literal["bytes", "text"]
 Change = Literal["fail", "quarantine", "new_column"]
-Lack = Literal["time", "nanos", "narrow"]
-"""Types that some tables lack: time of day, nanosecond timestamps, and numbers narrower than long and double."""
 SPARK_LACKS: frozenset[Lack] = frozenset({"time", "nanos"})
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from eventbus.errors import ConfigError
 from spark_sinks.names import IN_FILES
-from spark_sinks.shape import TOMBSTONE
+from spark_sinks.shape import TOMBSTONE, Lack
 from spark_sinks.targets.stages import Stage
 from spark_sinks.targets.table_creation import new_account, new_id, take_over
 from spark_sinks.targets.target import Batch, Compacted, FileCount, NewTable, SinkState, StagedFile, advanced
@@ -42,6 +42,7 @@ class ConsoleTarget:
     keeps_partition_columns = False
     keeps_nan = True
     names = IN_FILES
+    lacks: frozenset[Lack] = frozenset()
 
     def __init__(self, *, stage: str | None = None, out: TextIO | None = None) -> None:
         self._stage = Stage(stage)

@@ -20,7 +20,7 @@ import msgspec
 
 from eventbus.errors import ConfigError, EventBusError, StorageError
 from spark_sinks.names import IN_FILES
-from spark_sinks.shape import quarantine_schema
+from spark_sinks.shape import Lack, quarantine_schema
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.deleted_keys import ends_of, without_deleted
 from spark_sinks.targets.parts import Epochs, Part, part_of, sorts_below
@@ -128,9 +128,11 @@ class LoggedTarget:
         make_log: Callable[[], TableLog],
         make_files: MakeFiles,
         *,
+        lacks: frozenset[Lack],
         keeps_partition_columns: bool = False,
     ) -> None:
         self.name = name
+        self.lacks = lacks
         self.keeps_partition_columns = keeps_partition_columns
         self._kind: Kind = kind
         self._directory = directory

@@ -19,7 +19,7 @@ import msgspec
 
 from eventbus.errors import CorruptRecord
 from spark_sinks.names import NameRule
-from spark_sinks.shape import COORDINATES, DATE, KEY
+from spark_sinks.shape import COORDINATES, DATE, KEY, Lack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,6 +166,11 @@ class Target(Protocol):
     @property
     def names(self) -> NameRule:
         """The names that columns may have."""
+        ...
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        """The types that columns cannot have."""
         ...
 
     def limits(self, upsert: tuple[str, ...]) -> RowLimits | None:

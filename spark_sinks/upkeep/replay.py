@@ -85,7 +85,7 @@ def replay_quarantine(
         layout = Layout(
             by, event_time or "_timestamp", compression, target.keeps_partition_columns, target.limits(state.upsert)
         )
-        rows = RowMaker(there.url, state, arguments, there.session, layout, target.names)
+        rows = RowMaker(there.url, state, arguments, there.session, layout, target.names, target.lacks)
         deleted = Deletions(lambda: contents_of(there.origin, there.session)) if state.upsert else None
         replay = _Replay(target, state, rows, layout, deleted, progress or (lambda _: None))
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.decoding.values import Change, Decoded, KeyKind, ValueKind, ValueSettings
 from spark_sinks.names import IN_FILES, NameRule, fields_of
+from spark_sinks.shape import Lack
 from spark_sinks.stage import Layout
 from spark_sinks.targets.target import SinkState
 from spark_sinks.tasks import Decoding
@@ -50,6 +51,7 @@ class RowMaker:
         session: Callable[[], object] | None = None,
         layout: Layout | None = None,
         names: NameRule = IN_FILES,
+        lacks: frozenset[Lack] = frozenset(),
     ) -> None:
         from spark_sinks.decoding.choose import open_values
         from spark_sinks.decoding.raw import RawValues
@@ -62,7 +64,7 @@ class RowMaker:
         columns = state.value_columns()
         if isinstance(arguments.schema, str) and session is not None:
             session()
-        settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert), names=names)
+        settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert), lacks=lacks, names=names)
         is_decoded = columns is not None and not {"key", "value"} >= set(columns.names)
         if is_decoded and settings.schema is None and settings.value == "json":
             settings = settings._replace(schema=fields_of(columns))

@@ -25,5 +25,11 @@ def open_delta(
     if unquote(str(directory)) != str(directory):
         raise ConfigError(f"delta:{directory}: Delta's libraries read %.. in a directory's name as a letter: rename it")
     return LoggedTarget(
-        f"delta:{directory}", "Delta", directory, options, lambda: make_log(directory, options.compression), make_files
+        f"delta:{directory}",
+        "Delta",
+        directory,
+        options,
+        lambda: make_log(directory, options.compression),
+        make_files,
+        lacks=frozenset({"time", "nanos"}),
     )

@@ -71,6 +71,7 @@ def open_iceberg(
         options,
         lambda: make_log(where, options.compression),
         make_files,
+        lacks=frozenset({"nanos"}),
         keeps_partition_columns=True,
     )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError
 from spark_sinks.names import IN_FILES
+from spark_sinks.shape import Lack
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.parquet.compaction import Compaction
 from spark_sinks.targets.parquet.ledger import (
@@ -56,6 +57,8 @@ class ParquetTarget:
     keeps_partition_columns = False
     keeps_nan = True
     names = IN_FILES
+    lacks: frozenset[Lack] = frozenset({"narrow"})
+    """Spark and pandas cannot read a directory in which a column is int in one file and long in another."""
 
     def __init__(
         self, directory: Place, options: TargetOptions, *, make_files: MakeFiles = files_at, rewrite: Rewrite = rewrite

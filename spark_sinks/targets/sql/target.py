@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from eventbus.errors import ConfigError, CorruptRecord
 from spark_sinks.names import IN_DATABASES
+from spark_sinks.shape import Lack
 from spark_sinks.targets.sql.account import Account
 from spark_sinks.targets.sql.address import Address, file_is_missing, parse_address, table_of
 from spark_sinks.targets.sql.database_errors import kind_of_error, own_error
@@ -60,6 +61,7 @@ class SqlTarget:
     keeps_partition_columns = False
     keeps_nan = False
     names = IN_DATABASES
+    lacks: frozenset[Lack] = frozenset({"nanos"})
 
     def __init__(
         self,

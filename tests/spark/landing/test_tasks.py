@@ -17,7 +17,6 @@ import pytest
 
 from eventbus.errors import ConfigError, OffsetOutOfRange, SerializationError
 from eventbus.types import TopicPartition
-from spark_sinks import landing
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.unite import Columns
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
@@ -26,6 +25,7 @@ from spark_sinks.refusals import unfit_records, without_unfit
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
 from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.stage import Layout, StageWriter, joined, split_by_directory
+from spark_sinks.targets.choose import open_target
 from spark_sinks.targets.sql.limits import SqlLimits
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.tasks import (
@@ -357,8 +357,9 @@ def test_small_files_of_one_directory_are_joined(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_in_parquet_are_wide_from_the_start(to: str, lacks: set[str]) -> None:
-    assert landing._lacks_of(to) == lacks
-    columns = Columns((), landing._lacks_of(to))
+    target = open_target(to)
+    assert target.lacks == lacks
+    columns = Columns((), target.lacks)
     columns.add([("n", pa.int32()), ("x", pa.list_(pa.float32()))], new_column=False)
     wide = [pa.int64(), pa.list_(pa.field("item", pa.float64()))] if "narrow" in lacks else None
     assert [field.type for field in columns.fields()] == (wide or [pa.int32(), pa.list_(pa.float32())])

@@ -16,7 +16,7 @@ from eventbus.broker import Broker, BrokerConfig, TopicSpec
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
 from spark_sinks.names import IN_FILES
-from spark_sinks.shape import TOMBSTONE, coordinate_fields, quarantine_schema
+from spark_sinks.shape import TOMBSTONE, Lack, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.choose import open_target
 from spark_sinks.targets.target import Batch, NewTable, SinkState, pack_columns
@@ -101,6 +101,7 @@ class Table:
     keeps_partition_columns = False
     keeps_nan = True
     names = IN_FILES
+    lacks: frozenset[Lack] = frozenset()
 
     def __init__(self, **account: Any) -> None:
         self.account = {"id": "0a1b2c3d", "topic": "orders", "sequence": 1, **account}
@@ -179,7 +180,7 @@ def land_here(url: str, to: str, *, upto: int | None = None, **said: Any) -> Sin
     new_table = NewTable("orders", by, upsert, started={0: 0})
     try:
         state = target.open(new_table, NOW_MS)
-        rows = RowMaker(url, state, ValueArguments(**said), None, layout)
+        rows = RowMaker(url, state, ValueArguments(**said), None, layout, target.names, target.lacks)
         stage = target.stage_directory()
         truth = LogContents(url, "orders")
         end = truth.bounds()[0][1] if upto is None else upto

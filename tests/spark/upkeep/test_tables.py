@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked
@@ -146,8 +147,6 @@ def test_what_can_be_decoded_now_moves_into_the_table(log: GappyLog, to: str) ->
 def test_what_is_good_now_is_landed_once_and_the_rest_stays(directory: Path, to: str) -> None:
     log = GappyLog(directory)
     log.send(b'{"id": 1}', b'{"id": 300}', b"no JSON", b'{"id": 4, "note": "x"}')
-    import pyarrow as pa
-
     land_here(log.path, to, schema=pa.schema([("id", pa.int8())]))
     assert status(log.path, None, to).quarantined == 2
     dry = replay_quarantine(log.path, None, to, schema=Wider, dry_run=True)
@@ -164,6 +163,22 @@ def test_what_is_good_now_is_landed_once_and_the_rest_stays(directory: Path, to:
     found = status(log.path, None, to)
     assert (found.rows, found.quarantined) == (3, 1)
     assert not replay_quarantine(log.path, None, to, schema=Wider).committed
+
+
+@pytest.mark.parametrize("kind", ["", "delta:", "iceberg:"])
+def test_a_column_that_a_replay_adds_has_a_type_that_the_table_has(directory: Path, tmp_path: Path, kind: str) -> None:
+    """As a landing makes it: Spark and pandas cannot read int next to long in Parquet, and the others have no ns."""
+    log, to = GappyLog(directory), f"{kind}{tmp_path}/t"
+    log.send(b'{"id": 1, "at": "2024-02-29T12:00:00"}')
+    land_here(log.path, to, schema=pa.schema([pa.field("x", pa.int64(), nullable=False)]))
+    assert status(log.path, None, to).quarantined == 1
+    schema = pa.schema([("x", pa.int64()), ("id", pa.int32()), ("at", pa.timestamp("ns"))])
+    assert replay_quarantine(log.path, "orders", to, schema=schema).landed == 1
+    state = open_target(to).state()
+    columns = None if state is None else state.columns()
+    assert columns is not None
+    assert columns.field("id").type == (pa.int64() if kind == "" else pa.int32())
+    assert columns.field("at").type == pa.timestamp("ns" if kind == "" else "us")
 
 
 def test_an_empty_quarantine_is_no_work(directory: Path, to: str) -> None:
