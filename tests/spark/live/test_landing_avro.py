@@ -128,6 +128,9 @@ async def test_a_version_that_comes_later_widens_the_table_and_one_that_does_not
     write(second, long_bytes(1 << 40))
     write(first, b"\4")
     assert land(url, "t", table, spark=spark).rows == 2
+    for merges in (True, False):
+        found = spark.read.option("mergeSchema", merges).parquet(table).select("n").collect()
+        assert sorted(row.n for row in found) == [1, 2, 1 << 40]
     async with EventBus(url) as bus, Registry(bus) as registry:
         from schema_registry.entities import ConfigUpdate
 

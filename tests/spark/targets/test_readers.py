@@ -16,8 +16,11 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
+from eventbus import EventBus
+from serdes import Avro
 from spark_sinks.targets.choose import open_target
 from tests.spark.targets.kit import PARTITIONS, land_values
+from tests.spark.upkeep.conftest import land_here
 
 pytestmark = pytest.mark.system
 
@@ -100,3 +103,23 @@ def test_readers_read_each_value_of_a_partition_column(
     target.close()
     found = read(tmp_path / "t", name)["p"].cast(kind).to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, pa.array(values, kind).to_pylist()))
+
+
+def test_readers_read_a_column_that_was_int_before_it_was_long(tmp_path: Path) -> None:
+    log, to = tmp_path / "log", str(tmp_path / "t")
+    for number, kind in enumerate(("int", "long")):
+        fields = [{"name": "n", "type": kind}, {"name": "x", "type": "float" if number == 0 else "double"}]
+        bus = EventBus(f"file://{log}", serde=Avro("log", schema={"type": "record", "name": "R", "fields": fields}))
+        bus.topic("orders", partitions=1)
+        with bus.blocking() as blocking:
+            blocking.send("orders", {"n": 1 << (30 * number + 1), "x": 0.5})
+        assert land_here(str(log), to, registry="log").rows == number + 1
+    files = f"{to}/**/*.parquet"
+    readers: list[Any] = [
+        lambda: duckdb.sql(f"SELECT n, x FROM read_parquet('{files}')").to_arrow_table(),
+        lambda: pa.Table.from_pandas(pandas.read_parquet(to)[["n", "x"]], preserve_index=False),
+        lambda: ds.dataset(to, partitioning="hive").to_table(["n", "x"]),
+        lambda: _polars().read_parquet(files).select("n", "x").to_arrow(),
+    ]
+    for read in readers:
+        assert read().sort_by("n").to_pylist() == [{"n": 2, "x": 0.5}, {"n": 1 << 31, "x": 0.5}]
